@@ -153,7 +153,7 @@ def test_a_run_can_be_cancelled(folder: Path) -> None:
         (["send", "r1", "Approved", '{"ok": "maybe"}', "--app", "press.py"], "cannot be made from these fields"),
         (["fork", "r999", "--at", "1", "--app", "press.py"], "there is no run 999"),
         (["cancel", "x12"], "neither a job (12) nor a run (r12)"),
-        (["run", "--as-workflows", "nothing.py"], "there is no program"),
+        (["run", "--as-workflows", "nothing.py"], "the program file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -257,7 +257,7 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
     watched.keep("editor-stale")
     text.fill(whole.replace("fetch_rows]", "nobody]"))
     expect(node(page, "load").locator(".flag")).to_be_visible()
-    expect(problems(page)).to_contain_text("which is no node here")
+    expect(problems(page)).to_contain_text("which is not a node of this dag")
     text.fill(whole)
     expect(problems(page).get_by_role("status")).to_have_text("none")
 

@@ -229,7 +229,7 @@ def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
     wrong = run(folder, "dag", "submit", id, "approve", '{"rows": "many"}')
     assert (wrong.returncode, wrong.stderr) == (
         1,
-        'error: the answer does not fit: rows: "many" is not of type "integer"\n',
+        'error: the answer does not fit the schema: rows: "many" is not of type "integer"\n',
     )
     assert (
         ok(folder, "dag", "submit", id, "approve", '{"rows": 2}', "--key", "k")
@@ -326,7 +326,7 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         assert done.returncode == 0
         assert "warning: no run worker is alive" in done.stderr
         id = done.stdout.strip()
-        assert "Nobody drives it: no run worker is alive. Start one with `tidemill up app.py`" in " ".join(
+        assert "No run worker is alive to drive it. Start one with `tidemill up app.py`" in " ".join(
             ok(folder, "run", id).split()
         )
         processes.append(Process(folder, "worker", "app.py", "--only=jobs"))
@@ -363,7 +363,7 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         (["dag", "submit", "twelve", "approve", "1"], "'twelve' is not a run"),
         (["dag", "submit", "RUN", "approve", "yes"], "the answer 'yes' is not JSON"),
         (["dag", "submit", "RUN", "aprove", "1"], "there is no node 'aprove' in dag 'asked'"),
-        (["dag", "submit", "RUN", "load", "1"], "node 'load' asks nobody anything"),
+        (["dag", "submit", "RUN", "load", "1"], "node 'load' is not an input node"),
         (["dag", "submit", "FLOW", "approve", "1"], "is of flow Plain, whose code makes an event of the answer"),
         (["submit", "FLOW", "approve", "1", "--app", "app.py"], "does not ask 'approve', or was answered already"),
         (["dag", "start", "asked"], "say which application has the tasks: --app app.py"),
@@ -373,7 +373,7 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         (["dag", "rerun", "ENDED", "--from", "zz"], "there is no node 'zz' in dag 'asked'"),
         (
             ["dag", "rerun", "ENDED", "--from", "load", "--edit", "[]"],
-            "node 'load': arguments are an object with names",
+            "node 'load': arguments must be an object",
         ),
         (["dag", "rerun", "ENDED", "--from", "approve", "--edit", "{}"], "the answer does not fit"),
         (["dag", "show", "RUN", "--at", "99"], "there is no tick 99"),

@@ -104,7 +104,7 @@ def test_merge_keys_that_multiply_are_refused_before_they_are_merged(place: Plac
     wide = "b: &b\n" + "".join(f"  k{at}: 1\n" for at in range(2000))
     wide += f"m: &m {{<<: *b}}\nl: [{', '.join(['*m'] * 999)}]"
     assert "unfolds into millions of parts" in place.check(wide)[0]
-    assert "a key is not a text" in place.check("a: &a {k: 1}\nx: {<<: {? {<<: *a} : 1}}")[0]
+    assert "a key is not a string" in place.check("a: &a {k: 1}\nx: {<<: {? {<<: *a} : 1}}")[0]
     usual = "name: n\nnodes:\n- &a {name: a, task: send, queue: mail}\n- {<<: *a, name: b}\n- {<<: [*a, *a], name: c}\n"
     assert place.check(usual) == []
 

@@ -68,13 +68,13 @@ async def test_an_answer_is_checked_counts_once_and_is_on_record(app: App, datab
         (asked,) = await run.inputs()
         assert (asked["run_id"], asked["node"], asked["prompt"]) == (run.id, "approve", "Load 5 rows?")
         assert msgspec.json.decode(asked["schema"]) == ANSWER
-        assert "waits for somebody's answer: Load 5 rows?" in await run.explain("approve")
+        assert "waits for an answer: Load 5 rows?" in await run.explain("approve")
         for bad, why in (({"answer": "perhaps"}, "does not fit"), ({}, "does not fit"), (object(), "JSON")):
             with pytest.raises(TidemillError, match=why):
                 await run.submit("approve", bad, by="eve")
         with pytest.raises(InputRefusedError, match="there is no node 'aprove'"):
             await run.submit("aprove", YES, by="eve")
-        with pytest.raises(InputRefusedError, match="asks nobody anything"):
+        with pytest.raises(InputRefusedError, match="is not an input node"):
             await run.submit("load", YES, by="eve")
         assert (await statuses(run))["approve"] == "waiting", "a wrong answer takes nothing away"
         before = time.time()
@@ -264,10 +264,10 @@ async def test_after_its_time_the_default_counts_or_the_node_fails(app: App, dat
         await answered.submit("a", "in time", by="ann")
         assert await defaulted.result(timeout=60) == {"b": {"x": 1}}
         assert time.monotonic() - began >= 0.6
-        with pytest.raises(DagRunError, match="input_timeout: nobody answered in time, and there is no default"):
+        with pytest.raises(DagRunError, match="input_timeout: the input timed out, and there is no default"):
             await failed.result(timeout=60)
         assert await answered.result(timeout=60) == {"b": "in time"}
-        with pytest.raises(InputRefusedError, match="nobody answered in time: the default counts"):
+        with pytest.raises(InputRefusedError, match="the input timed out: the default is used"):
             await defaulted.submit("a", 2, by="ann")
         with pytest.raises(InputRefusedError, match="does not ask any more"):
             await failed.submit("a", 2, by="ann")

@@ -52,17 +52,20 @@ A = node("a", "t")
     ("nodes", "told"),
     [
         ([], "dag 'd': nodes: a dag needs at least one node"),
-        ([A, A], "dag 'd': nodes[1].name: two nodes are called 'a': this one and nodes[0]"),
+        ([A, A], "dag 'd': nodes[1].name: two nodes have the name 'a': this one and nodes[0]"),
         (
             [node("a.b", "t")],
-            "dag 'd': nodes[0].name: 'a.b' is not a name for a node: use letters, digits, _ and -, and begin with a letter",
+            "dag 'd': nodes[0].name: 'a.b' is not a valid node name: use letters, digits, _ and -, and begin with a letter",
         ),
-        ([node("run", "t")], "dag 'd': nodes[0].name: 'run' means something else in refs; call the node differently"),
+        (
+            [node("run", "t")],
+            "dag 'd': nodes[0].name: 'run' is a reserved name in refs; choose another name for the node",
+        ),
         (
             [A, node("b", "t", deps=["aa"])],
-            "dag 'd': nodes[1].deps[0]: node 'b' depends on 'aa', which is no node here; did you mean 'a'?",
+            "dag 'd': nodes[1].deps[0]: node 'b' depends on 'aa', which is not a node of this dag; did you mean 'a'?",
         ),
-        ([A, node("b", "t", deps=["a", "a"])], "dag 'd': nodes[1].deps[1]: node 'b' names its dependency 'a' twice"),
+        ([A, node("b", "t", deps=["a", "a"])], "dag 'd': nodes[1].deps[1]: node 'b' lists its dependency 'a' twice"),
         ([node("a", "t", deps=["a"])], "dag 'd': nodes[0].deps[0]: node 'a' depends on itself"),
         ([node("a", "t", args={"x": ref("a.x")})], "dag 'd': nodes[0].args.x.$from: node 'a' reads its own result"),
         (
@@ -72,15 +75,15 @@ A = node("a", "t")
                 node("c", "t", deps=["b"]),
                 node("d", "t", deps=["c"]),
             ],
-            "dag 'd': nodes[0].deps: these nodes wait for each other in a circle: a -> c -> b -> a",
+            "dag 'd': nodes[0].deps: these nodes depend on each other in a cycle: a -> c -> b -> a",
         ),
         (
             [node("a", "t", args={"x": ref("b.x")}), node("b", "t", deps=["a"])],
-            "dag 'd': nodes[0].deps: these nodes wait for each other in a circle: a -> b -> a",
+            "dag 'd': nodes[0].deps: these nodes depend on each other in a cycle: a -> b -> a",
         ),
         (
             [A, node("b", "t", args={"list": [{"$from": "c.x"}]})],
-            "dag 'd': nodes[1].args.list[0].$from: node 'b' reads 'c.x', but 'c' is no node here",
+            "dag 'd': nodes[1].args.list[0].$from: node 'b' reads 'c.x', but 'c' is not a node of this dag",
         ),
         (
             [A, node("b", "t", deps=[], args={"x": ref("a.x")})],
@@ -88,7 +91,7 @@ A = node("a", "t")
         ),
         (
             [A, input_node("b", prompt="{{$.c.x}}")],
-            "dag 'd': nodes[1].prompt: node 'b' reads 'c.x', but 'c' is no node here",
+            "dag 'd': nodes[1].prompt: node 'b' reads 'c.x', but 'c' is not a node of this dag",
         ),
         (
             [input_node("b", prompt="{{x}}")],
@@ -100,29 +103,29 @@ A = node("a", "t")
         ),
         (
             [node("b", "t", args={"x": ref("item.x")})],
-            "dag 'd': nodes[0].args.x.$from: node 'b' reads 'item', which only args of a map have",
+            "dag 'd': nodes[0].args.x.$from: node 'b' reads 'item', which is only available in the args of a node with map",
         ),
         (
             [node("b", "t", map=ref("index"))],
-            "dag 'd': nodes[0].map.$from: node 'b' reads 'index', which only args of a map have",
+            "dag 'd': nodes[0].map.$from: node 'b' reads 'index', which is only available in the args of a node with map",
         ),
         (
             [node("b", "t", max_parallel=2)],
-            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel is for nodes with map",
+            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel is only for nodes with map",
         ),
-        ([node("b", "t", tolerate=2)], "dag 'd': nodes[0].tolerate: node 'b': tolerate is for nodes with map"),
+        ([node("b", "t", tolerate=2)], "dag 'd': nodes[0].tolerate: node 'b': tolerate is only for nodes with map"),
         (
             [node("b", "t", map=[1], max_parallel=0)],
-            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel=0 would start nothing",
+            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel=0 would start no items; use 1 or more",
         ),
         (
             [node("b", "t", map=[1], tolerate=-1)],
-            "dag 'd': nodes[0].tolerate: node 'b': tolerate=-1 is not a number of items",
+            "dag 'd': nodes[0].tolerate: node 'b': tolerate=-1 is not a number of items; use 0 or more",
         ),
         ([node("b", "t", priority=10)], "dag 'd': nodes[0].priority: node 'b': priority 10 is outside 0 to 9"),
         (
             [node("b", "t", budget=0)],
-            "dag 'd': nodes[0].budget: node 'b': a budget of 0 seconds leaves no time for anything",
+            "dag 'd': nodes[0].budget: node 'b': a budget of 0 seconds is too short: it must be above 0",
         ),
         (
             [node("b", "t", queue=" q")],
@@ -134,11 +137,11 @@ A = node("a", "t")
         ),
         (
             [input_node("b", prompt="?", timeout=0)],
-            "dag 'd': nodes[0].timeout: node 'b': nobody can answer within 0 seconds",
+            "dag 'd': nodes[0].timeout: node 'b': a timeout of 0 seconds is too short: it must be above 0",
         ),
         (
             [input_node("b", prompt="?", default=1)],
-            "dag 'd': nodes[0].default: node 'b': a default is for after a timeout; give a timeout too",
+            "dag 'd': nodes[0].default: node 'b': a default needs a timeout, after which it is used; add a timeout",
         ),
         (
             [input_node("b", prompt="?", schema={"type": "number"}, timeout=1, default="x")],
@@ -152,7 +155,7 @@ A = node("a", "t")
             [TaskNode(name="b", task="t", skip_with="some")],  # pyright: ignore[reportArgumentType]
             "dag 'd': nodes[0].skip_with: node 'b': 'some' is not 'all', 'any' or 'none'",
         ),
-        (["a"], "dag 'd': nodes[0]: 'a' is not a node; make one with node(), input_node() or sub_dag()"),
+        (["a"], "dag 'd': nodes[0]: 'a' is not a node; create one with node(), input_node() or sub_dag()"),
     ],
 )
 def test_a_dag_that_cannot_work_is_refused_with_the_place(nodes: list[Any], told: str) -> None:
@@ -166,8 +169,8 @@ def test_a_dag_that_cannot_work_is_refused_with_the_place(nodes: list[Any], told
     [
         ({"type": "objekt"}, "this is not a JSON Schema: at type: "),
         ({"properties": {"a": {"pattern": "("}}}, "this is not a JSON Schema: at properties.a.pattern: "),
-        ({"$ref": "file:///etc/passwd"}, "is outside of the schema"),
-        ({"$ref": "http://example.com/x.json"}, "is outside of the schema"),
+        ({"$ref": "file:///etc/passwd"}, "is outside the schema"),
+        ({"$ref": "http://example.com/x.json"}, "is outside the schema"),
     ],
 )
 def test_a_schema_that_is_none_or_reads_elsewhere_is_refused(schema: Any, told: str) -> None:
@@ -181,7 +184,7 @@ def test_the_result_may_read_any_node_and_nothing_else() -> None:
     assert Dag("d", [A], result=ref("a.x")).result == {"$from": "a.x"}
     with pytest.raises(DagError) as error:
         Dag("d", [A], result={"x": [ref("b.x")]})
-    assert str(error.value) == "dag 'd': result.x[0].$from: the result reads 'b.x', but 'b' is no node here"
+    assert str(error.value) == "dag 'd': result.x[0].$from: the result reads 'b.x', but 'b' is not a node of this dag"
 
 
 def test_a_name_of_a_dag_is_printable() -> None:
@@ -192,7 +195,7 @@ def test_a_name_of_a_dag_is_printable() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: node("a", "t", deps="b"), "node 'a': deps='b' is one text; write a list, such as ['extract']"),  # pyright: ignore[reportArgumentType]
+        (lambda: node("a", "t", deps="b"), "node 'a': deps='b' is a single string; write a list, such as ['extract']"),  # pyright: ignore[reportArgumentType]
         (lambda: node("a", 5), "node 'a': Expected `str`, got `int` - at `$.task`"),  # pyright: ignore[reportArgumentType]
         (
             lambda: node("a", "t", args={"x": object()}),
@@ -201,7 +204,7 @@ def test_a_name_of_a_dag_is_printable() -> None:
         (lambda: node("a", "t", budget="soon"), "node 'a': budget: 'soon' is not a length of time"),
         (lambda: node("a", "t", retry=0), "retry max_attempts: 0 is not a whole number from 1 to 32767"),
         (lambda: node("a", "t", on_failure="explode"), "node 'a': Invalid enum value 'explode' - at `$.on_failure`"),  # pyright: ignore[reportArgumentType]
-        (lambda: sub_dag("a", {}), "node 'a': dag is dict, and not a Dag"),  # pyright: ignore[reportArgumentType]
+        (lambda: sub_dag("a", {}), "node 'a': dag is a dict, not a Dag"),  # pyright: ignore[reportArgumentType]
     ],
 )
 def test_a_node_that_is_wrongly_made_is_refused_by_name(make: Any, told: str) -> None:

@@ -37,24 +37,24 @@ def test_every_node_says_why_it_is_where_it_is() -> None:
     walk = Walk(DAG)
     assert told(walk, "last") == "'last' waits for the run to start"
     walk.start(x=1).fail("a").done("each").fail("each")
-    assert told(walk, "a") == "'a' failed: ValueError: no luck; the others go on"
+    assert told(walk, "a") == "'a' failed: ValueError: no luck; the other nodes continue"
     assert told(walk, "b") == "'b' never runs: it depends on 'a', and 'a' failed: ValueError: no luck"
-    assert told(walk, "c") == "'c' never runs: it depends on 'a' (by way of 'b'), and 'a' failed: ValueError: no luck"
-    assert told(walk, "ask") == "'ask' waits for somebody's answer, until 1970-01-01 00:02:40 UTC: Really 1?"
-    assert told(walk, "never") == "'never' was skipped: its skip_if holds: {\"$value\":true}"
-    assert told(walk, "each") == "'each' is under way: 2 of 3 items done, 1 failed, 1 under way, 0 to come"
-    assert told(walk, "sub/x") == "'sub/x' has been handed to a worker's queue or runs there (work 3)"
+    assert told(walk, "c") == "'c' never runs: it depends on 'a' (through 'b'), and 'a' failed: ValueError: no luck"
+    assert told(walk, "ask") == "'ask' waits for an answer, until 1970-01-01 00:02:40 UTC: Really 1?"
+    assert told(walk, "never") == "'never' was skipped: its skip_if is true: {\"$value\":true}"
+    assert told(walk, "each") == "'each' is running: 2 of 3 items done, 1 failed, 1 running, 0 not started"
+    assert told(walk, "sub/x") == "'sub/x' has a job that waits in its queue or runs (work 3)"
     assert told(walk, "sub/y") == "'sub/y' waits for 'sub/x' (running)"
-    assert told(walk, "sub") == "'sub' waits for its own nodes: 'sub/x' (running), 'sub/y' (waiting for others)"
+    assert told(walk, "sub") == "'sub' waits for its own nodes: 'sub/x' (running), 'sub/y' (waiting for other nodes)"
     assert told(walk, "last") == (
-        "'last' waits for 'ask' (waiting for an answer), 'each' (running), 'sub' (waiting for others)"
+        "'last' waits for 'ask' (waiting for an answer), 'each' (running), 'sub' (waiting for other nodes)"
     )
     walk.submit("ask", 1, by="ann")
     assert told(walk, "ask") == "'ask' is done: answered by ann"
     walk.cancel("enough")
     assert told(walk, "last") == "'last' was cancelled: the run was cancelled: enough"
     again = Walk(DAG, rerun_failed(walk.program, walk.state))
-    assert told(again, "ask") == "'ask' is done: answered by ann (carried over from the run that this one repeats)"
+    assert told(again, "ask") == "'ask' is done: answered by ann (carried over from the run that this one reruns)"
 
 
 def test_a_failure_says_what_it_ends() -> None:

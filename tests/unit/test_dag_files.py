@@ -85,29 +85,29 @@ def test_what_a_dag_writes_as_json_is_a_file_that_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("[approve]", "[aprove]", "n.yaml:11: nodes[2].deps[0]: node 'load' depends on 'aprove', which is no node here; did you mean 'approve'?"),
+        ("[approve]", "[aprove]", "n.yaml:11: nodes[2].deps[0]: node 'load' depends on 'aprove', which is not a node of this dag; did you mean 'approve'?"),
         ("10m", "soon", "n.yaml:12: nodes[2].budget: budget: 'soon' is not a length of time; write"),
         ("2h", "-1s", "n.yaml:7: nodes[1].timeout: timeout: '-1s' is not a length of time; write"),
         ("10s", "ten", "n.yaml:13: nodes[2].retry: retry backoff: 'ten' is not a length of time; write"),
         ("max_attempts", "tries", "n.yaml:13: nodes[2].retry: this is not a retry policy: got an unexpected keyword argument 'tries'"),
-        ("{max_attempts: 3, backoff: 10s}", "[1]", "n.yaml:13: nodes[2].retry: a retry policy is an object or a number of attempts, and this is a list"),
+        ("{max_attempts: 3, backoff: 10s}", "[1]", "n.yaml:13: nodes[2].retry: a retry policy must be an object or a number of attempts, but this is a list"),
         ("etl.load", "5", "n.yaml:10: nodes[2].task: Expected `str`, got `int`"),
         ("budget: 10m", "bugdet: 10m", "n.yaml:9: nodes[2]: there is no field `bugdet`"),
-        ("task: etl.load", "queue: q", "n.yaml:9: nodes[2]: a node has either a task, a prompt or a dag, and it has none of them"),
-        ("deps: [approve]", "prompt: x", "n.yaml:9: nodes[2]: a node has either a task, a prompt or a dag, and it has task and prompt"),
+        ("task: etl.load", "queue: q", "n.yaml:9: nodes[2]: a node must have either a task, a prompt or a dag, but this one has none of them"),
+        ("deps: [approve]", "prompt: x", "n.yaml:9: nodes[2]: a node must have either a task, a prompt or a dag, but this one has task and prompt"),
         ("schema: {type: object}", "schema: {type: objekt}", "n.yaml:6: nodes[1].schema: node 'approve': this is not a JSON Schema: at type: "),
         ("{$from: run.day}", "{$form: run.day}", "n.yaml:3: nodes[0].args.day: node 'extract': $form is not an operator; did you mean $from?"),
-        ("$.extract.rows", "$.extrac.rows", "n.yaml:5: nodes[1].prompt: node 'approve' reads 'extrac.rows', but 'extrac' is no node here; did you mean 'extract'?"),
+        ("$.extract.rows", "$.extrac.rows", "n.yaml:5: nodes[1].prompt: node 'approve' reads 'extrac.rows', but 'extrac' is not a node of this dag; did you mean 'extract'?"),
         ("== 'no'", "=", "n.yaml:14: nodes[2].skip_if: node 'load': 'approve.answer =' is not a valid condition: at character 16: "),
-        ("name: load", "name: extract", "n.yaml:9: nodes[2].name: two nodes are called 'extract': this one and nodes[0]"),
-        ("budget: 10m", "task: other", "n.yaml:12: nodes[2].task: the key 'task' is there twice"),
+        ("name: load", "name: extract", "n.yaml:9: nodes[2].name: two nodes have the name 'extract': this one and nodes[0]"),
+        ("budget: 10m", "task: other", "n.yaml:12: nodes[2].task: the key 'task' appears twice"),
         ("nodes:", "nodes: [", "n.yaml:3: this is not YAML: while parsing a flow node expected the node content, but found '-'"),
         ("name: nightly", "nam: nightly", "n.yaml:1: there is no field `nam`"),
         ("name: nightly\n", "", "n.yaml:1: Object missing required field `name`"),
-        ("name: nightly", "name: nightly\nresult: {$from: lod}", "n.yaml:2: result.$from: the result reads 'lod', but 'lod' is no node here; did you mean 'load'?"),
+        ("name: nightly", "name: nightly\nresult: {$from: lod}", "n.yaml:2: result.$from: the result reads 'lod', but 'lod' is not a node of this dag; did you mean 'load'?"),
         ("2024-01-01", "!!python/object:os.system x", "n.yaml:15: this is not YAML: could not determine a constructor for the tag"),
         ("2024-01-01", "!!float .nan", "n.yaml: this is more than plain data: "),
-        ("share: 1.5", "{a: 1}: 1.5", "n.yaml:15: nodes[2].args: a key is not a text"),
+        ("share: 1.5", "{a: 1}: 1.5", "n.yaml:15: nodes[2].args: a key is not a string"),
     ],
 )  # fmt: skip
 def test_trouble_in_a_file_is_told_with_its_line(old: str, new: str, told: str) -> None:
@@ -120,9 +120,9 @@ def test_trouble_in_a_file_is_told_with_its_line(old: str, new: str, told: str) 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('["extract"]', '["extrac"]', "n.json:6: nodes[1].deps[0]: node 'load' depends on 'extrac', which is no node here; did you mean 'extract'?"),
-        ('"retry": 3', '"task": "x"', "n.json:4: nodes[0].task: the key 'task' is there twice"),
-        ('"retry": 3', '"retry": NaN', "n.json: this is not JSON: NaN is not a number that JSON has"),
+        ('["extract"]', '["extrac"]', "n.json:6: nodes[1].deps[0]: node 'load' depends on 'extrac', which is not a node of this dag; did you mean 'extract'?"),
+        ('"retry": 3', '"task": "x"', "n.json:4: nodes[0].task: the key 'task' appears twice"),
+        ('"retry": 3', '"retry": NaN', "n.json: this is not JSON: NaN is not a valid number in JSON"),
         ('"retry": 3', '"retry": ', "n.json:4: this is not JSON: Expecting value"),
         ('"extract.rows"', '"extrac.rows"', "n.json:5: nodes[1].args.rows.$from: node 'load' reads 'extrac.rows', but"),
     ],
@@ -138,12 +138,12 @@ def test_trouble_in_json_is_told_with_its_line(old: str, new: str, told: str) ->
     ("text", "told"),
     [
         ("", "d.yaml: the file is empty"),
-        ("[]", "d.yaml:1: a dag is an object with a name and nodes, and this is a list"),
-        ("name: x", "d.yaml:1: a dag has a list of nodes"),
-        ("name: x\nnodes: 5", "d.yaml:2: nodes: a dag has a list of nodes"),
-        ("name: x\nnodes: [5]", "d.yaml:2: nodes[0]: a node is an object, and this is a number"),
+        ("[]", "d.yaml:1: a dag must be an object with a name and nodes, but this is a list"),
+        ("name: x", "d.yaml:1: a dag must have a list of nodes"),
+        ("name: x\nnodes: 5", "d.yaml:2: nodes: a dag must have a list of nodes"),
+        ("name: x\nnodes: [5]", "d.yaml:2: nodes[0]: a node must be an object, but this is a number"),
         ("name: x\nnodes: []", "d.yaml:2: nodes: a dag needs at least one node"),
-        ("name: x\nnodes: [{name: a, dag: b.yaml}]", "d.yaml:2: nodes[0].dag: 'b.yaml' is another file, and this text is in none; write the dag out here"),
+        ("name: x\nnodes: [{name: a, dag: b.yaml}]", "d.yaml:2: nodes[0].dag: 'b.yaml' is another file, and this text is not in a file; write the dag inline"),
         ("a: \x01", "d.yaml: this is not YAML: "),
         ("&a [*a]", "d.yaml: "),
     ],
@@ -157,7 +157,7 @@ def test_what_is_no_dag_is_refused(text: str, told: str) -> None:
 def test_aliases_that_repeat_each_other_do_not_fill_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
-    with pytest.raises(DagError, match=r"its aliases .* may repeat each other"):
+    with pytest.raises(DagError, match=r"its aliases .* may be nested"):
         parse_dag("\n".join(lines))
 
 
@@ -188,7 +188,7 @@ def test_trouble_in_a_file_beside_is_told_with_that_file(tmp_path: Path) -> None
 def test_a_file_that_contains_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("name: a\nnodes:\n  - {name: s, dag: b.yaml}\n")
     (tmp_path / "b.yaml").write_text("name: b\nnodes:\n  - {name: s, dag: a.yaml}\n")
-    with pytest.raises(ConfigError, match=r"is inside of itself: a\.yaml -> b\.yaml -> a\.yaml"):
+    with pytest.raises(ConfigError, match=r"includes itself: a\.yaml -> b\.yaml -> a\.yaml"):
         load_dag(tmp_path / "a.yaml")
 
 

@@ -60,7 +60,11 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_node_waits_on() -> None:
     walk = asked()
     (refused,) = shown(walk.submit("approve", {"answer": "perhaps"}, by="bob", key="x"), InputRefused)
     assert refused == InputRefused(
-        "approve", "bob", 102.0, 'the answer does not fit: answer: "perhaps" is not one of "yes" or "no"', "x"
+        "approve",
+        "bob",
+        102.0,
+        'the answer does not fit the schema: answer: "perhaps" is not one of "yes" or "no"',
+        "x",
     )
     assert walk.statuses["approve"] == "waiting"
     assert shown(walk.submit("approve", {"answer": "yes"}, key="x"), InputTaken)
@@ -86,7 +90,7 @@ def test_the_same_submission_is_known_after_the_run_has_ended() -> None:
 @pytest.mark.parametrize(
     ("value", "key", "reason"),
     [
-        ({"answer": "no"}, "k", "the key 'k' came with another answer before, which counts"),
+        ({"answer": "no"}, "k", "the key 'k' was used before with another answer, which was accepted"),
         ({"answer": "yes"}, "other", "node 'approve' was answered already by ann"),
         ({"answer": "yes"}, None, "node 'approve' was answered already by ann"),
     ],
@@ -105,8 +109,8 @@ def test_the_first_answer_counts_and_others_are_refused_with_the_reason(
     ("node_name", "reason"),
     [
         ("nobody", "there is no node 'nobody' in dag 'd'"),
-        ("extract", "node 'extract' asks nobody anything"),
-        ("approve", "node 'approve' does not ask yet: it waits for other nodes"),
+        ("extract", "node 'extract' is not an input node"),
+        ("approve", "node 'approve' is not waiting for an answer yet: it waits for other nodes"),
     ],
 )
 def test_an_answer_to_what_does_not_ask_is_refused(node_name: str, reason: str) -> None:
@@ -118,14 +122,17 @@ def test_an_answer_after_the_end_is_refused_with_the_reason() -> None:
     walk = asked()
     walk.cancel("enough")
     (refused,) = shown(walk.submit("approve", {"answer": "yes"}), InputRefused)
-    assert refused.reason == "node 'approve' does not ask any more, it was cancelled: the run was cancelled: enough"
+    assert (
+        refused.reason
+        == "node 'approve' is no longer waiting for an answer: it was cancelled: the run was cancelled: enough"
+    )
 
 
 def test_an_answer_that_is_too_large_or_no_json_is_refused() -> None:
     dag = Dag("d", [input_node("a", prompt="?")])
     walk = Walk(dag, result_limit=10).start()
     (refused,) = shown(walk.submit("a", "x" * 20), InputRefused)
-    assert refused.reason.startswith("the answer has 22 bytes as JSON, and at most 10 are kept with a run")
+    assert refused.reason.startswith("the answer has 22 bytes as JSON, but a run keeps at most 10")
     assert judge(walk.program, walk.state, Submission("a", object())).reason.startswith("this value cannot be stored")
     assert walk.statuses["a"] == "waiting"
 
@@ -134,10 +141,10 @@ def test_after_the_timeout_the_default_counts() -> None:
     walk = asked(timeout="1m", default={"answer": "yes"}).elapse("input:approve")
     assert walk.now == 161.0
     assert walk.running == ["load"]
-    assert walk.state.nodes["approve"].note == "nobody answered in time: the default counts"
+    assert walk.state.nodes["approve"].note == "the input timed out: the default is used"
     (refused,) = shown(walk.submit("approve", {"answer": "no"}), InputRefused)
     assert refused.reason == (
-        "node 'approve' does not ask any more, it has its answer: nobody answered in time: the default counts"
+        "node 'approve' is no longer waiting for an answer: it has its answer: the input timed out: the default is used"
     )
 
 
@@ -148,7 +155,7 @@ def test_null_is_a_default_too() -> None:
 
 def test_after_the_timeout_without_a_default_the_node_fails() -> None:
     walk = asked(timeout="1m").elapse("input:approve")
-    error = NodeFailure("input_timeout", "nobody answered in time, and there is no default")
+    error = NodeFailure("input_timeout", "the input timed out, and there is no default")
     assert walk.state.nodes["approve"].error == error
     assert walk.ends[0].error.nodes == ("approve",)
 

@@ -64,13 +64,13 @@ def test_a_map_goes_over_ten_thousand_items_and_no_more() -> None:
     assert len(walk.works) == 10_000
     walk = Walk(mapped()).start().done("list", {"files": [{"name": "f"}] * 10_001})
     assert walk.state.nodes["each"].error == NodeFailure(
-        "bad_ref", "map: the list has 10001 items, and a map goes over at most 10000; group them"
+        "bad_ref", "map: the list has 10001 items, but a map takes at most 10000; group them"
     )
 
 
 def test_a_map_over_no_list_fails() -> None:
     walk = Walk(mapped()).start().done("list", {"files": "x"})
-    assert walk.state.nodes["each"].error == NodeFailure("bad_ref", "map: a map goes over a list, and this is text")
+    assert walk.state.nodes["each"].error == NodeFailure("bad_ref", "map: a map needs a list, but this is text")
 
 
 def test_a_failed_item_fails_the_map_and_stops_the_others() -> None:
@@ -85,7 +85,9 @@ def test_so_many_failed_items_as_are_tolerated_are_null_in_the_result() -> None:
     assert walk.given("sum") == {"all": [None, "b", "c"]}
     assert walk.state.nodes["each"].note == "1 of 3 items failed, which is tolerated"
     walk = Walk(mapped(tolerate=1)).start().done("list", files(3)).fail("each").fail("each", "worse")
-    assert walk.state.nodes["each"].error == NodeFailure("ValueError", "2 of 3 items failed, and 1 may; item 1: worse")
+    assert walk.state.nodes["each"].error == NodeFailure(
+        "ValueError", "2 of 3 items failed, and at most 1 may fail; item 1: worse"
+    )
 
 
 def test_an_item_whose_refs_lead_nowhere_has_failed() -> None:
@@ -105,7 +107,7 @@ def test_results_of_a_map_are_limited_one_by_one_and_together() -> None:
     error = walk.state.nodes["each"].error
     assert error is not None
     assert error.message.startswith(
-        "the list of results, with 1 of 3 items done, has 124 bytes as JSON, and at most 100 are kept with a run; "
+        "the list of results, with 1 of 3 items done, has 124 bytes as JSON, but a run keeps at most 100; "
     )
     assert walk.works == {}
 
@@ -180,7 +182,7 @@ def test_a_skipped_sub_dag_is_skipped_with_all_its_nodes() -> None:
         ("sub/run", "sub/a", "sub/b", "sub/c", "sub"), "skipped"
     )
     assert walk.statuses["after"] == "skipped"
-    assert walk.state.nodes["sub/b"].note == "the sub-dag that it belongs to was skipped"
+    assert walk.state.nodes["sub/b"].note == "its sub-dag was skipped"
 
 
 def test_sub_dags_are_skipped_within_sub_dags() -> None:

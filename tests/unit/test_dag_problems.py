@@ -137,9 +137,7 @@ def test_a_sub_dag_after_a_failed_node_is_blocked_and_the_others_go_on() -> None
     cause = "and 'a' failed: ValueError: no luck"
     assert explain(walk.program, walk.state, "s") == f"'s' never runs: it depends on 'a', {cause}"
     assert explain(walk.program, walk.state, "s/x") == f"'s/x' never runs: it depends on 'a', {cause}"
-    assert explain(walk.program, walk.state, "s/y") == (
-        f"'s/y' never runs: it depends on 'a' (by way of 's/x'), {cause}"
-    )
+    assert explain(walk.program, walk.state, "s/y") == (f"'s/y' never runs: it depends on 'a' (through 's/x'), {cause}")
     walk.done("other")
     assert walk.state.status == "failed"
     assert walk.state.error is not None
@@ -150,4 +148,4 @@ def test_nodes_of_a_sub_dag_that_has_not_begun_wait_for_what_it_waits_for() -> N
     walk = Walk(Dag("d", [node("a", "t"), sub_dag("s", INNER_DAG, deps=["a"])])).start()
     assert explain(walk.program, walk.state, "s") == "'s' waits for 'a' (running)"
     assert explain(walk.program, walk.state, "s/x") == "'s/x' waits for 'a' (running)"
-    assert explain(walk.program, walk.state, "s/y") == "'s/y' waits for 's/x' (waiting for others)"
+    assert explain(walk.program, walk.state, "s/y") == "'s/y' waits for 's/x' (waiting for other nodes)"

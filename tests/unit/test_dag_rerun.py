@@ -81,8 +81,10 @@ def test_an_answer_is_given_again_without_asking() -> None:
     old.done("b")
     walk = again(dag, rerun_from(old.program, old.state, "a", edited=2))
     assert walk.given("b") == {"x": 2}
-    assert walk.state.nodes["a"].note == "answered when the run was repeated"
-    with pytest.raises(ConfigError, match='node \'a\': the answer does not fit: "x" is not of type "number"'):
+    assert walk.state.nodes["a"].note == "answered when the rerun was started"
+    with pytest.raises(
+        ConfigError, match='node \'a\': the answer does not fit the schema: "x" is not of type "number"'
+    ):
         rerun_from(old.program, old.state, "a", edited="x")
     assert again(dag, rerun_from(old.program, old.state, "a")).statuses == {"a": "waiting", "b": "pending"}
 
@@ -136,11 +138,11 @@ def test_a_run_can_be_repeated_after_it_was_cancelled_anywhere() -> None:
         (lambda old: rerun_from(old.program, old.state, "zz"), "there is no node 'zz' in dag 'd'"),
         (
             lambda old: rerun_from(old.program, old.state, "b", edited=[1]),
-            "node 'b': arguments are an object with names",
+            "node 'b': arguments must be an object",
         ),
         (
             lambda old: rerun_from(old.program, old.state, "b", edited={"x": ref("c.x")}),
-            "node 'b': args.x.$from: 'c.x' is nothing that comes before it",
+            "node 'b': args.x.$from: 'c.x' does not always end before it",
         ),
         (
             lambda old: rerun_from(old.program, old.state, "b", edited={"x": {"$form": 1}}),
@@ -168,5 +170,5 @@ def test_what_cannot_be_repeated_is_refused(make: Any, told: str) -> None:
 
 def test_a_run_in_which_nothing_failed_has_nothing_to_do_again() -> None:
     old = Walk(Dag("d", [node("a", "t")])).start().done("a")
-    with pytest.raises(ConfigError, match="there is nothing to do again"):
+    with pytest.raises(ConfigError, match="there is nothing to rerun"):
         rerun_failed(old.program, old.state)

@@ -78,14 +78,12 @@ def test_a_run_without_an_argument_that_is_read_fails_and_says_so() -> None:
 def test_arguments_that_are_no_object_are_refused() -> None:
     walk = Walk(DIAMOND)
     walk.post(Started(0.0, [1]))
-    assert walk.ends == [
-        EndRun("failed", None, RunFailure("bad_input", "the arguments of a run are an object with names"))
-    ]
+    assert walk.ends == [EndRun("failed", None, RunFailure("bad_input", "the arguments of a run must be an object"))]
     assert set(walk.statuses.values()) == {"cancelled"}
     whole = Walk(Dag("d", [node("a", "t", args={"$from": "run.x"})])).start(x=5)
     assert (
         whole.ends[0].error.message
-        == "node 'a' failed: bad_ref: args: arguments are an object with names, and this is a number"
+        == "node 'a' failed: bad_ref: args: arguments must be an object, but this is a number"
     )
 
 
@@ -135,8 +133,8 @@ def test_a_result_that_is_too_large_fails_the_node_and_says_what_to_do() -> None
     walk = Walk(Dag("d", [node("a", "t")]), result_limit=100).start().done("a", "x" * 99)
     assert walk.state.nodes["a"].error == NodeFailure(
         "too_large",
-        "the result has 101 bytes as JSON, and at most 100 are kept with a run; "
-        "store large things elsewhere, and return where they are",
+        "the result has 101 bytes as JSON, but a run keeps at most 100; "
+        "store large data elsewhere, and return a reference to it",
     )
     assert Walk(Dag("d", [node("a", "t")]), result_limit=101).start().done("a", "x" * 99).ends[0].state == "succeeded"
     assert Walk(Dag("d", [node("a", "t")])).start().done("a", "x" * 256 * 1024).ends[0].error.kind == "node_failed"
@@ -166,7 +164,7 @@ def skipping(**last: Any) -> Dag:
 
 def test_a_node_is_skipped_when_its_condition_holds() -> None:
     walk = Walk(skipping()).start().done("a", {"answer": "no"})
-    assert walk.state.nodes["b"].note == 'its skip_if holds: {"$eq":[{"$from":"a.answer"},"no"]}'
+    assert walk.state.nodes["b"].note == 'its skip_if is true: {"$eq":[{"$from":"a.answer"},"no"]}'
     assert walk.begun == ["a"]
     assert Walk(skipping()).start().done("a", {"answer": "yes"}).running == ["b"]
 
@@ -174,7 +172,7 @@ def test_a_node_is_skipped_when_its_condition_holds() -> None:
 def test_skipping_spreads_to_a_node_all_of_whose_deps_were_skipped() -> None:
     walk = Walk(skipping()).start().done("a", {"answer": "no"})
     assert walk.statuses == {"a": "succeeded", "b": "skipped", "c": "skipped"}
-    assert walk.state.nodes["c"].note == "everything that it depends on was skipped"
+    assert walk.state.nodes["c"].note == "all its dependencies were skipped"
     assert walk.ends == [EndRun("succeeded", {}, None)]
 
 
@@ -197,7 +195,7 @@ def test_with_one_of_two_deps_skipped_a_node_does_as_it_is_told(skip_with: Any, 
     walk = Walk(dag).start().done("a")
     assert walk.statuses["c"] == status
     if status == "skipped":
-        assert walk.state.nodes["c"].note == "something that it depends on was skipped"
+        assert walk.state.nodes["c"].note == "one of its dependencies was skipped"
 
 
 def test_a_condition_in_cel_decides_about_skipping() -> None:
@@ -278,7 +276,7 @@ def test_many_failures_are_told_in_short() -> None:
     [
         (NodeEnded("failed"), "failed", NodeFailure("failed", "the job failed")),
         (NodeEnded("cancelled", note="by ann"), "cancelled", NodeFailure("cancelled", "by ann")),
-        (NodeEnded("expired"), "failed", NodeFailure("expired", "the job came too late to run")),
+        (NodeEnded("expired"), "failed", NodeFailure("expired", "the job expired before it ran")),
         (NodeEnded("failed", error=NodeFailure("E", "m", "tb"), note="n"), "failed", NodeFailure("E", "m", "tb")),
     ],
 )
@@ -321,7 +319,7 @@ def test_cancelling_reaches_nodes_in_every_state() -> None:
 
 def test_a_run_is_cancelled_before_it_starts() -> None:
     walk = Walk(DIAMOND).cancel("")
-    assert walk.ends == [EndRun("cancelled", None, RunFailure("cancelled", "somebody asked for it"))]
+    assert walk.ends == [EndRun("cancelled", None, RunFailure("cancelled", "no reason was given"))]
     assert walk.start(day="monday").begun == []
 
 
@@ -363,7 +361,7 @@ def test_a_snapshot_of_another_definition_is_refused() -> None:
     [
         (b"[]", "this is not the snapshot of a run"),
         (b"oops", "this is not the snapshot of a run"),
-        (b'{"format": 99}', "this snapshot has format 99, and this code knows only 1"),
+        (b'{"format": 99}', "this snapshot has format 99, but this version of Tidemill reads only 1"),
     ],
 )
 def test_what_is_no_snapshot_is_refused(data: bytes, told: str) -> None:

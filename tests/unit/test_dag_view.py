@@ -87,7 +87,7 @@ def test_every_line_has_its_state_progress_and_reason() -> None:
         "queued",
         "its job 17 waits on queue gpu: it is next in queue gpu. 1 worker can claim it",
     )
-    assert (found["each"].state, found["each"].count, found["each"].why) == ("running", "1/3", "2 under way")
+    assert (found["each"].state, found["each"].count, found["each"].why) == ("running", "1/3", "2 running")
     assert found["ask"].why.startswith("Really? (within 1m")
     assert (found["last"].state, found["last"].took) == ("pending", None)
     told = {each.node: each for each in nodes_of(seen(walk, JOB))}
@@ -107,7 +107,7 @@ def test_the_items_of_a_map_that_are_at_work_are_shown_under_it() -> None:
 
 def test_a_run_that_nobody_drives_says_so() -> None:
     walk = Walk(DAG).start()
-    assert why_run(seen(walk, run_workers=0))[0].startswith("Nobody drives it: no run worker is alive.")
+    assert why_run(seen(walk, run_workers=0))[0].startswith("No run worker is alive to drive it.")
     assert why_run(seen(walk)) == ["It waits for an answer to 'ask': tidemill dag submit r5 ask '...'"]
     assert why_run(seen(walk, state="failed", note="node 'a' failed")) == ["node 'a' failed"]
 

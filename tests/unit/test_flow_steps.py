@@ -255,7 +255,7 @@ def test_a_step_name_is_used_once_and_a_plain_function_is_no_step() -> None:
         @step
         async def write(self, ev: StartEvent) -> StopEvent: ...
 
-    with pytest.raises(WorkflowValidationError, match="has a step write already"):
+    with pytest.raises(WorkflowValidationError, match="already has a step write"):
 
         @step(workflow=Writing)
         async def write(ev: StartEvent) -> StopEvent: ...

@@ -164,11 +164,14 @@ def test_a_workflow_that_can_work_is_accepted(steps: dict[str, Declared], asks_p
         ({"a": (StartEvent, HumanResponseEvent | StopEvent)}, "terminal_event.*HumanResponseEvent"),
         ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, A)}, "no step takes A"),
         # batches and sets
-        ({"a": (StartEvent, A), "j": (list[A], StopEvent)}, "no batch to take"),
-        ({"a": (StartEvent, A | B), "b": (A, list[C]), "j": (list[B | C], StopEvent)}, "which B comes"),
-        ({"j": (list[StartEvent], StopEvent)}, "no batch to take"),
-        ({"a": (StartEvent, list[A]), "b": (list[A], B), "j": (list[B], StopEvent)}, "no batch to take"),
-        ({"a": (StartEvent, list[A]), "b": (A, Ask), "c": (Answer, B), "j": (list[B], StopEvent)}, "no batch to take"),
+        ({"a": (StartEvent, A), "j": (list[A], StopEvent)}, "no batch to collect"),
+        ({"a": (StartEvent, A | B), "b": (A, list[C]), "j": (list[B | C], StopEvent)}, "which B follows"),
+        ({"j": (list[StartEvent], StopEvent)}, "no batch to collect"),
+        ({"a": (StartEvent, list[A]), "b": (list[A], B), "j": (list[B], StopEvent)}, "no batch to collect"),
+        (
+            {"a": (StartEvent, list[A]), "b": (A, Ask), "c": (Answer, B), "j": (list[B], StopEvent)},
+            "no batch to collect",
+        ),
         ({"a": (StartEvent, A), "b": (A, list[B]), "j": ({"x": A, "y": B}, StopEvent)}, "never meet"),
         ({"a": (StartEvent, list[A]), "j": ({"x": Answer, "y": A}, StopEvent)}, "never meet"),
         # error handlers

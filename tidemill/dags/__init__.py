@@ -1,4 +1,4 @@
-"""Dags: nodes in dependency order, each a job on any host, with people in the loop.
+"""Dags: nodes that run as jobs in dependency order, on any host, with human input.
 
 from tidemill.dags import Dag, node, ref, input_node, sub_dag
 """

@@ -1,4 +1,4 @@
-"""What goes wrong in a dag before it runs: always with the place, and with the line where there is a file."""
+"""Errors of dags. An error in a declaration has its place, and for a file also its line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.core.paths import Path, format_path
 
 
 class DagError(ConfigError):
-    """A dag that cannot work as declared. `place` is the path to the trouble, such as `nodes[3].deps[0]`."""
+    """The declaration of a dag is invalid. `place` is the path to the problem, such as `nodes[3].deps[0]`."""
 
     def __init__(
         self, place: Path, problem: str, *, dag: str = "", file: str | None = None, line: int | None = None
@@ -23,14 +23,14 @@ class DagError(ConfigError):
         super().__init__(": ".join([*where, *([format_path(place)] if place else []), problem]))
 
     def within(self, *outer: str | int, dag: str = "") -> DagError:
-        """The same trouble, seen from further out."""
-        told = DagError((*outer, *self.place), self.problem, dag=dag, file=self.file, line=self.line)
-        told.__cause__ = self.__cause__
-        return told
+        """Return the same error with `outer` in front of its place."""
+        moved = DagError((*outer, *self.place), self.problem, dag=dag, file=self.file, line=self.line)
+        moved.__cause__ = self.__cause__
+        return moved
 
 
 class DagRunError(TidemillError):
-    """A run of a dag did not succeed. `nodes` are those that are to blame."""
+    """A run of a dag did not succeed. `nodes` are the nodes that caused it."""
 
     def __init__(self, message: str, *, nodes: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -38,4 +38,4 @@ class DagRunError(TidemillError):
 
 
 class InputRefusedError(ConflictError):
-    """An answer to an input node does not count."""
+    """An answer to an input node is not accepted."""

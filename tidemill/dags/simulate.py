@@ -1,4 +1,4 @@
-"""Simulate a durable run of a dag: virtual time, crashes, lost answers, two owners; one seed, one history.
+"""Simulate a durable dag run: virtual time, crashes, lost replies, two owners. The same seed gives the same history.
 
 outcome = simulate_dag(dag, [extract, load], seed=7, args={"day": "2026-03-01"}, answers={"approve": True})
 assert outcome.result() == {"rows": 12}
@@ -29,21 +29,21 @@ _THINKING = 0.5
 
 
 class DagOutcome(msgspec.Struct):
-    """How a simulated run has ended."""
+    """The outcome of a simulated run."""
 
     state: str
     statuses: dict[str, str]
-    """What became of each node."""
+    """The final state of each node."""
     asks: list[str]
-    """The nodes that still ask a person, which an ended run does not."""
+    """The nodes that still wait for a person's answer; empty after a run has ended."""
     ticks: list[Tick]
     history: list[tuple[Any, ...]]
-    """Everything that happened in its world: the same for the same seed."""
+    """The log of the simulation: the same for the same seed."""
     happened: int
     row: Any
 
     def result(self) -> Any:
-        """The run's result; a `DagRunError` says which nodes failed."""
+        """Return the result of the run; a `DagRunError` names the nodes that failed."""
         if self.state == "succeeded":
             return None if self.row.result is None else decode(self.row.result)
         failure = RunFailure(self.state, self.row.note or "")
@@ -67,12 +67,12 @@ def simulate_dag(
     limit: float = 600.0,
     run_worker: type[RunWorker] = RunWorker,
 ) -> DagOutcome:
-    """Run a dag to its end in a simulated world, from plain code.
+    """Run a dag to its end in a simulation, from synchronous code.
 
-    tasks         the tasks of its nodes, async functions: they are really run, on virtual time
-    answers       what people answer to input nodes, by the node's name; to others nobody does
-    cancel_after  seconds after which somebody cancels the run
-    limit         seconds of virtual time after which a run that has not ended counts as hanging
+    tasks         the tasks of its nodes, async functions: their code really runs, on virtual time
+    answers       the answers to input nodes, by node name; other input nodes get no answer
+    cancel_after  seconds after which the run is cancelled
+    limit         seconds of virtual time after which a run that has not ended is considered stuck
     """
     known = {task.name: task for task in tasks}
     kind = DagKind(known)
@@ -112,7 +112,7 @@ def simulate_dag(
 
 
 class _People:
-    """Answer what a run asks, after a while; an impatient one may do so twice."""
+    """Answers the input nodes of a run after a delay, sometimes twice."""
 
     def __init__(self, simulation: Simulation, number: int, answers: Mapping[str, Any]) -> None:
         self._simulation, self._number, self._answers = simulation, number, answers

@@ -1,4 +1,4 @@
-"""Event-driven workflows: steps that take events and return events, on a pure control loop.
+"""Event-driven workflows: steps that take events and return events, driven by a pure control loop.
 
 from tidemill.flows import Workflow, step, Context, StartEvent, StopEvent, Event
 """

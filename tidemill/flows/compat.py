@@ -2,8 +2,8 @@
 
     python -m tidemill.flows.compat program.py arguments...
 
-`install()` makes the public module names of `workflows` resolve to Tidemill's own: call it before the program imports
-them. Names that Tidemill has none for are not there, and importing them says so.
+`install()` makes the public module names of `workflows` resolve to Tidemill's modules: call it before the program
+imports them. Importing a name that Tidemill does not provide raises an ImportError.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _MARK = "__tidemill__"
 
 
 def get_steps_from_class(workflow_class: type) -> dict[str, Callable[..., Any]]:
-    """The functions that are the steps of a workflow class, by name."""
+    """Return the step functions of a workflow class by name."""
     return {name: spec.function for name, spec in decorators.steps_of(workflow_class).items()}
 
 
 def get_steps_from_instance(flow: Any) -> dict[str, Callable[..., Any]]:
-    """The steps of a workflow, bound to it."""
+    """Return the bound step methods of a workflow by name."""
     steps = decorators.steps_of(type(flow)).items()
     return {name: spec.function if spec.is_free else spec.function.__get__(flow) for name, spec in steps}
 
 
 def validate_graph(flow: Any) -> bool:
-    """Check the graph of a workflow's steps and events; True if it asks a person for input."""
+    """Validate the graph of a workflow's steps and events; returns True if it asks for human input."""
     return flow.validate()
 
 
 def inspect_signature(fn: Callable[..., Any], localns: dict[str, Any] | None = None) -> signature.StepSignature:
-    """What a function says about itself as a step."""
+    """Return the signature of a function as a step."""
     return signature.read_signature(fn, localns)
 
 
 def is_free_function(qualname: str) -> bool:
-    """Whether a function of this qualified name is no method."""
+    """Return whether a function of this qualified name is not a method."""
     return "." not in qualname.rpartition("<locals>.")[2]
 
 
 def validate_step_signature(spec: signature.StepSignature) -> None:
-    """Nothing is left to check: what makes no step is refused when its signature is read."""
+    """Do nothing: an invalid step is rejected when its signature is read."""
 
 
 def import_module_from_qualified_name(qualified_name: str) -> Any:
-    """The class of this name in a module that is loaded."""
+    """Return the class of this name from a loaded module."""
     return serializers.JsonSerializer().resolve_class(qualified_name)
 
 
@@ -67,7 +67,7 @@ def get_qualified_name(value: Any) -> str:
 
 
 def modules() -> dict[str, dict[str, Any]]:
-    """The names that each module of `workflows` has here."""
+    """Return the names that each module of `workflows` provides."""
     contexts = {"Context": context.Context}
     writing = _named(serializers, "BaseSerializer", "JsonSerializer", "PickleSerializer")
     plugins = _named(runtime, "BasicRuntime", "basic_runtime", "get_current_runtime")
@@ -129,11 +129,11 @@ def modules() -> dict[str, dict[str, Any]]:
 
 
 def install() -> None:
-    """Let `import workflows` give Tidemill's own. Does nothing the second time."""
+    """Make `import workflows` import Tidemill's modules. A second call does nothing."""
     known = sys.modules.get("workflows")
     if known is not None and not hasattr(known, _MARK):
         raise ConfigError(
-            "the package `workflows` is imported already; call tidemill.flows.compat.install() before anything "
+            "the package `workflows` is already imported; call tidemill.flows.compat.install() before anything "
             "imports it"
         )
     if known is not None:
@@ -147,10 +147,10 @@ def install() -> None:
 
 
 def run_program(path: str | Path, argv: Sequence[str] = ()) -> None:
-    """Run a program file as the main one, with these arguments and with `workflows` being Tidemill's."""
+    """Run a program file as `__main__` with these arguments, with `workflows` provided by Tidemill."""
     file = Path(path)
     if not file.is_file():
-        raise ConfigError(f"there is no program {file}")
+        raise ConfigError(f"the program file {file} does not exist")
     install()
     before = sys.argv, sys.path[:]
     sys.argv = [str(file), *argv]
@@ -162,8 +162,8 @@ def run_program(path: str | Path, argv: Sequence[str] = ()) -> None:
 
 
 def _module(name: str, members: Mapping[str, Any]) -> ModuleType:
-    made = ModuleType(name, "Tidemill's part of what `workflows` offers.")
-    made.__path__ = []  # type: ignore[attr-defined]  # packages and plain modules alike: submodules are those above
+    made = ModuleType(name, "Tidemill's implementation of this module of `workflows`.")
+    made.__path__ = []  # type: ignore[attr-defined]  # every module may have submodules
     vars(made).update(members)
     vars(made)["__all__"] = list(members)
     setattr(made, _MARK, True)
@@ -179,7 +179,7 @@ def _public(module: ModuleType, prefix: str) -> dict[str, Any]:
 
 
 def _defined_in(module: ModuleType) -> dict[str, Any]:
-    """What a module defines for its users: public names that it did not import."""
+    """Return the public names that a module defines itself, without its imports."""
     return {
         name: value
         for name, value in vars(module).items()

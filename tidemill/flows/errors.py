@@ -1,6 +1,6 @@
-"""What goes wrong in a flow, by the names that users of LlamaIndex Workflows catch.
+"""Errors of flows, with the class names that users of LlamaIndex Workflows catch.
 
-All of them are `TidemillError`s too. A step's own exception is never wrapped: awaiting a run raises it as it was.
+All of them are also `TidemillError`s. The exception of a step is never wrapped: awaiting a run raises it unchanged.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from tidemill.core.errors import TidemillError
 
 
 class WorkflowValidationError(TidemillError):
-    """A step, an error handler or the graph of a workflow that cannot work as declared."""
+    """The declaration of a step, an error handler or the graph of a workflow is invalid."""
 
 
 class WorkflowConfigurationError(TidemillError):
-    """A workflow class that has no beginning, no end, or more than one kind of either."""
+    """A workflow class has no start event or stop event, or more than one class of either."""
 
 
 class WorkflowRuntimeError(TidemillError):
-    """A step returned, or a caller sent, what the run can do nothing with."""
+    """A step returned, or a caller sent, a value that the run cannot process."""
 
 
 class WorkflowStepDoesNotExistError(WorkflowRuntimeError):
@@ -29,28 +29,28 @@ class WorkflowTimeoutError(TidemillError):
 
 
 class WorkflowCancelledByUser(TidemillError):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 class WorkflowDone(TidemillError):
-    """The run is over; what still worked for it may stop."""
+    """The run has ended; remaining work may stop."""
 
 
 class ContextSerdeError(TidemillError):
-    """A saved context that cannot be read, or a context that cannot be saved."""
+    """A context cannot be saved or loaded."""
 
 
 class ContextStateError(TidemillError):
-    """A context was asked for something that it cannot do before, inside or outside of a step."""
+    """A method of a context was called where it is not available: before the run, inside or outside of a step."""
 
 
 class StateTypeError(WorkflowConfigurationError, ValueError):
-    """The steps of one workflow declare state types that have nothing in common."""
+    """The steps of one workflow declare unrelated state types."""
 
 
 class ResourceCycleError(WorkflowConfigurationError, ValueError):
-    """A resource needs itself, directly or through others."""
+    """A resource depends on itself, directly or indirectly."""
 
 
 class ResourceFileError(WorkflowConfigurationError, ValueError):
-    """A resource's configuration file that is missing, is not JSON, or lacks what was selected in it."""
+    """The configuration file of a resource is missing, is not JSON, or lacks the selected part."""

@@ -1,4 +1,4 @@
-"""Whether a dag can work: names, deps, cycles, refs, schemas. All that is wrong, each with its place."""
+"""Validate a dag: names, deps, cycles, refs and schemas. Reports every problem with its place."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _LENIENT = Refs(strict=False)
 
 
 def check_dag(dag: Dag, refs: RefResolver | None = None) -> None:
-    """Raise a `DagError` at the first thing that cannot work.
+    """Raise a `DagError` for the first problem in a dag.
 
-    Without `refs`, the refs of a host's own language pass: it is looked at when the resolver is known.
+    Without `refs`, unknown operators are accepted: they are checked when the application's resolver is known.
     """
     for error in find_problems(dag.name, dag.nodes, dag.result, refs):
         raise error.within(dag=dag.name) from error.__cause__
 
 
 def find_problems(name: str, nodes: Sequence[Node], result: Any, refs: RefResolver | None = None) -> Iterator[DagError]:
-    """Everything that cannot work in a dag of these nodes. What depends on names being right waits until they are."""
+    """Yield every problem in a dag of these nodes. Checks that need valid names are skipped if names are invalid."""
     refs = refs or _LENIENT
     try:
         check_name("dag", name)
@@ -72,23 +72,23 @@ def _node_problems(
     yield from _field_problems(node)
     try:
         for source in reads(node, refs, names):
-            sources.append(source)  # Those before a wrong one are looked at all the same.
+            sources.append(source)  # Sources before an invalid one are still checked.
     except RefError as error:
         yield _because(DagError(error.place, f"node {node.name!r}: {error.problem}"), error)
     yield from _dep_problems(node, names)
     yield from _name_problems(node, sources, names)
-    if isinstance(node, SubDag) and refs is not _LENIENT:  # Else it was checked when it was made.
+    if isinstance(node, SubDag) and refs is not _LENIENT:  # Otherwise it was checked when it was created.
         for error in find_problems(node.dag.name, node.dag.nodes, node.dag.result, refs):
             yield error.within("dag")
 
 
-def _because(told: DagError, cause: BaseException) -> DagError:
-    told.__cause__ = cause
-    return told
+def _because(problem: DagError, cause: BaseException) -> DagError:
+    problem.__cause__ = cause
+    return problem
 
 
 def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[RefSource]:
-    """All paths that a node reads, with the place in the node where it does."""
+    """Yield all paths that a node reads, each with its place in the node."""
     if node.skip_if is not None:
         if isinstance(node.skip_if, str):
             for name in sorted(condition_of(node.skip_if, names).names):
@@ -105,12 +105,12 @@ def reads(node: Node, refs: RefResolver, names: Mapping[str, Any]) -> Iterator[R
 
 
 def condition_of(text: str, names: Mapping[str, Any]) -> Condition:
-    """A `skip_if` in CEL, which may use the names of these nodes and the reserved ones."""
+    """Compile a `skip_if` in CEL; it may use the names of these nodes and the reserved names."""
     return Condition(text, ChainMap(names, _RESERVED), ("skip_if",))  # pyright: ignore[reportArgumentType]
 
 
 def deps_of(node: Node, sources: Iterable[RefSource]) -> tuple[str, ...]:
-    """What a node depends on: its deps, or else the nodes that its refs read."""
+    """Return the dependencies of a node: its deps, or else the nodes that its refs read."""
     if node.deps is not None:
         return node.deps
     return tuple(dict.fromkeys(str(source.path[0]) for source in sources if source.path[0] not in RESERVED))
@@ -120,25 +120,27 @@ def deps_of(node: Node, sources: Iterable[RefSource]) -> tuple[str, ...]:
 
 
 def _find_names(nodes: Sequence[Node]) -> Generator[DagError, None, dict[str, int] | None]:
-    """The place of each name; None if there is something that is no node at all."""
+    """Return the index of each name, and yield the problems; None if one of the nodes is not a node."""
     names: dict[str, int] = {}
     for index, node in enumerate(nodes):
         place: Path = ("nodes", index)
         if not isinstance(node, Node):
-            yield DagError(place, f"{node!r} is not a node; make one with node(), input_node() or sub_dag()")
+            yield DagError(place, f"{node!r} is not a node; create one with node(), input_node() or sub_dag()")
             return None
         if not isinstance(node.name, str) or not _NAME.fullmatch(node.name):
             yield DagError(
                 (*place, "name"),
-                f"{node.name!r} is not a name for a node: use letters, digits, _ and -, and begin with a letter",
+                f"{node.name!r} is not a valid node name: use letters, digits, _ and -, and begin with a letter",
             )
             if not isinstance(node.name, str):
                 return None
         elif node.name in RESERVED:
-            yield DagError((*place, "name"), f"{node.name!r} means something else in refs; call the node differently")
+            yield DagError(
+                (*place, "name"), f"{node.name!r} is a reserved name in refs; choose another name for the node"
+            )
         if node.name in names:
             yield DagError(
-                (*place, "name"), f"two nodes are called {node.name!r}: this one and nodes[{names[node.name]}]"
+                (*place, "name"), f"two nodes have the name {node.name!r}: this one and nodes[{names[node.name]}]"
             )
         names.setdefault(node.name, index)
     return names
@@ -169,7 +171,7 @@ def _task_problems(node: TaskNode) -> Iterator[DagError]:
         seconds = getattr(node, field)
         if seconds is not None and seconds <= 0:
             yield DagError(
-                (field,), f"node {node.name!r}: a {field} of {seconds:g} seconds leaves no time for anything"
+                (field,), f"node {node.name!r}: a {field} of {seconds:g} seconds is too short: it must be above 0"
             )
     if node.retry is not None:
         try:
@@ -177,19 +179,28 @@ def _task_problems(node: TaskNode) -> Iterator[DagError]:
         except ConfigError as error:
             yield _because(DagError(("retry",), f"node {node.name!r}: {error}"), error)
     if node.max_parallel is not None and node.max_parallel < 1:
-        yield DagError(("max_parallel",), f"node {node.name!r}: max_parallel={node.max_parallel} would start nothing")
+        yield DagError(
+            ("max_parallel",),
+            f"node {node.name!r}: max_parallel={node.max_parallel} would start no items; use 1 or more",
+        )
     if node.tolerate < 0:
-        yield DagError(("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items")
+        yield DagError(
+            ("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items; use 0 or more"
+        )
     for field, usual in (("max_parallel", None), ("tolerate", 0)):
         if node.map is None and getattr(node, field) != usual:
-            yield DagError((field,), f"node {node.name!r}: {field} is for nodes with map")
+            yield DagError((field,), f"node {node.name!r}: {field} is only for nodes with map")
 
 
 def _input_problems(node: InputNode) -> Iterator[DagError]:
     if node.timeout is not None and node.timeout <= 0:
-        yield DagError(("timeout",), f"node {node.name!r}: nobody can answer within {node.timeout:g} seconds")
+        yield DagError(
+            ("timeout",), f"node {node.name!r}: a timeout of {node.timeout:g} seconds is too short: it must be above 0"
+        )
     if node.default is not UNSET and node.timeout is None:
-        yield DagError(("default",), f"node {node.name!r}: a default is for after a timeout; give a timeout too")
+        yield DagError(
+            ("default",), f"node {node.name!r}: a default needs a timeout, after which it is used; add a timeout"
+        )
     if node.schema is None:
         return
     try:
@@ -211,10 +222,11 @@ def _dep_problems(node: Node, names: dict[str, int]) -> Iterator[DagError]:
             yield DagError(("deps", at), f"node {node.name!r} depends on itself")
         if dep not in names:
             yield DagError(
-                ("deps", at), f"node {node.name!r} depends on {dep!r}, which is no node here{_hint(dep, names)}"
+                ("deps", at),
+                f"node {node.name!r} depends on {dep!r}, which is not a node of this dag{_hint(dep, names)}",
             )
         if dep in seen:
-            yield DagError(("deps", at), f"node {node.name!r} names its dependency {dep!r} twice")
+            yield DagError(("deps", at), f"node {node.name!r} lists its dependency {dep!r} twice")
         seen.add(dep)
 
 
@@ -226,17 +238,20 @@ def _name_problems(node: Node, sources: list[RefSource], names: dict[str, int]) 
             yield DagError(source.place, f"node {node.name!r} reads its own result")
         if name in (ITEM, INDEX):
             if not is_map or source.place[0] != "args":
-                yield DagError(source.place, f"node {node.name!r} reads {name!r}, which only args of a map have")
+                yield DagError(
+                    source.place,
+                    f"node {node.name!r} reads {name!r}, which is only available in the args of a node with map",
+                )
         elif name != RUN and name not in names:
             yield DagError(
                 source.place,
-                f"node {node.name!r} reads {format_path(source.path)!r}, but {name!r} is no node here"
+                f"node {node.name!r} reads {format_path(source.path)!r}, but {name!r} is not a node of this dag"
                 f"{_hint(str(name), names)}",
             )
 
 
 def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> Generator[DagError, None, list[str] | None]:
-    """The names with each after what it depends on; None, and a problem, for a cycle."""
+    """Return the names in topological order; for a cycle, yield a problem and return None."""
     left = {name: len(needed) for name, needed in deps.items()}
     followers: dict[str, list[str]] = {name: [] for name in deps}
     for name, needed in deps.items():
@@ -250,14 +265,14 @@ def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> Genera
                 order.append(follower)
     if len(order) < len(deps):
         cycle = _cycle(deps, {name for name, count in left.items() if count})
-        told = " -> ".join((*cycle, cycle[0]))
-        yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes wait for each other in a circle: {told}")
+        path = " -> ".join((*cycle, cycle[0]))
+        yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes depend on each other in a cycle: {path}")
         return None
     return order
 
 
 def _cycle(deps: dict[str, tuple[str, ...]], stuck: set[str]) -> list[str]:
-    """One circle among nodes that never get their turn, each waiting for the next."""
+    """Find one cycle among the nodes that can never start."""
     name = next(name for name in deps if name in stuck)
     walked: dict[str, int] = {}
     while name not in walked:
@@ -273,7 +288,7 @@ def _unsure_reads(
     order: list[str],
     sources: list[list[RefSource]],
 ) -> Iterator[DagError]:
-    """What a node reads must surely have ended before it starts."""
+    """Yield a problem for each path of a node that is not always available when the node starts."""
     if all(node.deps is None or _only_direct(node.deps, sources[index]) for index, node in enumerate(nodes)):
         return
     before: dict[str, int] = {}  # for each node the set of its ancestors, as bits
@@ -309,7 +324,8 @@ def _result_problems(result: Any, refs: RefResolver, names: dict[str, int]) -> I
         if name != RUN and name not in names:
             yield DagError(
                 source.place,
-                f"the result reads {format_path(source.path)!r}, but {name!r} is no node here{_hint(name, names)}",
+                f"the result reads {format_path(source.path)!r}, but {name!r} is not a node of this dag"
+                f"{_hint(name, names)}",
             )
 
 

@@ -1,4 +1,4 @@
-"""Dags in files: the same fields as in Python, as JSON or YAML; trouble is told with its line.
+"""Load dags from JSON or YAML files: the same fields as in Python; errors name the line.
 
     name: nightly
     nodes:
@@ -11,8 +11,8 @@
         skip_if: approve.answer == 'no'
       - {name: report, dag: report.yaml, args: {rows: {$from: load.rows}}}
 
-A node with `task` runs it, one with `prompt` asks somebody, and one with `dag` is a dag, written there or in a file
-of its own beside this one.
+A node with `task` runs a task, a node with `prompt` asks a person, and a node with `dag` is a dag, written inline or
+in another file of the same folder.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ _STAND_IN = {"name": "stand_in", "nodes": [{"name": "stand_in", "task": "stand_i
 
 
 def load_dag(path: str | FilePath, *, refs: RefResolver | None = None) -> Dag:
-    """The dag in a JSON or YAML file; a `DagError` names the file and the line of what is wrong."""
+    """Load a dag from a JSON or YAML file; a `DagError` names the file and the line of a problem."""
     return _load(FilePath(path), refs or Refs(), ())
 
 
 def parse_dag(
     text: str, *, file: str = "dag.yaml", refs: RefResolver | None = None, inside: FilePath | None = None
 ) -> Dag:
-    """The dag in a text. `file` is what errors call it; one that ends in .json is read as JSON, others as YAML.
+    """Parse a dag from text. `file` is its name in errors; a name that ends in .json means JSON, others mean YAML.
 
-    With `inside`, the text is to be that file, and dags in files beside it are read as long as they are in this folder.
+    With `inside`, the text is the content of `file`, and other dag files are read if they are in the folder `inside`.
     """
     known = refs or Refs()
     if inside is None:
         return _parse(text, file, known, _no_files)
-    here, within = FilePath(file), inside.resolve()
-    return _parse(text, file, known, lambda name: _load(here.parent / name, known, (here.resolve(),), within))
+    path, within = FilePath(file), inside.resolve()
+    return _parse(text, file, known, lambda name: _load(path.parent / name, known, (path.resolve(),), within))
 
 
 def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> list[DagError]:
-    """Everything that is wrong with a dag file and those inside of it; nothing if it can work."""
+    """Return every problem in a dag file and in the dag files that it includes; an empty list if it is valid."""
     return sorted(_problems_in(FilePath(path), refs or Refs(), ()), key=lambda each: (each.file or "", each.line or 0))
 
 
 def problems_in_text(
     text: str, path: str | FilePath, *, inside: str | FilePath, refs: RefResolver | None = None
 ) -> list[DagError]:
-    """The same for a text that is to be the file `path`. Dags in other files are read only `inside` of a folder."""
+    """Return every problem in text that is the content of `path`. Other files are read only in the folder `inside`."""
     within = FilePath(inside).resolve()
     found = _problems_in(FilePath(path), refs or Refs(), (), text=text, inside=within)
     return sorted(found, key=lambda each: (each.file or "", each.line or 0))
 
 
 def located(path: str | FilePath, problems: Sequence[DagError]) -> list[DagError]:
-    """Problems that somebody else has found in the dag of a file, with their lines."""
+    """Add line numbers to problems that were found in the dag of a file."""
     text, _ = _read(FilePath(path), ())
     _, lines = _marked(text, str(path))
     return [_placed(each, str(path), lines) for each in problems]
@@ -92,22 +92,22 @@ def _load(path: FilePath, refs: RefResolver, within: tuple[FilePath, ...], insid
 
 def _check_inside(path: FilePath, inside: FilePath | None) -> None:
     if inside is not None and not path.resolve().is_relative_to(inside):
-        raise ConfigError(f"{path.name!r} leads out of the folder of workflow files: it is not read")
+        raise ConfigError(f"{path.name!r} is outside the folder of dag files and is not read; move it into the folder")
 
 
 def _read(path: FilePath, within: tuple[FilePath, ...]) -> tuple[str, tuple[FilePath, ...]]:
-    """The text of a file that stands inside of others, and all files that its own stand inside of."""
-    here = path.resolve()
-    if here in within:
-        raise ConfigError(f"{path} is inside of itself: {' -> '.join(each.name for each in (*within, here))}")
+    """Read a file that other files include, and return its text and the chain of files that include each other."""
+    resolved = path.resolve()
+    if resolved in within:
+        raise ConfigError(f"{path} includes itself: {' -> '.join(each.name for each in (*within, resolved))}")
     try:
-        return path.read_text(encoding="utf-8-sig"), (*within, here)
+        return path.read_text(encoding="utf-8-sig"), (*within, resolved)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the dag file {path} cannot be read: {error}") from error
 
 
 def _no_files(name: str) -> Dag:
-    raise ConfigError(f"{name!r} is another file, and this text is in none; write the dag out here")
+    raise ConfigError(f"{name!r} is another file, and this text is not in a file; write the dag inline")
 
 
 def _parse(text: str, file: str, refs: RefResolver, open_file: Reader) -> Dag:
@@ -125,7 +125,7 @@ def _marked(text: str, file: str) -> tuple[Any, Lines]:
 
 
 def _placed(error: DagError, file: str, lines: Lines) -> DagError:
-    """The error with the line of its place, unless it is of another file."""
+    """Return the error with the line of its place, unless it belongs to another file."""
     if error.file is not None:
         return error
     return DagError(error.place, error.problem, file=file, line=line_of(error.place, lines))
@@ -133,10 +133,10 @@ def _placed(error: DagError, file: str, lines: Lines) -> DagError:
 
 def _dag(data: Any, place: Path, open_file: Reader) -> Dag:
     if not isinstance(data, dict):
-        raise DagError(place, f"a dag is an object with a name and nodes, and this is {kind_of(data)}")
+        raise DagError(place, f"a dag must be an object with a name and nodes, but this is {kind_of(data)}")
     nodes = data.get("nodes")
     if not isinstance(nodes, list):
-        raise DagError((*place, "nodes") if "nodes" in data else place, "a dag has a list of nodes")
+        raise DagError((*place, "nodes") if "nodes" in data else place, "a dag must have a list of nodes")
     made = [_node(node, (*place, "nodes", index), open_file) for index, node in enumerate(nodes)]
     stand_in = [{"kind": "task", "name": "stand_in", "task": "stand_in"}]
     result = data.get("result")
@@ -151,22 +151,22 @@ def _dag(data: Any, place: Path, open_file: Reader) -> Dag:
 
 def _node(data: Any, place: Path, open_file: Reader) -> Node:
     if not isinstance(data, dict):
-        raise DagError(place, f"a node is an object, and this is {kind_of(data)}")
+        raise DagError(place, f"a node must be an object, but this is {kind_of(data)}")
     found = [field for field in _KINDS if field in data]
     if len(found) != 1:
-        told = f"it has {' and '.join(found)}" if found else "it has none of them"
-        raise DagError(place, f"a node has either a task, a prompt or a dag, and {told}")
+        given = f"has {' and '.join(found)}" if found else "has none of them"
+        raise DagError(place, f"a node must have either a task, a prompt or a dag, but this one {given}")
     tag, kind = _KINDS[found[0]]
     fields = {"kind": tag, **data}
     for name in _DURATIONS:
         if fields.get(name) is not None:
-            fields[name] = _told(lambda name=name: parse_duration(fields[name], what=name), (*place, name))
+            fields[name] = _at_place(lambda name=name: parse_duration(fields[name], what=name), (*place, name))
     if fields.get("retry") is not None:
         fields["retry"] = _retry(fields["retry"], (*place, "retry"))
     if kind is not SubDag:
         return _converted(fields, kind, place)
     inner = fields["dag"]
-    dag = _told(lambda: open_file(inner), (*place, "dag")) if isinstance(inner, str) else None
+    dag = _at_place(lambda: open_file(inner), (*place, "dag")) if isinstance(inner, str) else None
     made = dag or _dag(inner, (*place, "dag"), open_file)
     stand_in = {"name": "stand_in", "nodes": [{"kind": "task", "name": "stand_in", "task": "stand_in"}]}
     return msgspec.structs.replace(_converted({**fields, "dag": stand_in}, SubDag, place), dag=made)
@@ -174,17 +174,17 @@ def _node(data: Any, place: Path, open_file: Reader) -> Node:
 
 def _retry(data: Any, place: Path) -> Any:
     if isinstance(data, int):
-        return msgspec.to_builtins(_told(lambda: retry(data), place))
+        return msgspec.to_builtins(_at_place(lambda: retry(data), place))
     if not isinstance(data, dict):
-        raise DagError(place, f"a retry policy is an object or a number of attempts, and this is {kind_of(data)}")
+        raise DagError(place, f"a retry policy must be an object or a number of attempts, but this is {kind_of(data)}")
     try:
-        return msgspec.to_builtins(_told(lambda: retry(**data), place))
+        return msgspec.to_builtins(_at_place(lambda: retry(**data), place))
     except TypeError as error:
         raise DagError(place, f"this is not a retry policy: {str(error).removeprefix('retry() ')}") from error
 
 
-def _told(make: Callable[[], Any], place: Path) -> Any:
-    """What is made, or its error with the place."""
+def _at_place(make: Callable[[], Any], place: Path) -> Any:
+    """Call a function, and turn its `ConfigError` into a `DagError` with the place."""
     try:
         return make()
     except DagError:
@@ -197,17 +197,17 @@ def _converted(data: Any, kind: Any, place: Path) -> Any:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        told = str(error)
-        found = _AT.search(told)
+        message = str(error)
+        found = _AT.search(message)
         inside: list[str | int] = []
         if found:
             for field, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", found[1]):
                 inside.append(int(index) if index else field)
-        problem = _AT.sub("", told).replace("Object contains unknown field", "there is no field")
+        problem = _AT.sub("", message).replace("Object contains unknown field", "there is no field")
         raise DagError((*place, *inside), problem) from error
 
 
-# -- all that is wrong, and not only the first ----------------------------------------------------
+# -- all problems, not only the first -------------------------------------------------------------
 
 
 def _problems_in(
@@ -226,8 +226,8 @@ def _problems_in(
     except DagError as error:
         yield error
         return
-    look_into = partial(_problems_beside, path, refs, above, inside)
-    for error in _problems_of(data, (), refs, look_into):
+    read_file = partial(_problems_beside, path, refs, above, inside)
+    for error in _problems_of(data, (), refs, read_file):
         yield _placed(error, file, lines)
 
 
@@ -237,7 +237,7 @@ def _problems_beside(
     return _problems_in(path.parent / name, refs, within, inside=inside)
 
 
-def _problems_of(data: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+def _problems_of(data: Any, place: Path, refs: RefResolver, read_file: Reader) -> Iterator[DagError]:
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
         try:
             _dag(data, place, _no_files)
@@ -249,34 +249,34 @@ def _problems_of(data: Any, place: Path, refs: RefResolver, look_into: Reader) -
         at = (*place, "nodes", index)
         node = each
         if isinstance(each, dict) and "dag" in each:
-            yield from _problems_inside(each["dag"], (*at, "dag"), refs, look_into)
+            yield from _problems_inside(each["dag"], (*at, "dag"), refs, read_file)
             node = {**each, "dag": _STAND_IN}
         nodes.append((yield from _nearest_node(node, at)))
     name = data.get("name")
-    told = name if isinstance(name, str) else "stand_in"
-    stand_in = {"name": "stand_in"} if told is name else {}
+    dag_name = name if isinstance(name, str) else "stand_in"
+    stand_in = {"name": "stand_in"} if dag_name is name else {}
     try:
         _converted(
             {**data, "nodes": [{"kind": "task", **_STAND_IN["nodes"][0]}], "result": None, **stand_in}, Dag, place
         )
     except DagError as error:
         yield error
-    for error in find_problems(told, nodes, data.get("result"), refs):
+    for error in find_problems(dag_name, nodes, data.get("result"), refs):
         yield error.within(*place)
 
 
-def _problems_inside(inner: Any, place: Path, refs: RefResolver, look_into: Reader) -> Iterator[DagError]:
+def _problems_inside(inner: Any, place: Path, refs: RefResolver, read_file: Reader) -> Iterator[DagError]:
     if not isinstance(inner, str):
-        yield from _problems_of(inner, place, refs, look_into)
+        yield from _problems_of(inner, place, refs, read_file)
         return
     try:
-        yield from look_into(inner)
-    except ConfigError as error:  # There is no such file.
+        yield from read_file(inner)
+    except ConfigError as error:  # The file does not exist.
         yield DagError(place, str(error))
 
 
 def _nearest_node(data: Any, place: Path) -> Generator[DagError, None, Node]:
-    """A node as far as it can be read: what is wrong with it is told, and left out."""
+    """Read a node as far as possible: yield its problems, and leave out the invalid fields."""
     while True:
         try:
             return _node(data, place, _no_files)

@@ -1,4 +1,4 @@
-"""What users write: a dag and its nodes, as plain data that is the same in Python and in a file.
+"""The declaration of a dag and its nodes, as plain data that is the same in Python and in a file.
 
     nightly = Dag("nightly", nodes=[
         node("extract", "etl.extract", args={"day": ref("$.run.day")}, queue="fetch"),
@@ -8,9 +8,9 @@
              skip_if={"$eq": [{"$from": "approve.answer"}, "no"]}),
     ])
 
-A node runs when all that it depends on is done or skipped. Without `deps`, it depends on the nodes that its refs read;
-with `deps`, its refs may read only what surely comes before it. `run` stands for the arguments of the run, and `item`
-and `index` for the one at hand in a node with `map`. A dag is checked when it is made, and says what is wrong where.
+A node runs when all its dependencies have succeeded or were skipped. Without `deps`, it depends on the nodes that its
+refs read; with `deps`, its refs may read only nodes that always end before it starts. In refs, `run` is the arguments
+of the run, and `item` and `index` are the current item in a node with `map`. A dag is validated when it is created.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ UNSET: Any = msgspec.UNSET
 class _Declared(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """How all nodes are written."""
+    """The base class of all nodes."""
 
 
 class TaskNode(_Declared, frozen=True, tag="task"):
-    """A node that runs a task as a job; with `map`, one job for each item of a list. Make one with `node(...)`."""
+    """A node that runs a task as a job; with `map`, one job for each item of a list. Create one with `node(...)`."""
 
     name: str
     task: str
@@ -64,7 +64,7 @@ class TaskNode(_Declared, frozen=True, tag="task"):
 
 
 class InputNode(_Declared, frozen=True, tag="input"):
-    """A node that waits for a person. Make one with `input_node(...)`."""
+    """A node that waits for a person's answer. Create one with `input_node(...)`."""
 
     name: str
     prompt: str
@@ -79,7 +79,7 @@ class InputNode(_Declared, frozen=True, tag="input"):
 
 
 class SubDag(_Declared, frozen=True, tag="dag"):
-    """A node that is a whole dag, with `args` as the arguments of its run. Make one with `sub_dag(...)`."""
+    """A node that is a whole dag, with `args` as the arguments of its run. Create one with `sub_dag(...)`."""
 
     name: str
     dag: Dag
@@ -95,7 +95,7 @@ Node = TaskNode | InputNode | SubDag
 
 
 class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Nodes and what depends on what. `result` is what a run gives: refs, or else the results of the last nodes."""
+    """Nodes and their dependencies. `result` is the result of a run: refs, or else the results of the last nodes."""
 
     name: str
     nodes: Sequence[Node]
@@ -103,7 +103,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     about: str = ""
 
     def __post_init__(self) -> None:
-        from tidemill.dags.definition.check import check_dag  # which needs this module
+        from tidemill.dags.definition.check import check_dag  # a circular import at module level
 
         msgspec.structs.force_setattr(self, "nodes", tuple(self.nodes))
         if self.result is not None:
@@ -111,12 +111,12 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         check_dag(self)
 
     def to_json(self) -> bytes:
-        """The dag as JSON, from which `Dag.from_json` makes an equal one."""
+        """Encode the dag as JSON; `Dag.from_json` decodes it."""
         return encode(self)
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Dag:
-        """The dag that `to_json` has written. For files that people write there is `tidemill.dags.definition.files`."""
+        """Decode a dag that `to_json` has encoded. `tidemill.dags.definition.files` loads hand-written files."""
         try:
             return msgspec.json.decode(data, type=Dag)
         except msgspec.MsgspecError as error:
@@ -143,14 +143,14 @@ def node(
     tolerate: int = 0,
     about: str = "",
 ) -> TaskNode:
-    """A node that runs a task.
+    """Create a node that runs a task.
 
-    What is left out (queue, priority, budget, stall, retry) is as the task has it. `skip_if` is a ref that is true or
-    false, or a condition in CEL as text. `skip_with` says with which skipped deps the node is skipped itself: `all` of
+    The defaults of queue, priority, budget, stall and retry are those of the task. `skip_if` is a ref that is true or
+    false, or a condition in CEL as text. `skip_with` says which skipped deps cause the node to be skipped: `all` of
     them, `any` of them, or `none`. `on_failure` says whether its failure ends the run at once (`fail_run`), or only
     after everything that does not depend on it (`continue`). With `map`, a ref to a list, there is one job for each
-    item, at most `max_parallel` at a time; the result is the list of their results, in order, with null for those
-    that failed, which may be as many as `tolerate`.
+    item, at most `max_parallel` at a time; the result is the list of their results, in order, with null for each item
+    that failed. Up to `tolerate` items may fail.
     """
     return _made(
         TaskNode,
@@ -187,9 +187,9 @@ def input_node(
     on_failure: OnFailure = "fail_run",
     about: str = "",
 ) -> InputNode:
-    """A node that waits for somebody's answer, which must fit the JSON Schema and is the node's result.
+    """Create a node that waits for a person's answer, which must fit the JSON Schema and is the node's result.
 
-    After `timeout` the answer is the `default`; without one the node fails.
+    After `timeout` the answer is the `default`; without a default the node fails.
     """
     given = {} if default is UNSET else {"default": default}
     return _made(
@@ -218,7 +218,7 @@ def sub_dag(
     on_failure: OnFailure = "fail_run",
     about: str = "",
 ) -> SubDag:
-    """A node that is a whole dag: its nodes are called `name/node`, its `run` is `args`, its result is the node's."""
+    """Create a node that is a whole dag: its nodes are named `name/node`, and its `run` is `args`."""
     made = _made(
         SubDag,
         name,
@@ -231,12 +231,12 @@ def sub_dag(
         about=about,
     )
     if not isinstance(dag, Dag):
-        raise ConfigError(f"node {name!r}: dag is {type(dag).__name__}, and not a Dag")
+        raise ConfigError(f"node {name!r}: dag is a {type(dag).__name__}, not a Dag")
     return msgspec.structs.replace(made, dag=dag)
 
 
 def plain(value: Any, what: str) -> Any:
-    """A value as it comes back from JSON; a `ConfigError` says what has no JSON form."""
+    """Convert a value to plain JSON data; a `ConfigError` names what has no JSON form."""
     try:
         return decode(encode(value))
     except PayloadError as error:
@@ -244,12 +244,14 @@ def plain(value: Any, what: str) -> Any:
 
 
 def _made(kind: Any, name: str, **fields: Any) -> Any:
-    """A node whose fields have the types that they are declared with, and are plain data."""
+    """Create a node with validated fields of plain data."""
     if isinstance(fields["deps"], str):
-        raise ConfigError(f"node {name!r}: deps={fields['deps']!r} is one text; write a list, such as ['extract']")
-    told = plain({"kind": kind.__struct_config__.tag, "name": name, **fields}, f"node {name!r}")
+        raise ConfigError(
+            f"node {name!r}: deps={fields['deps']!r} is a single string; write a list, such as ['extract']"
+        )
+    data = plain({"kind": kind.__struct_config__.tag, "name": name, **fields}, f"node {name!r}")
     try:
-        return msgspec.convert(told, kind)
+        return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"node {name!r}: {error}") from error
 
@@ -259,7 +261,7 @@ def _seconds(value: Duration | None, name: str, field: str) -> float | None:
 
 
 def queues_of(dag: Dag) -> list[str]:
-    """The queues that the nodes of a dag name, also those of the dags in it."""
+    """Return the queues that the nodes of a dag name, including those of its sub-dags."""
     found: list[str] = []
     for each in dag.nodes:
         if isinstance(each, SubDag):

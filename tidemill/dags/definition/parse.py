@@ -1,6 +1,6 @@
-"""JSON and YAML texts as plain data, together with the line on which every part of them begins.
+"""Parse JSON and YAML into plain data, with the line number of every part.
 
-YAML is read as version 1.2 has it: `no` is a text and not false, a date is a text, a key stands once.
+YAML is parsed as version 1.2: `no` is a string and not false, a date is a string, and a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, with the few kinds of plain values that JSON has too."""
+    """The safe loader, limited to the types of plain values that JSON has."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}
 
@@ -53,7 +53,7 @@ _resolve("merge", "<<", "<")
 
 
 def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
-    """A YAML text as data, and the lines of its parts."""
+    """Parse YAML text; returns the data and the lines of its parts."""
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
@@ -68,19 +68,19 @@ def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
         raise DagError((), f"this is more than plain data: {error}", file=file) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        told = " ".join(part for part in (error.context, error.problem) if part)
-        raise DagError((), f"this is not YAML: {told}", file=file, line=mark.line + 1 if mark else None) from error
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise DagError((), f"this is not YAML: {problem}", file=file, line=mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise DagError((), f"this is not YAML: {error}", file=file) from error
 
 
 def _too_many(file: str) -> DagError:
-    told = "the file unfolds into millions of parts; its aliases (*name) may repeat each other"
-    return DagError((), told, file=file)
+    problem = "the file expands into millions of parts; its aliases (*name) may be nested"
+    return DagError((), problem, file=file)
 
 
 class _Merging:
-    """Counts what merge keys (`<<`) will copy, before anything is copied."""
+    """Counts the parts that merge keys (`<<`) would copy, before anything is copied."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -88,9 +88,9 @@ class _Merging:
         self._merged = 0
 
     def parts(self, node: yaml.Node) -> int:
-        """How many parts a node has once everything in it is merged and unfolded."""
+        """Return the number of parts of a node after all merge keys and aliases are expanded."""
         if id(node) not in self._known:
-            self._known[id(node)] = 0  # For a node that is inside of itself.
+            self._known[id(node)] = 0  # For a node that contains itself.
             self._known[id(node)] = 1 + self._inside(node)
         return self._known[id(node)]
 
@@ -101,7 +101,7 @@ class _Merging:
             return 0
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise DagError((), "a key is not a text", file=self._file, line=key.start_mark.line + 1)
+                raise DagError((), "a key is not a string", file=self._file, line=key.start_mark.line + 1)
         merged = sum(self.parts(value) for key, value in node.value if key.tag == _MERGE)
         self._merged += merged
         if self._merged > MOST_MERGED:
@@ -119,9 +119,9 @@ def _mark_yaml(node: yaml.Node, path: Path, lines: Lines, file: str) -> None:
                 continue
             at = (*path, str(key.value))
             if not isinstance(key, yaml.ScalarNode):
-                raise DagError(path, "a key is not a text", file=file, line=key.start_mark.line + 1)
+                raise DagError(path, "a key is not a string", file=file, line=key.start_mark.line + 1)
             if at in lines:
-                raise DagError(at, f"the key {key.value!r} is there twice", file=file, line=key.start_mark.line + 1)
+                raise DagError(at, f"the key {key.value!r} appears twice", file=file, line=key.start_mark.line + 1)
             _mark_yaml(value, at, lines, file)
             lines[at] = key.start_mark.line + 1
     elif isinstance(node, yaml.SequenceNode):
@@ -130,7 +130,7 @@ def _mark_yaml(node: yaml.Node, path: Path, lines: Lines, file: str) -> None:
 
 
 def read_json(text: str, file: str) -> tuple[Any, Lines]:
-    """A JSON text as data, and the lines of its parts."""
+    """Parse JSON text; returns the data and the lines of its parts."""
     try:
         data = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
@@ -145,11 +145,11 @@ def read_json(text: str, file: str) -> tuple[Any, Lines]:
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not a number that JSON has")
+    raise ValueError(f"{name} is not a valid number in JSON")
 
 
 class _JsonMarks:
-    """Walks over a text that is known to be JSON, and notes where its parts begin."""
+    """Scans valid JSON text and records the line of each part."""
 
     def __init__(self, text: str, file: str, lines: Lines) -> None:
         self._text = text
@@ -159,7 +159,7 @@ class _JsonMarks:
         self._line, self._counted = 1, 0
 
     def value(self, at: int, path: Path) -> int:
-        """Note a value and its parts; returns where it ends."""
+        """Record a value and its parts; returns the offset of its end."""
         at = self._skip(at)
         self._lines.setdefault(path, self._line_at(at))
         opening = self._text[at]
@@ -171,7 +171,7 @@ class _JsonMarks:
                 key, end = scanstring(self._text, at + 1)
                 if (*path, key) in self._lines:
                     where = self._line_at(at)
-                    raise DagError((*path, key), f"the key {key!r} is there twice", file=self._file, line=where)
+                    raise DagError((*path, key), f"the key {key!r} appears twice", file=self._file, line=where)
                 self._lines[(*path, key)] = self._line_at(at)
                 at = self.value(self._skip(end) + 1, (*path, key))
             else:
@@ -194,7 +194,7 @@ class _JsonMarks:
 
 
 def line_of(place: Path, lines: Lines) -> int | None:
-    """The line of a place, or of what it is nearest inside of."""
+    """Return the line of a place, or of its nearest enclosing part."""
     while place not in lines and place:
         place = place[:-1]
     return lines.get(place)

@@ -1,7 +1,7 @@
-"""A dag laid out flat for running: sub-dags unfolded, conditions compiled, who waits for whom turned around.
+"""The execution plan of a dag: sub-dags flattened, conditions compiled, and the dependents of each node.
 
-A sub-dag `report` becomes its nodes `report/...` between two more: `report/run`, which works out its arguments, and
-`report`, which gives its result. Neither is a job.
+A sub-dag `report` becomes its nodes `report/...` between two more steps: `report/run`, which resolves its arguments,
+and `report`, which gives its result. Neither is a job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = ""
 
 
 class PlannedNode(msgspec.Struct, frozen=True):
-    """A node as it is run. Its refs read names in its `scope`; its failure matters to its `home`."""
+    """A node as it is run. Its refs read names in its `scope`; its failure affects its `home`."""
 
     name: str
     kind: Kind
@@ -40,22 +40,22 @@ class PlannedNode(msgspec.Struct, frozen=True):
 
 
 class PlanScope(msgspec.Struct, frozen=True):
-    """A dag or sub-dag: what its refs can read, and what its end is made of."""
+    """A dag or sub-dag: the names that its refs can read, and the nodes that give its result."""
 
     prefix: str
     parent: str | None
     enter: str | None
     leave: str | None
     keeps_going: bool
-    """Whether a failure inside of it leaves the rest of the run alone."""
+    """Whether the rest of the run continues after a failure inside it."""
     result: Any
     sinks: tuple[str, ...]
     span: tuple[int, int]
-    """Where its steps are in the order of all steps, its own end not included."""
+    """The range of its steps in the order of all steps, without its own final step."""
 
 
 class DagPlan:
-    """What follows from the dag alone; worked out once."""
+    """Everything that depends only on the dag; computed once."""
 
     def __init__(self, dag: Dag, refs: RefResolver) -> None:
         check_dag(dag, refs)
@@ -71,7 +71,7 @@ class DagPlan:
                 self.steps[dep].followers.append(step.name)
 
     def beyond(self, names: Iterable[str]) -> set[str]:
-        """These steps and everything that comes after them."""
+        """Return these steps and all their descendants."""
         found = set(names)
         ahead = list(found)
         while ahead:
@@ -82,7 +82,7 @@ class DagPlan:
         return found
 
     def before(self, name: str) -> set[str]:
-        """Everything that surely ends before this step starts."""
+        """Return all steps that always end before this step starts."""
         found: set[str] = set()
         behind = [name]
         while behind:
@@ -93,7 +93,7 @@ class DagPlan:
         return found
 
     def within(self, scope: str) -> tuple[str, ...]:
-        """All steps of a sub-dag and of those inside of it, but not its end."""
+        """Return all steps of a sub-dag and of its nested sub-dags, without its final step."""
         first, last = self.scopes[scope].span
         return self.order[first:last]
 
@@ -120,7 +120,7 @@ class DagPlan:
         first = len(self.steps)
         self._add(PlannedNode(inner + RUN, "enter", node, prefix, prefix, after, [], condition))
         self._unfold(node.dag, inner, prefix, first=first, keeps_going=node.on_failure == "continue")
-        # Not only its last nodes: one of those may be blocked while others are still at work.
+        # It waits for all nodes, not only the last ones: a last node may be blocked while others still run.
         inside = tuple(inner + each.name for each in node.dag.nodes)
         self._add(PlannedNode(name, "leave", node, inner, prefix, inside, []))
 
@@ -140,6 +140,6 @@ def _plain_step(
 
 
 def task_of(step: PlannedNode) -> TaskNode:
-    """The task node of a step that runs jobs."""
+    """Return the task node of a step that runs jobs."""
     assert isinstance(step.spec, TaskNode)  # noqa: S101 - only such steps have work
     return step.spec

@@ -1,7 +1,6 @@
-"""JSON Schema: what an answer to an input node must look like.
+"""Validate answers to input nodes against their JSON Schema.
 
-A schema stands on its own: a `$ref` to another file or address is refused, so that checking an answer never reads
-anything from anywhere.
+A schema must be self-contained: a `$ref` to another file or URL is rejected, so that validation does no I/O.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ MOST_PROBLEMS = 5
 
 
 class SchemaProblem(Exception):
-    """A schema that is none; a sentence says why."""
+    """The schema is invalid; the message says why."""
 
 
 class Schema:
-    """A schema that was read once and checks many values."""
+    """A schema that is parsed once and validates many values."""
 
     def __init__(self, schema: dict[str, Any] | bool) -> None:
         try:
@@ -32,16 +31,16 @@ class Schema:
             raise SchemaProblem(str(error).strip().splitlines()[0]) from error
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with a value, in a sentence; None if nothing is."""
-        told: list[str] = []
+        """Return a sentence that says what is wrong with a value; None if it is valid."""
+        problems: list[str] = []
         for error in self._validator.iter_errors(value):
             where = format_path(tuple(error.instance_path))
-            told.append(f"{where}: {error.message}" if where else error.message)
-            if len(told) > MOST_PROBLEMS:
-                told[-1] = "and more"
+            problems.append(f"{where}: {error.message}" if where else error.message)
+            if len(problems) > MOST_PROBLEMS:
+                problems[-1] = "and more"
                 break
-        return "; ".join(told) or None
+        return "; ".join(problems) or None
 
 
 def _refuse(uri: str) -> Any:
-    raise ValueError(f"{uri} is outside of the schema; write what it refers to under $defs")
+    raise ValueError(f"{uri} is outside the schema; copy what it refers to into $defs")

@@ -1,4 +1,4 @@
-"""What a run of a dag is told, and what it tells: the payloads of its ticks and of what it publishes."""
+"""The payloads of a dag run's ticks and of its published events."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class NodeFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunFailure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a run did not succeed, and the nodes that are to blame."""
+    """Why a run did not succeed, and the nodes that caused it."""
 
     kind: str
     message: str
     nodes: tuple[str, ...] = ()
 
 
-# -- what a run is told ---------------------------------------------------------------------------
+# -- payloads of ticks ----------------------------------------------------------------------------
 
 
 class NodeEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_ended"):
-    """The outcome of a node's job, after all its attempts: of `Completed`. The result is JSON as it was stored."""
+    """The payload of `Completed`: the outcome of a node's job after all attempts. The result is JSON as stored."""
 
     state: Literal["succeeded", "failed", "cancelled", "expired"]
     job: int | None = None
@@ -42,7 +42,7 @@ class NodeEnded(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_ended
 
 
 class Submission(msgspec.Struct, frozen=True, omit_defaults=True, tag="submission"):
-    """Somebody's answer to an input node: of `Received`. The same `key` again is the same submission."""
+    """The payload of `Received`: an answer to an input node. A submission with the same `key` is a duplicate."""
 
     node: str
     value: Any
@@ -50,11 +50,11 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True, tag="submissio
     key: str | None = None
 
 
-# -- what a run tells -----------------------------------------------------------------------------
+# -- published events -----------------------------------------------------------------------------
 
 
 class NodeChanged(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_changed"):
-    """A node has begun, got on or ended. `done` and `total` count the items of a map."""
+    """A node has started, made progress or ended. `done` and `total` count the items of a map."""
 
     node: str
     state: NodeStatus
@@ -66,7 +66,7 @@ class NodeChanged(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_cha
 
 
 class InputWanted(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_wanted"):
-    """A node waits for somebody's answer, until `due` if that is given."""
+    """A node waits for a person's answer, until `due` if it is set."""
 
     node: str
     prompt: str
@@ -76,7 +76,7 @@ class InputWanted(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_wa
 
 
 class InputTaken(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_taken"):
-    """Who answered what, and when: the answer counts."""
+    """An answer was accepted: who gave it, when, and its value."""
 
     node: str
     value: Any
@@ -86,7 +86,7 @@ class InputTaken(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_tak
 
 
 class InputRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_refused"):
-    """Who tried to answer, and why the answer does not count."""
+    """An answer was rejected: who gave it, and why it was rejected."""
 
     node: str
     by: str

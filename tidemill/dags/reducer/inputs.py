@@ -1,4 +1,4 @@
-"""Answers to input nodes: which one counts, and why another does not.
+"""Decide whether an answer to an input node is accepted.
 
 verdict = judge(program, state, Submission("approve", {"answer": "yes"}, by="ann", key="42"))
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AnswerCheck(msgspec.Struct, frozen=True):
-    """Whether a submission counts; `repeated` if it is one that has counted already."""
+    """Whether a submission is accepted; `repeated` if the same submission was accepted before."""
 
     accepted: bool
     reason: str = ""
@@ -29,12 +29,12 @@ class AnswerCheck(msgspec.Struct, frozen=True):
 
 
 def judge(program: DagProgram, state: DagState, given: Submission) -> AnswerCheck:
-    """What would become of a submission if it came now. The first that fits counts, and no other."""
+    """Decide whether a submission would be accepted now. Only the first valid answer is accepted."""
     step, node = program.plan.steps.get(given.node), state.nodes.get(given.node)
     if step is None or node is None:
         return AnswerCheck(False, f"there is no node {given.node!r} in dag {program.dag.name!r}")
     if step.kind != "input":
-        return AnswerCheck(False, f"node {given.node!r} asks nobody anything")
+        return AnswerCheck(False, f"node {given.node!r} is not an input node")
     if node.status != "waiting":
         return _too_late(state, node, given)
     try:
@@ -45,7 +45,7 @@ def judge(program: DagProgram, state: DagState, given: Submission) -> AnswerChec
         return AnswerCheck(False, too_large("the answer", size, program.limits.result).message)
     problem = None if step.schema is None else step.schema.problem(given.value)
     if problem is not None:
-        return AnswerCheck(False, f"the answer does not fit: {problem}")
+        return AnswerCheck(False, f"the answer does not fit the schema: {problem}")
     return AnswerCheck(True)
 
 
@@ -55,16 +55,16 @@ def _too_late(state: DagState, node: NodeState, given: Submission) -> AnswerChec
         if given.key is not None and answered.key == given.key:
             if same(node.result, given.value):
                 return AnswerCheck(True, repeated=True)
-            return AnswerCheck(False, f"the key {given.key!r} came with another answer before, which counts")
+            return AnswerCheck(False, f"the key {given.key!r} was used before with another answer, which was accepted")
         return AnswerCheck(
             False, f"node {given.node!r} was answered already{f' by {answered.by}' if answered.by else ''}"
         )
     if node.status == "pending":
         if state.status != "running":
             return AnswerCheck(False, f"the run has ended: {state.status}")
-        return AnswerCheck(False, f"node {given.node!r} does not ask yet: it waits for other nodes")
+        return AnswerCheck(False, f"node {given.node!r} is not waiting for an answer yet: it waits for other nodes")
     why = f": {node.note}" if node.note else ""
-    return AnswerCheck(False, f"node {given.node!r} does not ask any more, it {_PAST[node.status]}{why}")
+    return AnswerCheck(False, f"node {given.node!r} is no longer waiting for an answer: it {_PAST[node.status]}{why}")
 
 
 _PAST = {

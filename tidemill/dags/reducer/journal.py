@@ -1,4 +1,4 @@
-"""The ticks of a run as JSON bytes and back: what its journal and its inbox hold."""
+"""Encode and decode the ticks of a dag run, for its journal and its inbox."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _Written = Started | _Received | Noted | _Completed | Elapsed | CancelAsked | Re
 
 
 def encode_tick(tick: Tick) -> bytes:
-    """A tick as it is journalled; a `PayloadError` if there is something in it that is not JSON."""
+    """Encode a tick for the journal; a `PayloadError` if a value in it has no JSON form."""
     return encode(tick)
 
 
 def decode_tick(data: bytes | str) -> Tick:
-    """The tick that these bytes stand for."""
+    """Decode a tick."""
     found: Any = decode(data, _Written)
     if isinstance(found, _Received):
         return Received(found.at, found.event, found.target)
@@ -52,6 +52,6 @@ def decode_tick(data: bytes | str) -> Tick:
 
 
 def _kept(ended: _Ended) -> NodeEnded:
-    """Its result as bytes of its own, and not a view that keeps all that was read alive."""
+    """Copy the result, because a view would keep the whole buffer in memory."""
     result = ended.result.copy() if len(ended.result) else None
     return NodeEnded(ended.state, ended.job, result, ended.error, ended.note)

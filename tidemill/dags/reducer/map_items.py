@@ -1,4 +1,4 @@
-"""The items of a map: one piece of work each, some at a time, and a list of what came of them."""
+"""The items of a map: one piece of work each, a limited number at a time, and the list of their results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.dags.reducer.state import UNSET, Items, NodeState
 
 
 def begin_items(turn: Reduction, step: PlannedNode) -> None:
-    """Read the list and start on it; what another run has done of it already stays done."""
+    """Read the list and start its items; results that were carried over from another run are kept."""
     node, spec = turn.state.nodes[step.name], task_of(step)
     if node.items is None:
         values = read_list(spec.map, RefScope(turn.plan, turn.state, step.scope), turn.refs, MOST_ITEMS)
@@ -26,9 +26,9 @@ def begin_items(turn: Reduction, step: PlannedNode) -> None:
 
 
 def start_items(turn: Reduction, step: PlannedNode, node: NodeState) -> None:
-    """Start as many items as may run at a time; end the node when there is nothing left of it."""
+    """Start as many items as may run at the same time; end the node when no item is left."""
     items, spec = node.items, task_of(step)
-    assert items is not None  # noqa: S101 - only maps come here
+    assert items is not None  # noqa: S101 - only maps have items
     most = spec.max_parallel or MOST_ITEMS
     declared = spec.args if node.edited is UNSET else node.edited
     while items.todo and len(items.working) < most:
@@ -49,9 +49,9 @@ def start_items(turn: Reduction, step: PlannedNode, node: NodeState) -> None:
 def item_ended(
     turn: Reduction, step: PlannedNode, node: NodeState, work: int, result: Any, error: NodeFailure | None, size: int
 ) -> None:
-    """One item has ended: keep what came of it, and start the next."""
+    """Record the outcome of an item and start the next one."""
     items = node.items
-    assert items is not None  # noqa: S101 - only maps come here
+    assert items is not None  # noqa: S101 - only maps have items
     index = items.working.pop(work)
     before = items.done * 100 // items.total
     if error is not None:
@@ -71,9 +71,9 @@ def item_ended(
 
 
 def stop_items(turn: Reduction, node: NodeState) -> None:
-    """Everything that is under way for a map is wanted no longer."""
+    """Stop all items of a map that are running."""
     items = node.items
-    assert items is not None  # noqa: S101 - only maps come here
+    assert items is not None  # noqa: S101 - only maps have items
     for work in items.working:
         if turn.state.works.pop(work, None) is not None:
             turn.out.append(StopWork(work))
@@ -81,21 +81,25 @@ def stop_items(turn: Reduction, node: NodeState) -> None:
 
 
 def _fail_item(turn: Reduction, step: PlannedNode, node: NodeState, index: int, error: NodeFailure) -> bool:
-    """Whether the map can bear one more failed item; if not, it ends here."""
+    """Record a failed item; returns whether the map tolerates it, and fails the node if not."""
     items, spec = node.items, task_of(step)
-    assert items is not None  # noqa: S101 - only maps come here
+    assert items is not None  # noqa: S101 - only maps have items
     items.failed[index] = f"{error.kind}: {error.message}"
     if len(items.failed) <= spec.tolerate:
         return True
     stop_items(turn, node)
-    many = f"{len(items.failed)} of {items.total} items failed, and {spec.tolerate} may; " if spec.tolerate else ""
-    told = NodeFailure(error.kind, f"{many}item {index}: {error.message}", error.traceback)
-    turn.finish(step.name, "failed", error=told)
+    many = (
+        f"{len(items.failed)} of {items.total} items failed, and at most {spec.tolerate} may fail; "
+        if spec.tolerate
+        else ""
+    )
+    failure = NodeFailure(error.kind, f"{many}item {index}: {error.message}", error.traceback)
+    turn.finish(step.name, "failed", error=failure)
     return False
 
 
 def _join(turn: Reduction, step: PlannedNode, node: NodeState, items: Items) -> None:
     result = [items.results.get(index) for index in range(items.total)]
     note = f"{len(items.failed)} of {items.total} items failed, which is tolerated" if items.failed else ""
-    items.values, items.results = [], dict.fromkeys(items.results)  # The result has them now.
+    items.values, items.results = [], dict.fromkeys(items.results)  # The node's result holds them now.
     turn.finish(step.name, "succeeded", result=result, note=note)

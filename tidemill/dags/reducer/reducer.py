@@ -1,7 +1,7 @@
-"""What a run of a dag decides: from ticks to state and commands. Pure.
+"""The reducer of a dag run: from ticks to state and commands. Pure.
 
-A node that ends costs what follows from it: every node counts how many of those that it depends on are still open, and
-the end of one is told to its followers only. Nothing walks over the dag but the start of a run and its end.
+The cost of a node's end depends only on its dependents: every node counts how many of its dependencies have not ended,
+and the end of a node updates only its dependents. Only the start and the end of a run visit the whole dag.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ INPUT_TIMER = "input:"
 class DagProgram:
     """A dag as a program for the control loop.
 
-    `result_limit` and `join_limit` are the most bytes that a node's result and all results of a map together may have
-    as JSON. With `narrate`, every change of a node is published.
+    `result_limit` is the maximum size in bytes, as JSON, of a node's result; `join_limit` that of all results of a map
+    together. With `narrate`, every change of a node is published.
     """
 
     def __init__(
@@ -87,24 +87,24 @@ class DagProgram:
         state = decode_state(data)
         if state.version != self.version:
             raise PayloadError(
-                f"the run is of version {state.version} of dag {self.dag.name!r}, and this is {self.version}; "
+                f"the run belongs to version {state.version} of dag {self.dag.name!r}, but this is {self.version}; "
                 "run it with the definition that it was started with"
             )
         return state
 
     def step_of(self, state: DagState, work: int) -> PlannedNode | None:
-        """The step that a work is for: its spec says which task, queue, priority, budget and retry policy."""
+        """Return the step of a piece of work; its spec has the task, queue, priority, budget and retry policy."""
         name = state.works.get(work)
         return None if name is None else self.plan.steps[name]
 
     def item_of(self, state: DagState, work: int) -> int | None:
-        """The place in its list of the item that a work is for; None if it is not for an item of a map."""
+        """Return the index of the item that a piece of work is for; None if it is not for an item of a map."""
         name = state.works.get(work)
         items = None if name is None else state.nodes[name].items
         return None if items is None else items.working.get(work)
 
     def reduce(self, state: DagState, tick: Tick) -> list[Command]:
-        """Change the state by one tick; what follows from it."""
+        """Apply one tick to the state and return the resulting commands."""
         if state.status != "running":
             return self._too_late(state, tick)
         turn = Reduction(self.plan, self.refs, self.limits, state, tick.at, deque(), [], self._narrate)
@@ -119,7 +119,7 @@ class DagProgram:
             self._elapsed(turn, tick)  # pyright: ignore[reportArgumentType]
         elif kind is CancelAsked:
             self._cancel(turn, tick)  # pyright: ignore[reportArgumentType]
-        # Resumed changes nothing: what was under way are jobs, which go on wherever the run's owner went.
+        # Resumed changes nothing: the work in progress is jobs, which do not depend on the owner of the run.
         self._spread(turn)
         return turn.out
 
@@ -133,7 +133,7 @@ class DagProgram:
         if tick.input is not None or not state.repeats:
             given = {} if tick.input is None else tick.input
             if not isinstance(given, dict):
-                failure = RunFailure("bad_input", "the arguments of a run are an object with names")
+                failure = RunFailure("bad_input", "the arguments of a run must be an object")
                 self._end(turn, "failed", error=failure)
                 return
             state.run = given
@@ -145,7 +145,7 @@ class DagProgram:
     def _completed(self, turn: Reduction, tick: Completed) -> None:
         name = turn.state.works.pop(tick.work, None)
         if name is None:
-            return  # It has ended already, or is wanted no longer: what counted stands.
+            return  # The node has already ended or was stopped: ignore the outcome.
         step, node, ended = self.plan.steps[name], turn.state.nodes[name], tick.outcome
         result, error = _read_outcome(ended, turn.limits.result)
         if node.items is not None:
@@ -180,14 +180,12 @@ class DagProgram:
         if step is None or node is None or node.status != "waiting" or not isinstance(step.spec, InputNode):
             return
         if step.spec.default is not UNSET:
-            turn.finish(name, "succeeded", result=step.spec.default, note="nobody answered in time: the default counts")
+            turn.finish(name, "succeeded", result=step.spec.default, note="the input timed out: the default is used")
             return
-        turn.finish(
-            name, "failed", error=NodeFailure("input_timeout", "nobody answered in time, and there is no default")
-        )
+        turn.finish(name, "failed", error=NodeFailure("input_timeout", "the input timed out, and there is no default"))
 
     def _cancel(self, turn: Reduction, tick: CancelAsked) -> None:
-        reason = tick.reason or "somebody asked for it"
+        reason = tick.reason or "no reason was given"
         self._end(turn, "cancelled", error=RunFailure("cancelled", reason), note=f"the run was cancelled: {reason}")
 
     def _too_late(self, state: DagState, tick: Tick) -> list[Command]:
@@ -196,10 +194,10 @@ class DagProgram:
             return [] if verdict.repeated else [_refusal(tick.event, tick.at, verdict)]
         return []
 
-    # -- the walk ---------------------------------------------------------------------------------
+    # -- propagation ------------------------------------------------------------------------------
 
     def _spread(self, turn: Reduction) -> None:
-        """Tell the followers of every node that has ended, and theirs, until nothing follows any more."""
+        """Update the dependents of every node that has ended, until no more nodes end."""
         state = turn.state
         while turn.settled and state.status == "running":
             name = turn.settled.popleft()
@@ -210,11 +208,11 @@ class DagProgram:
                 if state.status != "running":
                     return
             for follower in step.followers:
-                self._hear(turn, follower, name, status)
+                self._dependency_ended(turn, follower, name, status)
         if state.status == "running" and state.open == 0:
             self._finish_run(turn)
 
-    def _hear(self, turn: Reduction, name: str, dep: str, status: str) -> None:
+    def _dependency_ended(self, turn: Reduction, name: str, dep: str, status: str) -> None:
         node = turn.state.nodes[name]
         node.left -= 1
         if status == "skipped":
@@ -230,7 +228,7 @@ class DagProgram:
             self._start(turn, step)
 
     def _start(self, turn: Reduction, step: PlannedNode) -> None:
-        """Everything that the node depends on is done or skipped: skip it too, or set it to work."""
+        """Start or skip a node whose dependencies have all ended."""
         try:
             if (why := self._why_skipped(turn, step)) is not None:
                 turn.finish(step.name, "skipped", note=why)
@@ -253,19 +251,19 @@ class DagProgram:
     def _why_skipped(self, turn: Reduction, step: PlannedNode) -> str | None:
         nodes, enter = turn.state.nodes, self.plan.scopes[step.scope].enter
         if enter is not None and nodes[enter].status == "skipped":
-            return "the sub-dag that it belongs to was skipped"
+            return "its sub-dag was skipped"
         if step.kind == "leave":
             return None
         skipped, of = nodes[step.name].skipped, len(step.deps)
         if skipped and step.spec.skip_with == "any":
-            return "something that it depends on was skipped"
+            return "one of its dependencies was skipped"
         if skipped and skipped == of and step.spec.skip_with == "all":
-            return "everything that it depends on was skipped"
+            return "all its dependencies were skipped"
         if step.condition is None and step.spec.skip_if is None:
             return None
         if read_skip(step, RefScope(self.plan, turn.state, step.scope), self.refs):
-            told = step.spec.skip_if if isinstance(step.spec.skip_if, str) else encode(step.spec.skip_if).decode()
-            return f"its skip_if holds: {told}"
+            condition = step.spec.skip_if if isinstance(step.spec.skip_if, str) else encode(step.spec.skip_if).decode()
+            return f"its skip_if is true: {condition}"
         return None
 
     def _args(self, turn: Reduction, step: PlannedNode) -> dict[str, Any]:
@@ -283,9 +281,9 @@ class DagProgram:
 
     def _ask(self, turn: Reduction, step: PlannedNode) -> None:
         node, spec = turn.state.nodes[step.name], step.spec
-        assert isinstance(spec, InputNode) and step.prompt is not None  # noqa: S101, PT018 - only inputs are asked for
+        assert isinstance(spec, InputNode) and step.prompt is not None  # noqa: S101, PT018 - only input nodes come here
         if node.edited is not UNSET:
-            turn.finish(step.name, "succeeded", result=node.edited, note="answered when the run was repeated")
+            turn.finish(step.name, "succeeded", result=node.edited, note="answered when the rerun was started")
             return
         node.prompt = step.prompt.render(RefScope(self.plan, turn.state, step.scope))
         node.status = "waiting"
@@ -296,22 +294,22 @@ class DagProgram:
         turn.tell(step.name, node)
 
     def _leave(self, turn: Reduction, step: PlannedNode) -> None:
-        """All nodes of a sub-dag have ended."""
+        """End a sub-dag whose nodes have all ended."""
         node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
-        if enter.status == "blocked":  # It has not begun: what failed was outside of it.
+        if enter.status == "blocked":  # It has not started: the failure was outside it.
             node.hurt = enter.hurt
             turn.finish(step.name, "blocked", note=enter.note)
             return
         if node.hurt is not None:
             blamed = [name for name in turn.state.failed if name.startswith(step.scope)]
-            turn.finish(step.name, "failed", error=NodeFailure("nodes_failed", _told_failed(turn.state, blamed)))
+            turn.finish(step.name, "failed", error=NodeFailure("nodes_failed", _describe_failures(turn.state, blamed)))
             return
         turn.finish(step.name, "succeeded", result=self._result(turn.state, step.scope))
 
     # -- ends -------------------------------------------------------------------------------------
 
     def _judge_failure(self, turn: Reduction, step: PlannedNode) -> None:
-        """What the failure of a node means beyond its followers: by its own policy, then that of its sub-dag."""
+        """Apply the failure policy of a node, then that of its sub-dag, to the rest of the run."""
         if step.spec.on_failure == "continue":
             return
         scope = step.home
@@ -321,19 +319,19 @@ class DagProgram:
                 self._stop_scope(turn, scope, step.name)
                 return
             scope = found.parent or ROOT
-        failure = RunFailure("node_failed", _told_failed(turn.state, [step.name]), tuple(turn.state.failed))
+        failure = RunFailure("node_failed", _describe_failures(turn.state, [step.name]), tuple(turn.state.failed))
         self._end(turn, "failed", error=failure, note=f"the run ended because {step.name!r} failed")
 
     def _stop_scope(self, turn: Reduction, scope: str, blamed: str) -> None:
-        """A failure ends a sub-dag, and nothing else."""
+        """End a sub-dag after a failure, but not the run."""
         leave = self.plan.scopes[scope].leave or ""
         for name in self.plan.within(scope):
             self._drop(turn, name, f"the sub-dag {leave!r} ended because {blamed!r} failed")
-        error = NodeFailure("node_failed", _told_failed(turn.state, [blamed]))
+        error = NodeFailure("node_failed", _describe_failures(turn.state, [blamed]))
         turn.finish(leave, "failed", error=error)
 
     def _drop(self, turn: Reduction, name: str, note: str) -> None:
-        """Cancel a node in whatever state it is; its followers are not told, as they are dropped too."""
+        """Cancel a node in any state; its dependents are not updated, because they are dropped too."""
         node = turn.state.nodes[name]
         if node.status in FINAL:
             return
@@ -348,7 +346,7 @@ class DagProgram:
     def _finish_run(self, turn: Reduction) -> None:
         state = turn.state
         if state.failed:
-            failure = RunFailure("nodes_failed", _told_failed(state, state.failed), tuple(state.failed))
+            failure = RunFailure("nodes_failed", _describe_failures(state, state.failed), tuple(state.failed))
             self._end(turn, "failed", error=failure)
             return
         try:
@@ -378,7 +376,7 @@ class DagProgram:
 
 
 def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeFailure | None]:
-    """A job's result as plain data, or why there is none."""
+    """Return the result of a job as plain data, or its failure."""
     if ended.state == "succeeded":
         if ended.result is None:
             return None, None
@@ -390,16 +388,20 @@ def _read_outcome(ended: NodeEnded, limit: int) -> tuple[Any, NodeFailure | None
             return None, NodeFailure("bad_result", f"the result is not JSON: {error}")
     if ended.error is not None:
         return None, ended.error
-    told = {"failed": "the job failed", "cancelled": "the job was cancelled", "expired": "the job came too late to run"}
-    return None, NodeFailure(ended.state, ended.note or told[ended.state])
+    reasons = {
+        "failed": "the job failed",
+        "cancelled": "the job was cancelled",
+        "expired": "the job expired before it ran",
+    }
+    return None, NodeFailure(ended.state, ended.note or reasons[ended.state])
 
 
 def _refusal(given: Submission, at: float, verdict: AnswerCheck) -> Publish:
     return Publish(InputRefused(given.node, given.by, at, verdict.reason, given.key))
 
 
-def _told_failed(state: DagState, names: list[str]) -> str:
-    """`node 'load' failed: ValueError: no rows`, or how many did and the first few of them."""
+def _describe_failures(state: DagState, names: list[str]) -> str:
+    """Describe failed nodes: `node 'load' failed: ValueError: no rows`, or the first few and how many more."""
     shown: list[str] = []
     for name in names[:5]:
         node = state.nodes[name]

@@ -1,4 +1,4 @@
-"""One tick being reduced: what has changed so far, and what follows from it."""
+"""The work in progress of one reduction: changes and commands that follow from one tick."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RESULT_LIMIT = 256 * 1024
 
 
 class DagLimits(msgspec.Struct, frozen=True):
-    """The most bytes, as JSON, of one result and of all results of a map together."""
+    """The maximum size in bytes, as JSON, of one result and of all results of a map together."""
 
     result: int
     join: int
 
 
 class Reduction(msgspec.Struct):
-    """The state, the time, the nodes whose end has not been told to their followers, and the commands so far."""
+    """The state, the time, the ended nodes whose dependents are not updated yet, and the commands so far."""
 
     plan: DagPlan
     refs: RefResolver
@@ -36,7 +36,7 @@ class Reduction(msgspec.Struct):
     narrate: bool
 
     def new_work(self, name: str) -> int:
-        """A number for a piece of work of a node, which is under way from now on."""
+        """Allocate the id of a piece of work of a node, and record it as running."""
         self.state.sequence += 1
         self.state.works[self.state.sequence] = name
         return self.state.sequence
@@ -44,14 +44,14 @@ class Reduction(msgspec.Struct):
     def finish(
         self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeFailure | None = None, note: str = ""
     ) -> None:
-        """A node has ended, once and for all; its followers will hear of it."""
+        """End a node and schedule the update of its dependents."""
         if self.close(name, status, result=result, error=error, note=note):
             self.settled.append(name)
 
     def close(
         self, name: str, status: NodeStatus, *, result: Any = UNSET, error: NodeFailure | None = None, note: str = ""
     ) -> bool:
-        """A node has ended; False if it had ended before, and nothing changes."""
+        """End a node; returns False and changes nothing if it had already ended."""
         node = self.state.nodes[name]
         if node.status in FINAL:
             return False
@@ -61,7 +61,7 @@ class Reduction(msgspec.Struct):
         return True
 
     def tell(self, name: str, node: NodeState) -> None:
-        """Show where a node is to whoever follows the run."""
+        """Publish the state of a node."""
         if self.narrate:
             items = node.items
             done, total = (None, None) if items is None else (items.done, items.total)
@@ -71,6 +71,6 @@ class Reduction(msgspec.Struct):
 def too_large(what: str, size: int, limit: int) -> NodeFailure:
     return NodeFailure(
         "too_large",
-        f"{what} has {size:,} bytes as JSON, and at most {limit:,} are kept with a run; "
-        "store large things elsewhere, and return where they are",
+        f"{what} has {size:,} bytes as JSON, but a run keeps at most {limit:,}; "
+        "store large data elsewhere, and return a reference to it",
     )

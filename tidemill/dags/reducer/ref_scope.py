@@ -1,4 +1,4 @@
-"""What a node sees when its refs are read: the run's arguments, the results of other nodes, the item at hand."""
+"""The scope of a node's refs: the run's arguments, the results of other nodes, and the current item of a map."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.dags.reducer.state import UNSET, DagState
 
 
 class RefScope(Mapping[str, Any]):
-    """The names that refs can read in one scope of a run, looked up when they are asked for."""
+    """The names that refs can read in one scope of a run, looked up lazily."""
 
     def __init__(self, plan: DagPlan, state: DagState, scope: str, **more: Any) -> None:
         self._state = state
@@ -41,7 +41,7 @@ class RefScope(Mapping[str, Any]):
 
 
 def read_skip(step: PlannedNode, ref_scope: RefScope, refs: RefResolver) -> bool:
-    """Whether the node's own condition says that it is skipped."""
+    """Evaluate the `skip_if` of a node."""
     if step.condition is not None:
         return step.condition.holds(ref_scope)
     if step.spec.skip_if is None:
@@ -53,25 +53,25 @@ def read_skip(step: PlannedNode, ref_scope: RefScope, refs: RefResolver) -> bool
 
 
 def read_object(expression: Any, ref_scope: RefScope, refs: RefResolver, place: Path = ("args",)) -> dict[str, Any]:
-    """Arguments with their refs read."""
+    """Resolve the refs of arguments."""
     found = refs.resolve(expression, ref_scope, place)
     if not isinstance(found, dict):
-        raise RefError(place, f"arguments are an object with names, and this is {kind_of(found)}")
+        raise RefError(place, f"arguments must be an object, but this is {kind_of(found)}")
     return found
 
 
 def read_list(expression: Any, ref_scope: RefScope, refs: RefResolver, most: int) -> list[Any]:
-    """The items of a map; nothing if they were to come from a node that was skipped."""
+    """Resolve the items of a map; an empty list if they come from a node that was skipped."""
     found = refs.resolve(expression, ref_scope, ("map",))
     if found is None:
         return []
     if not isinstance(found, list | tuple):
-        raise RefError(("map",), f"a map goes over a list, and this is {kind_of(found)}")
+        raise RefError(("map",), f"a map needs a list, but this is {kind_of(found)}")
     if len(found) > most:
-        raise RefError(("map",), f"the list has {len(found)} items, and a map goes over at most {most}; group them")
+        raise RefError(("map",), f"the list has {len(found)} items, but a map takes at most {most}; group them")
     return list(found)
 
 
 def item_sight(plan: DagPlan, state: DagState, step: PlannedNode, index: int, value: Any) -> RefScope:
-    """What one item of a map sees."""
+    """Return the scope of one item of a map."""
     return RefScope(plan, state, step.scope, **{ITEM: value, INDEX: index})

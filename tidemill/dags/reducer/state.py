@@ -1,4 +1,4 @@
-"""The state of one run of a dag: plain data that only the reducer changes, and its form as bytes."""
+"""The state of a dag run: plain data that only the reducer changes, and its encoding."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ UNSET: Any = msgspec.UNSET
 
 
 class Items(msgspec.Struct, omit_defaults=True):
-    """The items of a map: what is to be done, what is under way, what came of it."""
+    """The items of a map: those not started, those running, and their results."""
 
     values: list[Any]
     total: int
     todo: list[int]
-    """Places of the items that have not been started, the next one last."""
+    """The indexes of the items that have not started, the next one last."""
     working: dict[int, int] = {}
-    """Place of each item that is under way, by work."""
+    """The index of each running item, by work."""
     results: dict[int, Any] = {}
     failed: dict[int, str] = {}
     size: int = 0
@@ -34,7 +34,7 @@ class Items(msgspec.Struct, omit_defaults=True):
 
 
 class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The submission that counted."""
+    """The submission that was accepted."""
 
     by: str
     at: float
@@ -42,10 +42,10 @@ class Answered(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeState(msgspec.Struct, omit_defaults=True):
-    """Where a node is."""
+    """The state of one node."""
 
     left: int
-    """How many of the nodes that it depends on have not ended yet."""
+    """How many of its dependencies have not ended yet."""
     status: NodeStatus = "pending"
     skipped: int = 0
     """How many of them were skipped."""
@@ -63,13 +63,13 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     items: Items | None = None
     answered: Answered | None = None
     edited: Any = UNSET
-    """What is used in place of the declared args, or as the answer, in a run that repeats another."""
+    """The arguments or the answer that a rerun uses instead of the declared args or a person's answer."""
     carried: bool = False
-    """Whether it ended in the run that this one repeats."""
+    """Whether its outcome was carried over from the run that this one reruns."""
 
 
 class DagState(msgspec.Struct, omit_defaults=True):
-    """Everything that is known about a run."""
+    """The complete state of a run."""
 
     version: str
     open: int
@@ -83,14 +83,14 @@ class DagState(msgspec.Struct, omit_defaults=True):
     sequence: int = 0
     nodes: dict[str, NodeState] = {}
     works: dict[int, str] = {}
-    """The node of each work that is under way."""
+    """The node of each running piece of work."""
     failed: list[str] = []
     repeats: bool = False
-    """Whether it carries results over from another run."""
+    """Whether results were carried over from another run."""
 
     @property
     def idle(self) -> bool:
-        """Nothing of a run happens inside of its owner: between ticks it can always be let go."""
+        """Always True: the work of a dag run is jobs, so its owner can release it between any two ticks."""
         return True
 
 
@@ -104,16 +104,16 @@ class _Header(msgspec.Struct):
 
 
 def encode_state(state: DagState) -> bytes:
-    """Everything there is to know about a run, as JSON bytes."""
+    """Encode the state of a run as JSON bytes."""
     return encode(_Snapshot(FORMAT, state))
 
 
 def decode_state(data: bytes) -> DagState:
-    """The state that these bytes stand for."""
+    """Decode the state of a run."""
     try:
         found = decode(data, _Header).format
     except PayloadError as error:
         raise PayloadError("this is not the snapshot of a run") from error
     if found > FORMAT:
-        raise PayloadError(f"this snapshot has format {found}, and this code knows only {FORMAT}")
+        raise PayloadError(f"this snapshot has format {found}, but this version of Tidemill reads only {FORMAT}")
     return decode(data, _Snapshot).state

@@ -1,4 +1,4 @@
-"""The jobs of a run's nodes: what is the same for every run of a node is worked out once."""
+"""Create the jobs of nodes; everything that is the same for all runs of a node is computed once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.store.runs.turns import Gate, JobRow
 
 
 class NodeJob:
-    """How jobs for one node are made, whatever the run. With `named`, a job knows which node it is."""
+    """Creates the jobs of one node, for any run. With `named`, a job stores the name of its node."""
 
     def __init__(self, step: PlannedNode, task: Task[Any, Any] | None, *, named: bool) -> None:
         spec = task_of(step)
@@ -42,7 +42,7 @@ class NodeJob:
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
     def row(self, run: int, command: RunWork) -> JobRow:
-        """The job for one piece of work; a `PayloadError` if its arguments do not fit the task."""
+        """Create the job for a piece of work; a `PayloadError` if its arguments do not fit the task."""
         options = self._options
         if self._named and options is not None:
             options = options[:-1] + b',"run":%d}' % run
@@ -63,7 +63,7 @@ class NodeJob:
 
 
 class NodeJobs:
-    """How jobs for the nodes of one dag are made."""
+    """Creates the jobs for the nodes of one dag."""
 
     def __init__(self, tasks: Mapping[str, Task[Any, Any]], *, named: bool) -> None:
         self._tasks = tasks
@@ -71,7 +71,7 @@ class NodeJobs:
         self._known: dict[str, NodeJob] = {}
 
     def row(self, run: int, step: PlannedNode, command: RunWork) -> JobRow:
-        """The job for one piece of work of a node."""
+        """Create the job for a piece of work of a node."""
         known = self._known.get(step.name)
         if known is None:
             task = self._tasks.get(task_of(step).task)

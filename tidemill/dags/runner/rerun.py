@@ -1,9 +1,9 @@
-"""Runs that repeat another: what was done there is carried over, and only the rest is done again.
+"""Rerun a dag run: results of the old run are carried over, and only the remaining nodes run again.
 
-    state = rerun_failed(program, old)                              what did not succeed, and what depends on it
-    state = rerun_from(program, old, "load", edited={"rows": 3})    this node with other arguments, and what follows
+    state = rerun_failed(program, old)                              the nodes that did not succeed, and their dependents
+    state = rerun_from(program, old, "load", edited={"rows": 3})    this node with other arguments, and its dependents
 
-Each gives the state that the new run begins in, before its `Started`; the old run stays as it is. With an input of
+Each returns the initial state of the new run, before its `Started`; the old run does not change. With an input of
 None the new run keeps the arguments of the old one.
 """
 
@@ -27,11 +27,11 @@ from tidemill.dags.runner.runner import DagInput
 
 
 def rerun_failed(program: DagProgram, old: DagState) -> DagState:
-    """Do again what did not succeed; of a map, the items that did not."""
+    """Rerun the nodes that did not succeed; for a map, only the items that did not."""
     _check(program, old)
     again = _not_done(program, old)
     if not again:
-        raise ConfigError("every node of this run is done or skipped: there is nothing to do again")
+        raise ConfigError("every node of this run succeeded or was skipped: there is nothing to rerun")
     state = _carried(program, old, again)
     for name in again:
         items = old.nodes[name].items
@@ -41,9 +41,9 @@ def rerun_failed(program: DagProgram, old: DagState) -> DagState:
 
 
 def rerun_from(program: DagProgram, old: DagState, node: str, *, edited: Any = UNSET) -> DagState:
-    """Do a node again and what depends on it, as well as what did not succeed.
+    """Rerun a node and its dependents, and also the nodes that did not succeed.
 
-    `edited` takes the place of the node's arguments, in which refs are read as usual, or is the answer to an input.
+    `edited` replaces the node's arguments, in which refs are resolved as usual, or is the answer to an input node.
     """
     _check(program, old)
     step = program.plan.steps.get(node)
@@ -117,16 +117,16 @@ def _checked(program: DagProgram, step: PlannedNode, edited: Any) -> Any:
     if step.kind == "input":
         problem = None if step.schema is None else step.schema.problem(edited)
         if problem is not None:
-            raise ConfigError(f"node {step.name!r}: the answer does not fit: {problem}")
+            raise ConfigError(f"node {step.name!r}: the answer does not fit the schema: {problem}")
         return edited
     if not isinstance(edited, dict):
-        raise ConfigError(f"node {step.name!r}: arguments are an object with names")
+        raise ConfigError(f"node {step.name!r}: arguments must be an object")
     known = {name.removeprefix(step.scope) for name in program.plan.before(step.name)}
     known |= {RUN, ITEM, INDEX} if step.kind == "map" else {RUN}
     try:
         for source in program.refs.sources(edited, ("args",)):
             if source.path[0] not in known:
-                problem = f"{format_path(source.path)!r} is nothing that comes before it"
+                problem = f"{format_path(source.path)!r} does not always end before it"
                 raise RefError(source.place, problem)
     except RefError as error:
         raise ConfigError(f"node {step.name!r}: {error}") from error

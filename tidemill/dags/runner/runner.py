@@ -1,7 +1,7 @@
-"""Durable runs of dags: every node is a job, and its end is a tick of the run.
+"""Durable runs of dags: every node is a job, and the end of a job is a tick of the run.
 
-A run carries the definition that it was started with, so that any run worker can drive it, whatever files and programs
-say by then. Nothing of a run happens inside of its run worker: between two ticks it may leave memory at any time.
+A run stores the definition that it was started with, so that any run worker can drive it, even if the file or program
+has changed. All work is done by jobs: the run can be released from memory between any two ticks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROGRAMS_KEPT = 256
 
 
 class DagInput(msgspec.Struct, omit_defaults=True):
-    """What a run is started with: the definition, the arguments, and for a run that repeats another its first state."""
+    """The input of a run: the definition, the arguments, and for a rerun the initial state."""
 
     dag: msgspec.Raw
     args: dict[str, Any] = {}
@@ -45,7 +45,7 @@ class DagInput(msgspec.Struct, omit_defaults=True):
 
 
 class DagKind:
-    """What a run worker needs to know of dags in order to drive their runs."""
+    """Opens, starts and restores dag runs for a run worker."""
 
     version = None
 
@@ -58,14 +58,14 @@ class DagKind:
         self._programs = lru_cache(_PROGRAMS_KEPT)(self._make)
 
     def program(self, dag: bytes) -> DagProgram:
-        """The program for a dag as it is stored."""
+        """Return the program of a stored dag."""
         return self._programs(dag)[0]
 
     def _make(self, dag: bytes) -> tuple[DagProgram, NodeJobs]:
         return DagProgram(Dag.from_json(dag), refs=self._refs, narrate=False), NodeJobs(self.tasks, named=self._named)
 
     def restore(self, stored: bytes, snapshot: bytes | None, ticks: Sequence[bytes]) -> tuple[DagProgram, DagState]:
-        """A run's program, and its state from what is stored of it."""
+        """Restore the program and the state of a stored run."""
         given = decode(stored, DagInput)
         program = self.program(bytes(given.dag))
         if snapshot is None and len(given.seed):
@@ -76,7 +76,7 @@ class DagKind:
         return program, state
 
     def open(self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
-        """A run from what is stored of it, and the tick with which it goes on."""
+        """Open a stored run; returns it with the tick that continues it."""
         program, state = self.restore(row["input"], snapshot, ticks)
         run = DagRun(program, self._jobs(row["input"]), run_worker, row["id"], stored=row["seq"], state=state)
         now = run_worker.clock.now()
@@ -86,7 +86,7 @@ class DagKind:
         return self._programs(bytes(decode(stored, DagInput).dag))[1]
 
     def begin(self, run_worker: RunWorker, number: int, new: NewRun) -> DagRun:
-        """A run that begins here and now."""
+        """Create a new run in this process."""
         program, state = self.restore(new.input, None, ())
         run = DagRun(program, self._jobs(new.input), run_worker, number, stored=0, state=state, new=new)
         run.loop.post(started(run_worker.clock.now(), new.input))
@@ -94,13 +94,13 @@ class DagKind:
 
 
 def started(at: float, stored: bytes) -> Started:
-    """The first tick of a run; one that repeats another keeps its arguments."""
+    """Return the first tick of a run; a rerun keeps the arguments of the old run."""
     given = decode(stored, DagInput)
     return Started(at, None if len(given.seed) else given.args)
 
 
 class DagRun(DurableRun):
-    """One run of a dag, owned by this process for as long as its run worker's lease is good."""
+    """A dag run that this process owns while the lease of its run worker is valid."""
 
     queues_work = True
     works_in_place = False
@@ -125,7 +125,7 @@ class DagRun(DurableRun):
 
     @property
     def patience(self) -> float:
-        # A run that waits for people only may do so for long; one with jobs under way is needed again soon.
+        # A run that waits only for people may wait for a long time; a run with jobs is needed again soon.
         return LONG_REST if self.loop.state.works else super().patience
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
@@ -143,7 +143,7 @@ class DagRun(DurableRun):
             if type(command) is Publish and type(command.event) is InputWanted:
                 wanted = command.event
                 if nodes[wanted.node].status != "waiting":
-                    continue  # It was asked and is wanted no longer, all in one turn.
+                    continue  # It was requested and cancelled in the same turn.
                 self._asks.add(wanted.node)
                 schema = None if wanted.schema is None else encode(wanted.schema)
                 self.turn().asks.append((wanted.node, storable(wanted.prompt), schema, wanted.due))
@@ -170,7 +170,7 @@ class DagRun(DurableRun):
     def job_for(self, command: RunWork) -> JobRow | None:
         try:
             return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
-        except TidemillError as error:  # Nothing can be enqueued: the node has failed before it began.
+        except TidemillError as error:  # The job cannot be created: the node fails before it starts.
             ended = NodeEnded("failed", error=NodeFailure("bad_args", storable(str(error))))
             self.loop.post(Completed(self._run_worker.clock.now(), command.work, ended))
             return None
@@ -181,7 +181,7 @@ class DagRun(DurableRun):
             error = NodeFailure(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))
         result = None if bytes(end.result) == b"null" else msgspec.Raw(bytes(end.result))
         state: Any = end.state
-        if result is not None and len(result) > self.program.limits.result:  # It has no place in the journal either.
+        if result is not None and len(result) > self.program.limits.result:  # It is too large for the journal as well.
             state, error = "failed", too_large("the result", len(result), self.program.limits.result)
             result = None
         return [Completed(self._run_worker.clock.now(), work, NodeEnded(state, end.job, result, error, end.note or ""))]

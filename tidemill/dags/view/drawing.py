@@ -1,4 +1,4 @@
-"""Pictures of a dag, as Mermaid text and as SVG; with the state of a run, coloured by how far it is.
+"""Draw a dag as Mermaid text and as SVG; with the state of a run, nodes are coloured by their status.
 
 print(draw_dag(nightly))
 print(draw_dag(nightly, state))
@@ -29,7 +29,7 @@ _KIND_FILLS = {"task": "#dbeafe", "map": "#e0e7ff", "input": "#fee2e2", "leave":
 
 
 def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
-    """A dag as a Mermaid flowchart, with sub-dags as boxes around their nodes."""
+    """Draw a dag as a Mermaid flowchart, with sub-dags as boxes around their nodes."""
     plan = DagPlan(dag, refs or Refs(strict=False))
     numbers = {name: f"n{index}" for index, name in enumerate(plan.order)}
     lines = ["flowchart TD"]
@@ -50,7 +50,7 @@ def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | Non
 
 
 def draw_dag_svg(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
-    """The same as an SVG picture: every node below all that it depends on."""
+    """Draw a dag as SVG, with every node below its dependencies."""
     plan = DagPlan(dag, refs or Refs(strict=False))
     rows: dict[int, list[Box]] = {}
     depths = _depths(plan)
@@ -89,7 +89,7 @@ def _label(step: PlannedNode, state: DagState | None, name: str | None = None) -
 
 
 def _deps(plan: DagPlan, step: PlannedNode) -> list[str]:
-    """What a step depends on, with the beginning of a sub-dag replaced by what leads to it."""
+    """Return the dependencies of a step, with the first step of a sub-dag replaced by its own dependencies."""
     if step.kind == "leave":
         return [step.scope + sink for sink in plan.scopes[step.scope].sinks]
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""A dag gone through without running it: in which order, on which queues, and what is known of each node beforehand."""
+"""Plan a dag without running it: the order of its nodes, their queues, and the arguments that are known beforehand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.dags.definition.model import RUN, Dag, InputNode, Node, SubDag, Ta
 
 
 class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of a node: its value, or the nodes that it waits for, or what is wrong with it."""
+    """A field of a node: its value, or the nodes that it waits for, or its problem."""
 
     name: str
     value: Any = None
@@ -25,7 +25,7 @@ class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A node as it would be run, after `after`; nodes of the same `level` may run together."""
+    """A node as it would run, after the nodes in `after`; nodes of the same `level` may run in parallel."""
 
     node: str
     kind: str
@@ -34,11 +34,11 @@ class Planned(msgspec.Struct, frozen=True):
     fields: list[Argument]
     note: str
     skipped: bool | None
-    """Whether its condition leaves it out; None if that cannot be told before the run."""
+    """Whether it would be skipped; None if that is not known before the run."""
 
 
 def dry_run(dag: Dag, args: Mapping[str, Any], refs: RefResolver | None = None) -> list[Planned]:
-    """All nodes of a dag in the order in which they would run."""
+    """Return all nodes of a dag in the order in which they would run."""
     refs = refs or Refs()
     names = {node.name: node for node in dag.nodes}
     deps = {node.name: deps_of(node, reads(node, refs, names)) for node in dag.nodes}
@@ -60,7 +60,7 @@ def _planned(
     context = {RUN: args}
     fields: list[Argument] = []
     if isinstance(node, InputNode):
-        kind, note = "input", "asks a person" + (f", for {node.timeout:g} s at most" if node.timeout else "")
+        kind, note = "input", "asks a person" + (f", for at most {node.timeout:g} s" if node.timeout else "")
         fields.append(_prompt(node, context))
     else:
         kind = "dag" if isinstance(node, SubDag) else "task"

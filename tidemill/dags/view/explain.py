@@ -1,4 +1,4 @@
-"""Why a node is where it is, in a sentence; and a run as rows of a tree for a terminal."""
+"""Explain the state of a node in a sentence, and show a run as rows of a tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemill.dags.reducer.state import DagState, NodeState
 
 
 class TreeRow(msgspec.Struct, frozen=True):
-    """A node in the tree of a run: `branch` are the lines that lead to it."""
+    """A node in the tree of a run; `branch` is the text of its tree lines."""
 
     node: str
     label: str
@@ -30,12 +30,12 @@ class TreeRow(msgspec.Struct, frozen=True):
 
 
 def explain(program: DagProgram, state: DagState, name: str) -> str:
-    """Why a node waits, was skipped, failed or is blocked."""
+    """Explain why a node waits, was skipped, failed or is blocked."""
     step, node = program.plan.steps.get(name), state.nodes.get(name)
     if step is None or node is None:
         raise NotFoundError(f"there is no node {name!r} in dag {program.dag.name!r}")
-    told = _EXPLAIN[node.status](program, state, step, node)
-    return f"{told} (carried over from the run that this one repeats)" if node.carried else told
+    sentence = _EXPLAIN[node.status](program, state, step, node)
+    return f"{sentence} (carried over from the run that this one reruns)" if node.carried else sentence
 
 
 def _pending(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
@@ -51,7 +51,7 @@ def _pending(program: DagProgram, state: DagState, step: PlannedNode, node: Node
 
 
 def _awaited(program: DagProgram, state: DagState, name: str) -> list[str]:
-    """The nodes that one waits for; those of a sub-dag that has not begun wait for what the sub-dag waits for."""
+    """Return the nodes that a node waits for; in a sub-dag that has not started, those that the sub-dag waits for."""
     found: list[str] = []
     for dep in program.plan.steps[name].deps:
         if state.nodes[dep].status not in FINAL:
@@ -60,24 +60,24 @@ def _awaited(program: DagProgram, state: DagState, name: str) -> list[str]:
 
 
 def _nodes_within(program: DagProgram, scope: str) -> list[str]:
-    """The nodes of a sub-dag and of those inside of it, as they were declared."""
+    """Return the nodes of a sub-dag and of its nested sub-dags, in the order of declaration."""
     return [name for name in program.plan.within(scope) if program.plan.steps[name].kind != "enter"]
 
 
 def _running(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     items = node.items
     if items is None:
-        return f"{step.name!r} has been handed to a worker's queue or runs there (work {node.work})"
+        return f"{step.name!r} has a job that waits in its queue or runs (work {node.work})"
     failed = f", {len(items.failed)} failed" if items.failed else ""
     return (
-        f"{step.name!r} is under way: {items.done} of {items.total} items done{failed}, "
-        f"{len(items.working)} under way, {len(items.todo)} to come"
+        f"{step.name!r} is running: {items.done} of {items.total} items done{failed}, "
+        f"{len(items.working)} running, {len(items.todo)} not started"
     )
 
 
 def _waiting(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     until = f", until {datetime.fromtimestamp(node.due, UTC):%Y-%m-%d %H:%M:%S} UTC" if node.due is not None else ""
-    return f"{step.name!r} waits for somebody's answer{until}: {node.prompt}"
+    return f"{step.name!r} waits for an answer{until}: {node.prompt}"
 
 
 def _ended(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
@@ -89,7 +89,7 @@ def _failed(program: DagProgram, state: DagState, step: PlannedNode, node: NodeS
     error = node.error
     why = f": {error.kind}: {error.message}" if error is not None else f": {node.note}" if node.note else ""
     more = f" ({node.note})" if error is not None and node.note else ""
-    after = "the others go on" if step.spec.on_failure == "continue" else "which ends the run"
+    after = "the other nodes continue" if step.spec.on_failure == "continue" else "which ends the run"
     if step.spec.on_failure != "continue" and _keeps_going(program, step):
         after = "which ends its sub-dag"
     return f"{step.name!r} {_WORDS[node.status]}{why}{more}; {after}"
@@ -102,7 +102,7 @@ def _blocked(program: DagProgram, state: DagState, step: PlannedNode, node: Node
         blamed, root = root.hurt, state.nodes[root.hurt]
         if program.plan.steps[blamed].kind != "enter" or root.status != "blocked":
             hops.append(blamed)
-    way = "" if len(hops) == 1 else f" (by way of {hops[0]!r})"
+    way = "" if len(hops) == 1 else f" (through {hops[0]!r})"
     return f"{step.name!r} never runs: it depends on {blamed!r}{way}, and {_failed_in_short(root, blamed)}"
 
 
@@ -122,8 +122,8 @@ def _keeps_going(program: DagProgram, step: PlannedNode) -> bool:
 
 
 def _listed(state: DagState, names: Iterable[str]) -> str:
-    told = [f"{name!r} ({_DOING[state.nodes[name].status]})" for name in names]
-    return ", ".join(told[:5]) + (f" and {len(told) - 5} more" if len(told) > 5 else "")
+    listed = [f"{name!r} ({_DOING[state.nodes[name].status]})" for name in names]
+    return ", ".join(listed[:5]) + (f" and {len(listed) - 5} more" if len(listed) > 5 else "")
 
 
 _WORDS: dict[str, str] = {
@@ -133,7 +133,11 @@ _WORDS: dict[str, str] = {
     "cancelled": "was cancelled",
     "blocked": "is blocked",
 }
-_DOING: dict[str, str] = {"pending": "waiting for others", "running": "running", "waiting": "waiting for an answer"}
+_DOING: dict[str, str] = {
+    "pending": "waiting for other nodes",
+    "running": "running",
+    "waiting": "waiting for an answer",
+}
 _EXPLAIN = {
     "pending": _pending,
     "running": _running,
@@ -147,7 +151,7 @@ _EXPLAIN = {
 
 
 def tree(program: DagProgram, state: DagState) -> list[TreeRow]:
-    """All nodes as rows, those of a sub-dag under it; `done` of `total` counts the items or nodes inside of one."""
+    """Return all nodes as rows, the nodes of a sub-dag below it; `done` of `total` counts its items or nodes."""
     rows: list[TreeRow] = []
     _grow(program, state, ROOT, "", rows)
     return rows

@@ -32,7 +32,7 @@ class DagView(msgspec.Struct, frozen=True):
     all_jobs: bool = True
     run_workers: int = 0
     tick: int | None = None
-    """The tick after which it is shown, if it is not shown as it is now."""
+    """The tick after which the run is shown; None for its current state."""
 
     @property
     def id(self) -> str:
@@ -80,13 +80,13 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class NodeLine(msgspec.Struct, frozen=True):
-    """One line of the tree: a node, or an item of a map that is under way."""
+    """One line of the tree: a node, or a running item of a map."""
 
     branch: str
     label: str
     state: str
     far: float | None = None
-    """How far it is, from 0 to 1."""
+    """The progress, from 0 to 1."""
     count: str = ""
     took: float | None = None
     why: str = ""
@@ -114,7 +114,7 @@ def lines(nodes: Sequence[Node], now: float) -> list[NodeLine]:
 
 
 def jobs_by_node(view: DagView) -> dict[str, list[Job]]:
-    """The unfinished jobs of each node."""
+    """Return the unfinished jobs of each node."""
     found: dict[str, list[Job]] = {}
     for job in view.jobs:
         name = view.state.works.get(job["work"])
@@ -124,7 +124,7 @@ def jobs_by_node(view: DagView) -> dict[str, list[Job]]:
 
 
 def why_run(view: DagView) -> list[str]:
-    """Where the run stands, in a few sentences."""
+    """Explain the state of the run in a few sentences."""
     row = view.row
     if view.tick is not None:
         return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
@@ -135,7 +135,7 @@ def why_run(view: DagView) -> list[str]:
         said.append(f"{row['note']}.")
     if not view.run_workers:
         said.append(
-            "Nobody drives it: no run worker is alive. Start one with `tidemill up app.py` or `tidemill worker app.py`."
+            "No run worker is alive to drive it. Start one with `tidemill up app.py` or `tidemill worker app.py`."
         )
     waiting = [name for name, node in view.state.nodes.items() if node.status == "waiting"]
     if waiting:
@@ -146,12 +146,12 @@ def why_run(view: DagView) -> list[str]:
     if row["owner"] is not None:
         return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
     if row["awake"]:
-        return ["It waits for a run worker to take it up."]
-    return ["It waits for its jobs, and costs nothing meanwhile."]
+        return ["It waits for a run worker."]
+    return ["It waits for its jobs."]
 
 
 def why_node(view: DagView, name: str, jobs: Sequence[Job]) -> str:
-    """Why a node is where it is, in a sentence; for one with a job, what the job is doing."""
+    """Explain the state of a node in a sentence; for a node with a job, what the job does."""
     node = view.state.nodes[name]
     if node.status == "running" and node.items is None:
         return f"{name!r}: {_why_job(view, jobs)}"
@@ -161,7 +161,7 @@ def why_node(view: DagView, name: str, jobs: Sequence[Job]) -> str:
 
 
 def why_job(job: Job) -> str:
-    """What a node's job waits for or does: `its job 17 waits: no worker serves queue gpu`."""
+    """Explain what a node's job waits for or does: `its job 17 waits: no worker serves queue gpu`."""
     if job["state"] == "running":
         where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
         said = [f"its job {job['id']} runs{where}"]
@@ -217,7 +217,7 @@ def _line(node: Node, branch: str, label: str, now: float) -> NodeLine:
 
 
 def _about(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) -> str:
-    """What there is to say of a node beside its state."""
+    """Return the details of a node beside its state."""
     again = " (carried over)" if node.carried else ""
     match row.status:
         case "succeeded":
@@ -235,16 +235,16 @@ def _about(view: DagView, row: TreeRow, node: NodeState, jobs: Sequence[Job]) ->
             return f"{node.prompt}{due}"
         case "skipped" | "cancelled" if node.note:
             return f"{node.note}{again}"
-    told = explain(view.program, view.state, row.node)
-    return told.removeprefix(f"{row.node!r} ").removeprefix("never runs: ")
+    sentence = explain(view.program, view.state, row.node)
+    return sentence.removeprefix(f"{row.node!r} ").removeprefix("never runs: ")
 
 
 def _about_items(node: NodeState, jobs: Sequence[Job]) -> str:
     items = node.items
-    assert items is not None  # noqa: S101 - only maps come here
+    assert items is not None  # noqa: S101 - only maps have items
     if jobs and not any(job["state"] == "running" for job in jobs):
         return why_job(jobs[0])
-    parts = [f"{len(items.working)} under way", f"{len(items.todo)} to come"]
+    parts = [f"{len(items.working)} running", f"{len(items.todo)} not started"]
     if items.failed:
         parts.append(f"{len(items.failed)} failed")
     return ", ".join(part for part in parts if not part.startswith("0 "))
@@ -265,11 +265,11 @@ def _why_job(view: DagView, jobs: Sequence[Job]) -> str:
         return why_job(jobs[0])
     if view.tick is not None or not view.all_jobs:
         return UNSEEN_JOB
-    return "its job has ended, and the run will hear of it"
+    return "its job has ended, and the run has not processed the end yet"
 
 
 def _example(view: DagView, name: str) -> str:
-    """What an answer looks like, as far as its schema says."""
+    """Return an example of an answer, as far as the schema describes it."""
     schema = getattr(view.program.plan.steps[name].spec, "schema", None)
     fields = schema.get("properties") if isinstance(schema, dict) else None
     return "{" + ", ".join(f'"{field}": ...' for field in fields) + "}" if fields else "..."

@@ -1,7 +1,7 @@
-"""Which batch an event belongs to, as far as the declarations tell.
+"""The batches that each event class can belong to, derived from the declarations.
 
-A step that returns a list opens a batch; the steps behind it work inside, and a `list[E]` parameter closes it. The
-level of an event is the path of steps whose batches it is in: `()` for what is in none.
+A step that returns a list opens a batch; the steps after it run inside the batch, and a `list[E]` parameter closes it.
+The level of an event is the path of the steps whose batches it is in: `()` if it is in no batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Level = tuple[str, ...]
 
 
 def event_levels(steps: Mapping[str, StepSpec]) -> dict[EventClass, set[Level]]:
-    """The levels at which each event class is produced."""
+    """Return the levels at which each event class is produced."""
     levels: dict[EventClass, set[Level]] = {}
     for spec in steps.values():
         for cls in spec.accepted_events:
@@ -27,7 +27,7 @@ def event_levels(steps: Mapping[str, StepSpec]) -> dict[EventClass, set[Level]]:
 
 
 def levels_of(spec: StepSpec, classes: Iterable[EventClass], levels: Mapping[EventClass, set[Level]]) -> set[Level]:
-    """The levels at which a step may get events of these classes."""
+    """Return the levels at which a step may receive events of these classes."""
     classes = tuple(classes)
     found: set[Level] = set()
     for cls, places in levels.items():
@@ -37,7 +37,7 @@ def levels_of(spec: StepSpec, classes: Iterable[EventClass], levels: Mapping[Eve
 
 
 def input_levels(spec: StepSpec, steps: Mapping[str, StepSpec], levels: Mapping[EventClass, set[Level]]) -> set[Level]:
-    """The levels at which a step may run. An error handler runs where the step that failed did."""
+    """Return the levels at which a step may run. An error handler runs at the level of the failed step."""
     if spec.is_handler:
         covered = [steps[name] for name in covered_steps(spec, steps)]
         return set().union(*(input_levels(one, steps, levels) for one in covered))
@@ -47,7 +47,7 @@ def input_levels(spec: StepSpec, steps: Mapping[str, StepSpec], levels: Mapping[
 
 
 def covered_steps(handler: StepSpec, steps: Mapping[str, StepSpec]) -> list[str]:
-    """The steps whose failures come to an error handler."""
+    """Return the steps whose failures an error handler handles."""
     if handler.catch_error_for_steps is not None:
         return [name for name in handler.catch_error_for_steps if name in steps and not steps[name].is_handler]
     claimed = {name for one in steps.values() if one.is_handler for name in one.catch_error_for_steps or ()}
@@ -55,13 +55,13 @@ def covered_steps(handler: StepSpec, steps: Mapping[str, StepSpec]) -> list[str]
 
 
 def _spread(steps: Mapping[str, StepSpec], levels: dict[EventClass, set[Level]]) -> bool:
-    """Carry the levels one step further; whether anything was new."""
+    """Propagate the levels by one step; returns whether anything changed."""
     changed = False
     for spec in steps.values():
         for level in input_levels(spec, steps, levels):
-            # A batch inside a batch of the same step, in a loop, is no deeper than the first: else there is no end.
+            # In a loop, a batch inside a batch of the same step has the same level; otherwise levels never end.
             inside = level if spec.name in level else (*level, spec.name)
-            # What a step with batches returns alone counts for both: its declaration does not tell when it does which.
+            # A single event of such a step counts for both levels: the declaration does not say which one it is.
             for cls, place in (
                 *((cls, level) for cls in spec.bare_return_types),
                 *((cls, inside) for cls in (spec.return_types if spec.is_fan_out else ())),

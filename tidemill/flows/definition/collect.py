@@ -1,9 +1,9 @@
-"""How a step takes several events at once.
+"""How a step collects several events of a batch.
 
     async def join(self, drafts: list[Draft]) -> StopEvent                                all of a batch
     async def first(self, drafts: Annotated[list[Draft], Collect(Take(2))]) -> StopEvent  the first two
 
-A batch is what one step returned as a list. It is closed when everything that came of its members has ended.
+A batch is the events that one step returned as a list. It closes when all work that follows from its events has ended.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Cardinality:
-    """When a collecting step runs, and with how many events: `All()` or `Take(n)`."""
+    """The number of events with which a collecting step runs: `All()` or `Take(n)`."""
 
 
 @dataclass(frozen=True)
 class All(Cardinality):
-    """Once, when the batch is closed, with everything that arrived."""
+    """The step runs once, when the batch closes, with all events that arrived."""
 
 
 @dataclass(frozen=True)
 class Take(Cardinality):
-    """Once, at the n-th arrival, with the first n; with fewer if the batch closes before."""
+    """The step runs once, when the n-th event arrives, with the first n; with fewer if the batch closes before."""
 
     n: int
 
@@ -34,6 +34,6 @@ class Take(Cardinality):
 
 @dataclass(frozen=True)
 class Collect:
-    """Marks a `list[E]` parameter, inside `Annotated`, with how much of a batch it takes."""
+    """Annotates a `list[E]` parameter, inside `Annotated`, with the number of events that it takes."""
 
     cardinality: Cardinality = field(default_factory=All)

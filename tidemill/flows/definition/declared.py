@@ -1,7 +1,7 @@
-"""What a workflow object knows about itself, in one private place.
+"""The declaration of a workflow object, stored in one private attribute.
 
-A user's class may call its own attributes and steps whatever it likes (`steps`, `timeout`, `events`): nothing of ours
-is an attribute of it but this one, and `declared(workflow)` is how the rest of Tidemill gets at it.
+A user's class may use any attribute and step names (`steps`, `timeout`, `events`), because Tidemill adds only this one
+attribute; the rest of Tidemill reads it with `declared(workflow)`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WorkflowDeclaration:
     ) -> None:
         if num_concurrent_runs is not None and (not isinstance(num_concurrent_runs, int) or num_concurrent_runs < 1):
             raise WorkflowValidationError(
-                f"num_concurrent_runs={num_concurrent_runs!r} must be a whole number above 0, or None for no limit"
+                f"num_concurrent_runs={num_concurrent_runs!r} must be an integer above 0, or None for no limit"
             )
         check_names(skip_graph_checks)
         self.timeout = timeout
@@ -59,7 +59,7 @@ class WorkflowDeclaration:
         self.resource_manager = resource_manager or ResourceManager()
         if runtime is not None and not callable(getattr(runtime, "around", None)):
             raise WorkflowConfigurationError(
-                f"runtime={runtime!r} cannot surround a run: give a BasicRuntime, with the decorators that you want"
+                f"runtime={runtime!r} is not a runtime: pass a BasicRuntime with the decorators that you want"
             )
         self.runtime = runtime or get_current_runtime()
         self.serializer = serializer
@@ -83,7 +83,7 @@ class WorkflowDeclaration:
         return self._topology
 
     def program(self, *, narrates: bool) -> FlowProgram:
-        """The program of its runs: what it knows is the same for all of them."""
+        """Return the program of its runs; all runs share it."""
         known = self._programs.get(narrates)
         if known is None or known.topology is not self.topology:
             known = self._programs[narrates] = FlowProgram(self.topology, narrates=narrates)
@@ -91,12 +91,12 @@ class WorkflowDeclaration:
 
     @property
     def events(self) -> list[type[Event]]:
-        """All event classes that the steps take or return."""
+        """Return all event classes that the steps take or return."""
         found = (cls for spec in self.steps.values() for cls in (*spec.accepted_events, *spec.return_types))
         return list(dict.fromkeys(found))
 
     def validate(self, *, resource_configs: bool = True, resources: bool = False) -> bool:
-        """Check the graph of steps and events; True if the workflow asks a person for input."""
+        """Validate the graph of steps and events; returns True if the workflow asks for human input."""
         check_handlers(self.steps)
         asks = validate_steps(self.steps, self._skip_graph_checks)
         if resource_configs:
@@ -106,11 +106,11 @@ class WorkflowDeclaration:
         return asks
 
     def around(self, run: Adapter) -> Adapter:
-        """What the loop of a run talks to: the run, and what its runtime puts around it."""
+        """Return the adapter for the control loop: the run, wrapped in the decorators of its runtime."""
         return run if self.runtime is basic_runtime else self.runtime.around(run, self.workflow_name)
 
     def check_once(self, validate: Callable[[], Any]) -> None:
-        """Validate before the first run, as far as that is wanted; and again when steps have been added."""
+        """Validate before the first run, unless disabled, and again after steps were added."""
         if self._additions != additions():
             self._additions, self.steps = additions(), steps_of(self._class)
             self._topology, self._checked = None, False
@@ -123,7 +123,7 @@ class WorkflowDeclaration:
         self._checked = True
 
     def start_event(self, given: StartEvent | None, fields: dict[str, Any]) -> StartEvent:
-        """The event that begins a run: the one that is given, or one made of these fields."""
+        """Return the start event of a run: the given one, or one created from these fields."""
         if given is not None:
             if not isinstance(given, StartEvent):
                 raise ValueError(f"start_event must be a StartEvent, not a {type(given).__name__}")
@@ -137,19 +137,19 @@ class WorkflowDeclaration:
 
 
 def declared(workflow: object) -> WorkflowDeclaration:
-    """What a workflow object knows about itself."""
+    """Return the declaration of a workflow object."""
     found = vars(workflow).get(PLACE)
     if found is None:
         name = type(workflow).__name__
         raise WorkflowConfigurationError(
-            f"{name} has an __init__ of its own that does not call super().__init__(): call it there, "
+            f"{name} defines an __init__ that does not call super().__init__(): call it there, "
             "with the options of the workflow (timeout=, verbose=, ...) if it takes any"
         )
     return found
 
 
 class Shown:
-    """A name under which a workflow shows something of its own, unless its class or object has that name itself."""
+    """A property of a workflow that reads its declaration, unless the user's class or object defines the name."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

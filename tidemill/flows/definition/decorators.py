@@ -1,4 +1,4 @@
-"""`@step` and `@catch_error`: turn functions into the steps of a workflow.
+"""`@step` and `@catch_error`: declare functions as the steps of a workflow.
 
     class Article(Workflow):
         @step
@@ -13,8 +13,8 @@
     @step(workflow=Article)
     async def check(ctx: Context, ev: Draft) -> StopEvent: ...
 
-The function itself stays as it is; what was read of it is kept in its `_step_config`. Steps that are plain functions
-run in a thread.
+The function itself does not change; its declaration is stored in its `_step_config`. A step that is not async runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def step(
     timeout: Duration | None = None,
     queue: str | None = None,
 ) -> Any:
-    """Make a function a step; one that is no method needs the `workflow` class that it belongs to."""
+    """Declare a function as a step; a function that is not a method needs its `workflow` class."""
     options = {
         "num_workers": num_workers,
         "retry_policy": retry_policy,
@@ -81,7 +81,7 @@ def step(
         is_free = _is_free(function)
         if is_free and workflow is None:
             raise WorkflowValidationError(
-                f"step {function.__qualname__} is no method; say whose step it is with @step(workflow=YourWorkflow)"
+                f"step {function.__qualname__} is not a method; name its workflow with @step(workflow=YourWorkflow)"
             )
         _declare(function, _names_around(sys._getframe(1), function), is_free=is_free, **options)
         if workflow is not None:
@@ -91,7 +91,7 @@ def step(
     if func is None:
         return declare
     if _is_free(func):
-        return declare(func)  # refused: it names no workflow
+        return declare(func)  # raises, because no workflow is named
     _declare(func, _names_around(sys._getframe(1), func), is_free=False, **options)
     return func
 
@@ -107,10 +107,10 @@ def catch_error(
 
 
 def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1) -> Any:
-    """Make a method the handler of steps that have failed for the last time.
+    """Declare a method as the handler of steps that have failed their last attempt.
 
-    Without `for_steps` it is for all steps that no other handler names. What came of a recovery may fail and be
-    recovered again, up to `max_recoveries` times in one line of events.
+    Without `for_steps` it handles all steps that no other handler names. Work that follows from a recovery may fail and
+    be recovered again, up to `max_recoveries` times in one chain of events.
     """
     if for_steps is not None and not (isinstance(for_steps, list) and all(isinstance(one, str) for one in for_steps)):
         raise WorkflowValidationError(f"catch_error for_steps: {for_steps!r} is not a list of step names")
@@ -140,7 +140,7 @@ def make_step_function(
     skip_graph_checks: list[str] | None = None,
     accept_event_subclasses: bool = False,
 ) -> Any:
-    """Make any function a step without saying whose; `Workflow.add_step` takes it."""
+    """Declare a function as a step without a workflow; `Workflow.add_step` adds it to one."""
     _declare(
         func,
         localns,
@@ -154,7 +154,7 @@ def make_step_function(
 
 
 def step_spec(function: Any) -> StepSpec | None:
-    """What a function was declared as, if it is a step."""
+    """Return the declaration of a step function; None if the function is not a step."""
     spec = getattr(function, SPEC_ATTRIBUTE, None)
     return spec if isinstance(spec, StepSpec) else None
 
@@ -163,7 +163,7 @@ _added: list[str] = []
 
 
 def additions() -> int:
-    """How many steps have been added so far to classes that were there already."""
+    """Return how many steps were added to existing classes so far."""
     return len(_added)
 
 
@@ -174,7 +174,7 @@ def attach_step(workflow_class: type, function: Any) -> None:
         name = getattr(function, "__qualname__", repr(function))
         raise WorkflowValidationError(f"{name} is not a step; decorate it with @step")
     if spec.name in steps_of(workflow_class):
-        raise WorkflowValidationError(f"{workflow_class.__name__} has a step {spec.name} already; choose another name")
+        raise WorkflowValidationError(f"{workflow_class.__name__} already has a step {spec.name}; choose another name")
     own = workflow_class.__dict__.get(FREE_STEPS_ATTRIBUTE)
     if own is None:
         own = {}
@@ -184,9 +184,9 @@ def attach_step(workflow_class: type, function: Any) -> None:
 
 
 def steps_of(workflow_class: type) -> dict[str, StepSpec]:
-    """The steps of a workflow class in the order of their declaration, those of its bases first.
+    """Return the steps of a workflow class in the order of declaration, those of its bases first.
 
-    A method that is declared again without `@step` is a step no longer.
+    A method that is overridden without `@step` is no longer a step.
     """
     found: dict[str, StepSpec] = {}
     for cls in reversed(workflow_class.__mro__):
@@ -253,7 +253,7 @@ def _declare(
 
 
 def _names_around(frame: FrameType | None, function: Any) -> dict[str, Any] | None:
-    """The local names that string annotations may use: of the class body and the functions around the declaration."""
+    """Return the local names that string annotations may use, from the class body and the enclosing functions."""
     annotations = getattr(function, "__annotations__", {}).values()
     if not any(isinstance(annotation, str) for annotation in annotations):
         return None
@@ -268,7 +268,7 @@ def _names_around(frame: FrameType | None, function: Any) -> dict[str, Any] | No
 
 
 def _is_free(function: Any) -> bool:
-    """Whether a function is declared outside of any class."""
+    """Return whether a function is declared outside of any class."""
     return "." not in function.__qualname__.rpartition("<locals>.")[2]
 
 

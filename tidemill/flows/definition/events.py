@@ -1,14 +1,14 @@
-"""Events: what travels between the steps of a flow, and what a run shows to the outside.
+"""Events: the messages between the steps of a workflow, and the events that a run publishes.
 
     class Draft(Event):
         text: str
 
-    Draft(text="...")                  declared fields are checked
-    StartEvent(topic="tides").topic    everything else is a dynamic value
+    Draft(text="...")                  declared fields are validated
+    StartEvent(topic="tides").topic    every other keyword is a dynamic value
 
-A step may return a `StopEvent` (the run ends), an `InputRequiredEvent` (the run asks somebody), or any event that
-another step takes. Events that end in the stream only: `WorkflowFailedEvent`, `WorkflowTimedOutEvent` and
-`WorkflowCancelledEvent` say how a run ended; an `InternalDispatchEvent` is shown to those who ask for it.
+A step may return a `StopEvent` (the run ends), an `InputRequiredEvent` (the run asks for human input), or any event
+that another step takes. Some events appear only in the stream: `WorkflowFailedEvent`, `WorkflowTimedOutEvent` and
+`WorkflowCancelledEvent` say how a run ended; an `InternalDispatchEvent` is published only on request.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ __all__ = [
 
 
 class Event(DictLikeModel):
-    """The base of all events: subclass it and declare fields, or use it as it is with dynamic values."""
+    """The base class of all events: subclass it and declare fields, or use it directly with dynamic values."""
 
-    if TYPE_CHECKING:  # else type checkers allow declared fields only
+    if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
 
         def __init__(self, **params: Any) -> None: ...
 
@@ -83,22 +83,22 @@ def _event_from(value: Any) -> Event:
 
 
 SerializableEvent = Annotated[Event, PlainSerializer(event_document), PlainValidator(_event_from)]
-"""The type of a field that holds any event and keeps its class when stored."""
+"""The type of a field that holds any event; the class of the event is stored with it."""
 
 SerializableException = Annotated[Exception, PlainSerializer(exception_document), PlainValidator(exception_from)]
-"""The type of a field that holds an exception and keeps its class and message when stored."""
+"""The type of a field that holds an exception; its class and message are stored."""
 
 
 class StartEvent(Event):
-    """The first event of a run, made of the keywords that `run` is called with."""
+    """The first event of a run, created from the keyword arguments of `run`."""
 
-    if TYPE_CHECKING:  # else type checkers allow declared fields only
+    if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
 
         def __init__(self, **params: Any) -> None: ...
 
 
 class StopEvent(Event):
-    """Ends the run when a step returns it; `result` is what awaiting the run gives.
+    """Ends the run when a step returns it; `result` is the result of the run.
 
     Awaiting a run that ends with a subclass gives the event itself.
     """
@@ -141,23 +141,23 @@ class StopEvent(Event):
 
 
 class InputRequiredEvent(Event):
-    """Asks for something from outside: shown in the stream when a step returns it; no step need take it."""
+    """Asks for input: published in the stream when a step returns it; no step has to take it."""
 
-    if TYPE_CHECKING:  # else type checkers allow declared fields only
+    if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
 
         def __init__(self, **params: Any) -> None: ...
 
 
 class HumanResponseEvent(Event):
-    """Somebody's answer, sent into the run from outside; no step need produce it."""
+    """A person's answer, sent to the run from outside; no step has to produce it."""
 
-    if TYPE_CHECKING:  # else type checkers allow declared fields only
+    if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
 
         def __init__(self, **params: Any) -> None: ...
 
 
 class StepFailedEvent(Event):
-    """What a `catch_error` handler gets when a step has failed for the last time."""
+    """The event that a `catch_error` handler receives when a step has failed its last attempt."""
 
     step_name: str
     input_event: SerializableEvent
@@ -168,7 +168,7 @@ class StepFailedEvent(Event):
 
 
 class CollectionReleaseEvent(Event):
-    """The batch that a collecting step was given, as the `input_event` of its failure."""
+    """The batch that a collecting step received, as the `input_event` of its failure."""
 
     events: list[SerializableEvent] = Field(default_factory=list)
     stream_id: str = ""
@@ -196,15 +196,15 @@ class WorkflowCancelledEvent(StopEvent):
 
 
 class IdleReleasedEvent(StopEvent):
-    """A run that waits only for the outside has left memory; it is not over."""
+    """A run that waits only for outside events was released from memory; it has not ended."""
 
 
 class InternalDispatchEvent(Event):
-    """The base of the events that tell how a run goes on; in the stream only for those who ask."""
+    """The base class of the events that report a run's progress; published only on request."""
 
 
 class ChildEnded(Event):
-    """A run that a step of this run has started is over. `result` and `error` are as they are stored."""
+    """A child run, started by a step of this run, has ended. `result` and `error` are in their stored form."""
 
     child: int
     key: str
@@ -215,11 +215,11 @@ class ChildEnded(Event):
 
 
 class WorkflowIdleEvent(InternalDispatchEvent):
-    """Nothing runs and nothing is queued: the run waits for the outside."""
+    """No step runs and no event is queued: the run waits for an event from outside."""
 
 
 class UnhandledEvent(InternalDispatchEvent):
-    """An event arrived that no step takes and nobody waits for."""
+    """An event arrived that no step takes and no step waits for."""
 
     event_type: str
     qualified_name: str
@@ -228,7 +228,7 @@ class UnhandledEvent(InternalDispatchEvent):
 
 
 class StepState(Enum):
-    """Where a step's work stands."""
+    """The state of a step's work."""
 
     PREPARING = "preparing"
     RUNNING = "running"
@@ -236,7 +236,7 @@ class StepState(Enum):
 
 
 class StepStateChanged(InternalDispatchEvent):
-    """A step began or ended a piece of work."""
+    """A step started or ended a piece of work."""
 
     name: str
     step_state: StepState

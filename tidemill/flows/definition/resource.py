@@ -1,12 +1,12 @@
-"""What a step needs besides its event: made once, handed to every step that asks.
+"""Resources: objects that steps need besides their events, created once and injected into steps.
 
     def get_client() -> Client: ...
 
     async def fetch(self, ev: StartEvent, client: Annotated[Client, Resource(get_client)]) -> StopEvent
     async def score(self, ev: Scored, limits: Annotated[Limits, ResourceConfig("limits.json")]) -> StopEvent
 
-A factory may be async, and may ask for resources in the same way. What it makes is kept by the workflow and shared by
-all its steps and runs; with `cache=False` each call of a step gets its own. A `ResourceConfig` reads a JSON file, or a
+A factory may be async, and may itself need resources. The workflow caches the resource and shares it among all its
+steps and runs; with `cache=False` each call of a step gets a new one. A `ResourceConfig` reads a JSON file, or a
 part of it (`path_selector="models.small"`), into the pydantic model that the parameter is annotated with.
 """
 
@@ -25,7 +25,7 @@ from tidemill.flows.errors import ResourceCycleError, ResourceFileError
 
 
 class ResourceDescriptor(Protocol):
-    """How a resource is named, told apart, and made from the resources that it needs."""
+    """The interface of a resource: its name, its cache key, its dependencies, and how to create it."""
 
     @property
     def name(self) -> str: ...
@@ -37,18 +37,18 @@ class ResourceDescriptor(Protocol):
     def cache(self) -> bool: ...
 
     def bind(self, kind: Any, namespace: dict[str, Any] | None) -> None:
-        """Learn what the parameter is annotated with, and where names in annotations are to be found."""
+        """Set the parameter's annotation and the namespace in which names of annotations are resolved."""
         ...
 
     def dependencies(self) -> list[ResourceDefinition]: ...
 
     def make(self, needed: dict[str, Any]) -> Any:
-        """The resource, or an awaitable of it."""
+        """Create the resource, or return an awaitable of it."""
         ...
 
 
 class ResourceDefinition(msgspec.Struct, frozen=True):
-    """A parameter of a step, or of a factory, that is filled with a resource."""
+    """A parameter of a step or factory into which a resource is injected."""
 
     name: str
     resource: Any
@@ -56,7 +56,7 @@ class ResourceDefinition(msgspec.Struct, frozen=True):
 
 
 class FactoryResource:
-    """A resource that a function makes."""
+    """A resource that a function creates."""
 
     def __init__(self, factory: Callable[..., Any], cache: bool = True) -> None:
         self.factory = factory
@@ -116,7 +116,7 @@ class ConfigResource:
         return self.load()
 
     def load(self) -> Any:
-        """Read and check the file; an error says what is wrong with it."""
+        """Read and validate the file."""
         if not hasattr(self.model, "model_validate"):
             raise ResourceFileError(f"{self.config_file}: {self.model!r} is not a pydantic model to read it into")
         try:
@@ -134,19 +134,19 @@ class ConfigResource:
 
 
 def Resource(factory: Callable[..., Any], cache: bool = True) -> FactoryResource:
-    """Fill a parameter with what the factory makes; use it inside `Annotated`."""
+    """Inject what the factory creates; use it inside `Annotated`."""
     return FactoryResource(factory, cache)
 
 
 def ResourceConfig(
     config_file: str, path_selector: str | None = None, label: str | None = None, description: str | None = None
 ) -> ConfigResource:
-    """Fill a parameter with a pydantic model read from a JSON file; use it inside `Annotated`."""
+    """Inject a pydantic model that is read from a JSON file; use it inside `Annotated`."""
     return ConfigResource(config_file, path_selector, label, description)
 
 
 def resource_definition(name: str, annotation: Any, namespace: dict[str, Any] | None) -> ResourceDefinition | None:
-    """The resource that a parameter's annotation asks for, if it asks for one."""
+    """Return the resource in a parameter's annotation; None if there is none."""
     if get_origin(annotation) is not Annotated:
         return None
     kind, *marks = get_args(annotation)
@@ -168,7 +168,7 @@ def _resources_asked_for(factory: Callable[..., Any], namespace: dict[str, Any] 
 
 
 def check_for_cycles(resource: ResourceDescriptor, path: tuple[ResourceDescriptor, ...] = ()) -> None:
-    """Raise a `ResourceCycleError` if making this resource would need the resource itself."""
+    """Raise a `ResourceCycleError` if the resource depends on itself."""
     path = (*path, resource)
     if any(earlier.key == resource.key for earlier in path[:-1]):
         names = " needs ".join(step.name for step in path)
@@ -178,7 +178,7 @@ def check_for_cycles(resource: ResourceDescriptor, path: tuple[ResourceDescripto
 
 
 class ResourceManager:
-    """Keeps the resources of a workflow: each is made when it is first asked for, once, also under concurrency."""
+    """Caches the resources of a workflow: each is created once, on first use, also with concurrent steps."""
 
     def __init__(self) -> None:
         self._given: dict[str, Any] = {}
@@ -188,20 +188,20 @@ class ResourceManager:
         self._checked: set[Hashable] = set()
 
     async def set(self, name: str, val: Any) -> None:
-        """Use this value for the resource of this name, in place of what its factory would make."""
+        """Use this value for the resource of this name instead of calling its factory."""
         self._given[name] = val
 
     async def get(self, resource: ResourceDescriptor) -> Any:
-        """The resource, made now if it is not there yet."""
+        """Return the resource; creates it if it is not cached."""
         return await self._get(resource, {})
 
     async def get_for_call(self, definitions: Iterable[ResourceDefinition]) -> dict[str, Any]:
-        """All resources for one call of a step, by parameter name."""
+        """Return all resources for one call of a step, by parameter name."""
         call: dict[Hashable, Any] = {}
         return {one.name: await self._get(one.resource, call) for one in definitions}
 
     def get_all(self) -> dict[str, Any]:
-        """What is kept so far, by name."""
+        """Return the cached resources by name."""
         return {self._names[key]: value for key, value in self._made.items()} | self._given
 
     async def _get(self, resource: ResourceDescriptor, call: dict[Hashable, Any]) -> Any:
@@ -209,7 +209,7 @@ class ResourceManager:
             return self._given[resource.name]
         key = resource.key
         if key not in self._checked:
-            # Before any lock is taken: two resources that need each other would wait for each other.
+            # Check before taking a lock: two resources that need each other would deadlock.
             check_for_cycles(resource)
             self._checked.add(key)
         if not resource.cache:

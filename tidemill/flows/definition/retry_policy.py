@@ -1,13 +1,13 @@
-"""When a failed step is tried again: conditions, waits and stops that combine.
+"""Retry policies of steps, composed of conditions, waits and stops.
 
     retry_policy()                                                       3 attempts, 5 seconds apart
     retry_policy(wait=wait_exponential(max=30), stop=stop_after_attempt(5))
     retry_policy(retry=retry_if_exception_type(ConnectionError) | retry_if_exception_message(match="busy"))
     retry_policy(wait=wait_fixed(1) + wait_random(0, 1), stop=stop_after_attempt(5) | stop_after_delay(60))
 
-Conditions combine with `|` and `&`, waits with `+`, stops with `|` and `&`. Anything with a fitting `next` method is a
-policy. A wait that is spread by chance takes a seed: the same seed always gives the same wait, so that a decision that
-is made again is the same decision.
+Conditions combine with `|` and `&`, waits with `+`, stops with `|` and `&`. Any object with a matching `next` method is
+a policy. A random wait takes a seed: the same seed always gives the same wait, so that replaying a decision gives the
+same decision.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
 
 @dataclass(frozen=True)
 class RetryInfo:
-    """What a step may know of its earlier attempts; on the first there is nothing to know."""
+    """Information about the earlier attempts of a step; empty on the first attempt."""
 
     retry_number: int
     elapsed_seconds: float
@@ -39,7 +39,7 @@ class RetryInfo:
 
 
 class RetryPolicy(Protocol):
-    """Decides after a failure: seconds until the next attempt, or None to give up. `attempts` counts the failures."""
+    """Returns the seconds until the next attempt after a failure, or None to give up. `attempts` counts failures."""
 
     def next(
         self, elapsed_time: float, attempts: int, error: Exception, *, seed: int | None = None
@@ -47,19 +47,19 @@ class RetryPolicy(Protocol):
 
 
 class RetryCondition(Protocol):
-    """Whether an exception is worth another attempt."""
+    """Returns whether to retry after an exception."""
 
     def __call__(self, error: BaseException) -> bool: ...
 
 
 class WaitStrategy(Protocol):
-    """Seconds to wait before a retry; `attempts` is 0 before the first one."""
+    """Returns the seconds to wait before a retry; `attempts` is 0 before the first one."""
 
     def __call__(self, attempts: int, *, seed: int | None = None) -> float: ...
 
 
 class StopCondition(Protocol):
-    """Whether it is time to give up."""
+    """Returns whether to give up."""
 
     def __call__(self, attempts: int, elapsed_time: float, *, upcoming_sleep: float = 0.0) -> bool: ...
 
@@ -89,7 +89,7 @@ class _Condition:
 
 
 class retry_if_exception(_Condition):
-    """Retry when the predicate says so."""
+    """Retry if the predicate returns True."""
 
     def __init__(self, predicate: Callable[[BaseException], bool]) -> None:
         self.predicate = predicate
@@ -107,7 +107,7 @@ class retry_if_exception_type(retry_if_exception):
 
 
 class retry_if_not_exception_type(retry_if_exception):
-    """Retry everything but these exceptions and their subclasses."""
+    """Retry all exceptions except these and their subclasses."""
 
     def __init__(self, exception_types: ErrorTypes = Exception) -> None:
         self.exception_types = exception_types
@@ -135,14 +135,14 @@ class retry_if_exception_message(_Condition):
 
 
 class retry_if_not_exception_message(retry_if_exception_message):
-    """Retry when the message is something else."""
+    """Retry when the message does not match."""
 
     def __call__(self, error: BaseException) -> bool:
         return not self._fits(str(error))
 
 
 class retry_if_exception_cause_type(_Condition):
-    """Retry when one of the exceptions that led to this one, by `raise ... from`, is of these types."""
+    """Retry when an exception in the `__cause__` chain (`raise ... from`) is of these types."""
 
     def __init__(self, exception_types: ErrorTypes = Exception) -> None:
         self.exception_types = exception_types
@@ -177,7 +177,7 @@ class retry_all(_Condition):
 
 
 class retry_always(_Condition):
-    """Retry whatever happens."""
+    """Retry every exception."""
 
     def __call__(self, error: BaseException) -> bool:
         return True
@@ -205,7 +205,7 @@ class _Wait:
 
 
 class wait_fixed(_Wait):
-    """Always the same wait."""
+    """Wait a fixed time."""
 
     def __init__(self, wait: Seconds) -> None:
         self.wait = _seconds(wait)
@@ -215,7 +215,7 @@ class wait_fixed(_Wait):
 
 
 class wait_none(wait_fixed):
-    """No wait at all."""
+    """Do not wait."""
 
     def __init__(self) -> None:
         super().__init__(0.0)
@@ -243,7 +243,7 @@ class wait_incrementing(_Wait):
 
 
 class wait_random(_Wait):
-    """Anything from `min` to `max`."""
+    """A random wait from `min` to `max`."""
 
     def __init__(self, min: Seconds = 0.0, max: Seconds = 1.0) -> None:
         self.min, self.max = _seconds(min), _seconds(max)
@@ -264,7 +264,7 @@ class wait_exponential_jitter(_Wait):
 
 
 class wait_random_exponential(_Wait):
-    """Anything from `min` to what `wait_exponential` would wait."""
+    """A random wait from `min` to the wait of `wait_exponential`."""
 
     def __init__(self, multiplier: float = 1.0, exp_base: float = 2.0, max: Seconds = 60.0, min: Seconds = 0.0) -> None:
         self.multiplier, self.exp_base = float(multiplier), float(exp_base)
@@ -295,7 +295,7 @@ class wait_chain(_Wait):
 
 
 class wait_combine(_Wait):
-    """The sum of all the waits, each with a chance of its own."""
+    """The sum of several waits, each with its own randomness."""
 
     def __init__(self, *strategies: WaitStrategy) -> None:
         self.strategies = strategies
@@ -357,7 +357,7 @@ class stop_before_delay(_Stop):
 
 
 class stop_any(_Stop):
-    """Give up when one of the conditions says so."""
+    """Give up when one of the conditions is met."""
 
     def __init__(self, *stops: StopCondition) -> None:
         self.stops = stops
@@ -367,7 +367,7 @@ class stop_any(_Stop):
 
 
 class stop_all(_Stop):
-    """Give up when all of the conditions say so."""
+    """Give up when all of the conditions are met."""
 
     def __init__(self, *stops: StopCondition) -> None:
         self.stops = stops
@@ -387,7 +387,7 @@ class stop_never(_Stop):
 
 
 class ComposedRetryPolicy:
-    """A condition, a wait and a stop, asked in this order: is it worth it, how long, and is that still allowed."""
+    """A policy of a condition, a wait and a stop, which are evaluated in this order."""
 
     def __init__(self, retry: RetryCondition | None, wait: WaitStrategy, stop: StopCondition) -> None:
         self.retry, self.wait, self.stop = retry, wait, stop
@@ -404,7 +404,7 @@ def retry_policy(
     wait: WaitStrategy = wait_fixed(5),  # noqa: B008 -- immutable
     stop: StopCondition = stop_after_attempt(3),  # noqa: B008 -- immutable
 ) -> RetryPolicy:
-    """A policy out of its parts; without a condition, every exception is worth another attempt."""
+    """Create a policy from its parts; without a condition, every exception is retried."""
     return ComposedRetryPolicy(retry, wait, stop)
 
 
@@ -429,7 +429,7 @@ def ExponentialBackoffRetryPolicy(
 
 
 def next_delay(policy: RetryPolicy, *, elapsed: float, attempts: int, error: Exception, seed: int) -> float | None:
-    """What a policy decides, also one whose `next` knows no seeds."""
+    """Return the decision of a policy; its `next` may or may not take a seed."""
     if _takes_seed(policy):
         return policy.next(elapsed, attempts, error, seed=seed)
     return policy.next(elapsed, attempts, error)

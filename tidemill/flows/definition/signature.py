@@ -1,9 +1,9 @@
-"""Reads what a step says of itself, its name and annotations, into a `StepSpec`.
+"""Read the signature of a step, and the `StepSpec` that describes a declared step.
 
     async def review(self, ctx: Context[Review], ev: Draft | Redraft, llm: Annotated[LLM, Resource(get_llm)]) -> Verdict
 
-Parameters may come in any order and are told apart by their annotations: events, one `list[E]` of events, the context,
-resources. All else is left to Python: a parameter with a default keeps it, one without fails the call.
+Parameters may have any order and are recognised by their annotations: events, one `list[E]` of events, the context, and
+resources. Other parameters follow Python's rules: one with a default keeps it, one without makes the call fail.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ StepRole = Literal["step", "catch_error"]
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A step as it was declared. Names follow the options of `@step` and the words of LlamaIndex Workflows."""
+    """A declared step. The field names follow the options of `@step` and the terms of LlamaIndex Workflows."""
 
     name: str
     function: Callable[..., Any]
     is_free: bool = False
-    """A function of its own, called without a workflow instance."""
+    """A free function, which is called without a workflow instance."""
     is_async: bool = True
 
     accepted_events: tuple[EventClass, ...]
-    """All event classes that bring work to the step, in the order in which its parameters name them."""
+    """All event classes that start the step, in the order of its parameters."""
     event_name: str
     """The (first) parameter that takes an event."""
     collect_params: tuple[tuple[str, EventClass], ...] = ()
-    """For a step with several event parameters: each with its class. The step runs with one of each."""
+    """For a step with several event parameters: each parameter with its class. The step runs with one event of each."""
     collection_param: tuple[str, tuple[EventClass, ...]] | None = None
     """For a step that takes a `list[E]`: the parameter and the classes of its members."""
     collection_policy: Collect | None = None
-    """How much of a batch a `list[E]` parameter takes."""
+    """How many events of a batch a `list[E]` parameter takes."""
 
     return_types: tuple[EventClass, ...] = ()
     """All event classes that the step may return, alone or in a list."""
     bare_return_types: tuple[EventClass, ...] = ()
-    """Those that it may return alone."""
+    """The event classes that it may return alone."""
     listed_return_types: tuple[EventClass, ...] = ()
-    """Those that it may return in a list."""
+    """The event classes that it may return in a list."""
 
     context_parameter: str | None = None
     context_state_type: Any = None
@@ -60,20 +60,20 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     num_workers: int = 4
     retry_policy: RetryPolicy | None = None
     timeout: float | None = None
-    """Seconds that one attempt may take."""
+    """The timeout of one attempt in seconds."""
     queue: str | None = None
-    """The job queue whose workers run the step; None runs it where the run is."""
+    """The job queue whose workers run the step; None runs it in the process that owns the run."""
     accept_event_subclasses: bool = False
     skip_graph_checks: tuple[str, ...] = ()
 
     role: StepRole = "step"
     catch_error_for_steps: tuple[str, ...] | None = None
-    """For an error handler: the steps that it is for; None means all that no other handler is for."""
+    """For an error handler: the steps that it handles; None means all steps without another handler."""
     catch_error_max_recoveries: int = 1
 
     @property
     def is_fan_out(self) -> bool:
-        """Whether the step may return a list, which makes a batch."""
+        """Whether the step may return a list, which opens a batch."""
         return bool(self.listed_return_types)
 
     @property
@@ -81,14 +81,14 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.role == "catch_error"
 
     def accepts(self, event_class: type) -> bool:
-        """Whether an event of this class is work for the step."""
+        """Return whether the step takes events of this class."""
         if self.accept_event_subclasses:
             return issubclass(event_class, self.accepted_events)
         return event_class in self.accepted_events
 
 
 class StepSignature(msgspec.Struct, frozen=True, kw_only=True):
-    """What the annotations of a step say."""
+    """The parameters and return types of a step, read from its annotations."""
 
     accepted_events: tuple[EventClass, ...]
     event_name: str
@@ -104,7 +104,7 @@ class StepSignature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | None = None) -> StepSignature:
-    """What a step's annotations say; a `WorkflowValidationError` if they make no step."""
+    """Read the annotations of a step; a `WorkflowValidationError` if they are invalid for a step."""
     where = f"step {function.__qualname__}"
     hints = _resolve_hints(function, namespace, where)
     if "return" not in hints:
@@ -146,7 +146,7 @@ def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | Non
 def _check_event_parameters(where: str, single: list[Any], lists: list[Any]) -> None:
     if not single and not lists:
         raise WorkflowValidationError(
-            f"{where}: no parameter is annotated with an event class, so nothing would ever start it; "
+            f"{where}: no parameter is annotated with an event class, so no event would ever start it; "
             "write for example `ev: StartEvent`"
         )
     if len(lists) > 1 or (lists and single):
@@ -178,7 +178,7 @@ def _is_context(annotation: Any) -> bool:
 
 
 def _read_collection(annotation: Any) -> tuple[tuple[EventClass, ...], Collect] | None:
-    """The member classes and the policy of a `list[E]` parameter, if it is one."""
+    """Return the event classes and the policy of a `list[E]` parameter; None if it is not one."""
     policy = Collect()
     if get_origin(annotation) is Annotated:
         annotation, *marks = get_args(annotation)
@@ -193,7 +193,7 @@ def _read_collection(annotation: Any) -> tuple[tuple[EventClass, ...], Collect] 
 
 
 def _read_returns(annotation: Any) -> tuple[tuple[EventClass, ...], tuple[EventClass, ...]]:
-    """The event classes that may be returned alone, and those that may be returned in a list."""
+    """Return the event classes that may be returned alone, and those that may be returned in a list."""
     bare: list[EventClass] = []
     listed: list[EventClass] = []
     for member in _union_members(annotation):

@@ -1,4 +1,4 @@
-"""The declared steps of a workflow as decisions need them: who takes what, who joins what, who rescues whom."""
+"""Lookup tables over the steps of a workflow: which step takes, joins or handles what."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.flows.definition.validate import find_state_type
 
 
 class Topology:
-    """What follows from the declarations alone; worked out once per workflow class."""
+    """Everything that depends only on the declarations; computed once per workflow class."""
 
     def __init__(self, steps: Mapping[str, StepSpec], *, timeout: float | None = None) -> None:
         self.steps = dict(steps)
@@ -29,11 +29,11 @@ class Topology:
 
     @cached_property
     def state_type(self) -> Any:
-        """What the state of a run is, if its steps declare that."""
+        """The declared state type of a run; None if no step declares one."""
         return find_state_type(self.steps)
 
     def accepting(self, kind: type) -> tuple[StepSpec, ...]:
-        """The steps that take events of this class, in order of declaration."""
+        """Return the steps that take events of this class, in order of declaration."""
         known = self._accepting.get(kind)
         if known is None:
             known = tuple(spec for spec in self.steps.values() if spec.role == "step" and accepts(spec, kind))
@@ -42,20 +42,20 @@ class Topology:
 
 
 def accepts(spec: StepSpec, kind: type) -> bool:
-    """Whether a step takes events of this class: exactly, or of a subclass where it says so."""
+    """Return whether a step takes events of this class; a subclass counts only where the step allows it."""
     if spec.accept_event_subclasses:
         return issubclass(kind, spec.accepted_events)
     return kind in spec.accepted_events
 
 
 def taken_of_batch(spec: StepSpec) -> int | None:
-    """How many events of a batch a joining step takes; None for all that come."""
+    """Return how many events of a batch a joining step takes; None for all."""
     policy = spec.collection_policy
     return policy.cardinality.n if policy is not None and isinstance(policy.cardinality, Take) else None
 
 
 def _joins_of_batch(steps: Mapping[str, StepSpec]) -> dict[str, tuple[str, ...]]:
-    """For each step that opens batches: the joining steps that take from them."""
+    """Return, for each step that opens batches, the joining steps that take from them."""
     levels = event_levels(steps)
     joins: dict[str, list[str]] = {}
     for spec in steps.values():
@@ -67,7 +67,7 @@ def _joins_of_batch(steps: Mapping[str, StepSpec]) -> dict[str, tuple[str, ...]]
 
 
 def _handlers(steps: Mapping[str, StepSpec]) -> dict[str, StepSpec]:
-    """The error handler of each step; one that names its steps goes before one that is for all."""
+    """Return the error handler of each step; a handler that names the step takes precedence over a general one."""
     found: dict[str, StepSpec] = {}
     handlers = [spec for spec in steps.values() if spec.role != "step"]
     for handler in sorted(handlers, key=lambda spec: spec.catch_error_for_steps is None):
@@ -77,7 +77,7 @@ def _handlers(steps: Mapping[str, StepSpec]) -> dict[str, StepSpec]:
 
 
 def _answers(steps: Mapping[str, StepSpec]) -> tuple[tuple[str, EventClass], ...]:
-    """The steps that take somebody's answer, each with its class."""
+    """Return the steps that take a human response, each with its event class."""
     return tuple(
         (spec.name, kind)
         for spec in steps.values()
@@ -88,11 +88,11 @@ def _answers(steps: Mapping[str, StepSpec]) -> tuple[tuple[str, EventClass], ...
 
 
 def _version(steps: Mapping[str, StepSpec]) -> str:
-    """A hash of everything about the steps that decides how ticks fold."""
-    told: list[Any] = []
+    """Return a hash of all properties of the steps that affect how ticks are reduced."""
+    facts: list[Any] = []
     for spec in sorted(steps.values(), key=lambda spec: spec.name):
         kinds = sorted(cls.__qualname__ for cls in spec.accepted_events)
         joins = [name for name, _ in spec.collect_params], spec.collection_param and spec.collection_param[0]
         place = () if spec.queue is None else (spec.queue,)
-        told.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role, *place))
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        facts.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role, *place))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -1,14 +1,14 @@
-"""Whether a workflow can work as declared, told before anything runs.
+"""Validate the declaration of a workflow before it runs.
 
-A workflow begins with exactly one class of `StartEvent` and ends with one of `StopEvent`
-(`WorkflowConfigurationError` when it is made). Then, as a `WorkflowValidationError`:
+A workflow must have exactly one class of `StartEvent` and one of `StopEvent`; otherwise its creation raises a
+`WorkflowConfigurationError`. These rules raise a `WorkflowValidationError`:
 
 - every event that is produced is taken by a step, and every event that a step takes is produced;
-- lists and sets of events are taken only where batches bring them together;
-- each step can be reached, and leads on to an end (`reachability`, `dead_end`, `terminal_event`: these three
+- a step takes lists or sets of events only if a batch can contain them;
+- each step can be reached and leads to an end (`reachability`, `dead_end`, `terminal_event`: these three
   can be switched off, for a workflow or for a step);
-- no two error handlers are for the same step;
-- configuration files of resources are there and fit their models.
+- no two error handlers handle the same step;
+- configuration files of resources exist and fit their models.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ Steps = Mapping[str, StepSpec]
 
 
 def find_start_class(steps: Steps, workflow: str) -> type[StartEvent]:
-    """The one class of start event that the steps take."""
+    """Return the only class of start event that the steps take."""
     taken = (cls for spec in steps.values() for cls in spec.accepted_events)
     return _the_only(StartEvent, taken, f"workflow {workflow}", "is taken by its steps", "is taken by any step")
 
 
 def find_stop_class(steps: Steps, workflow: str) -> type[StopEvent]:
-    """The one class of stop event that the steps return."""
+    """Return the only class of stop event that the steps return."""
     given = (cls for spec in steps.values() for cls in spec.return_types)
     return _the_only(StopEvent, given, f"workflow {workflow}", "is returned by its steps", "is returned by any step")
 
 
 def find_state_type(steps: Steps) -> Any:
-    """The state type of the run: the most derived one that a step declares, or None if none does."""
+    """Return the most derived state type that a step declares; None if no step declares one."""
     declared = {spec.context_state_type: None for spec in steps.values() if isinstance(spec.context_state_type, type)}
     for candidate in declared:
         if all(issubclass(candidate, other) for other in declared):
@@ -61,20 +61,20 @@ def find_state_type(steps: Steps) -> Any:
     if declared:
         names = ", ".join(sorted(one.__name__ for one in declared))
         raise StateTypeError(
-            f"the steps declare states that are no subclasses of one another: {names}; use one of them"
+            f"the steps declare state types that are not subclasses of each other: {names}; use one of them"
         )
     return None
 
 
 def check_names(skip_graph_checks: Collection[str]) -> None:
-    """Raise for a graph check that does not exist."""
+    """Raise if the name of a graph check is unknown."""
     if unknown := sorted(set(skip_graph_checks) - GRAPH_CHECKS):
         known = ", ".join(sorted(GRAPH_CHECKS))
         raise WorkflowValidationError(f"skip_graph_checks: there is no check {', '.join(unknown)}; there are {known}")
 
 
 def validate_steps(steps: Steps, skip_graph_checks: Collection[str] = ()) -> bool:
-    """Raise a `WorkflowValidationError` for the first thing that cannot work; True if the flow asks people."""
+    """Raise a `WorkflowValidationError` for the first problem; returns True if the workflow asks for human input."""
     check_handlers(steps)
     _check_stop_is_final(steps)
     _check_produced_and_taken(steps)
@@ -86,7 +86,7 @@ def validate_steps(steps: Steps, skip_graph_checks: Collection[str] = ()) -> boo
 
 
 def check_handlers(steps: Steps) -> None:
-    """Raise unless it is clear which error handler each failure goes to."""
+    """Raise if an error handler names an invalid step, or if two handlers would handle the same failure."""
     wildcards: list[str] = []
     claimed: dict[str, str] = {}
     for handler in steps.values():
@@ -111,21 +111,21 @@ def check_handlers(steps: Steps) -> None:
 
 
 def validate_resource_configs(steps: Steps) -> None:
-    """Raise unless every configuration file that a step needs can be read."""
-    troubles = []
+    """Raise if a configuration file that a step needs cannot be read."""
+    problems = []
     for spec in steps.values():
         for definition in spec.resources:
             for config in _configs_behind(definition.resource):
                 try:
                     config.load()
                 except (ResourceFileError, ValidationError) as error:
-                    troubles.append(f"step {spec.name}, parameter {definition.name}: {error}")
-    if troubles:
-        raise WorkflowValidationError("resources cannot be configured:\n  " + "\n  ".join(troubles))
+                    problems.append(f"step {spec.name}, parameter {definition.name}: {error}")
+    if problems:
+        raise WorkflowValidationError("resources cannot be configured:\n  " + "\n  ".join(problems))
 
 
 def check_resource_cycles(steps: Steps) -> None:
-    """Raise a `ResourceCycleError` for a resource that needs itself."""
+    """Raise a `ResourceCycleError` if a resource depends on itself."""
     for spec in steps.values():
         for definition in spec.resources:
             check_for_cycles(definition.resource)
@@ -146,7 +146,7 @@ def _check_stop_is_final(steps: Steps) -> None:
         for cls in spec.accepted_events:
             if issubclass(cls, StopEvent):
                 raise WorkflowValidationError(
-                    f"step {spec.name} takes {cls.__name__}, but the run is over when that is returned; "
+                    f"step {spec.name} takes {cls.__name__}, but the run ends when that is returned; "
                     "use an event of your own"
                 )
 
@@ -168,7 +168,7 @@ def _check_produced_and_taken(steps: Steps) -> None:
             f"no step returns {_names(missing)}, but there are steps that take it; "
             "if a step sends it with ctx.send_event, add it to what that step returns"
         )
-    to_outside = (StopEvent, InputRequiredEvent, HumanResponseEvent)  # the last one is for the graph checks
+    to_outside = (StopEvent, InputRequiredEvent, HumanResponseEvent)  # the graph checks cover the last one
     unused = [cls for cls in produced if cls not in taken and not issubclass(cls, (*to_outside, *tolerant))]
     if unused:
         raise WorkflowValidationError(f"no step takes {_names(unused)}, but there are steps that return it")
@@ -182,24 +182,24 @@ def _check_joins(steps: Steps) -> None:
             alone = [cls for cls in members if not any(levels_of(spec, [cls], levels))]
             if alone:
                 raise WorkflowValidationError(
-                    f"step {spec.name}, parameter {name}: no step returns a list out of which {_names(alone)} comes, "
-                    "so there is no batch to take; return a list, or use ctx.collect_events"
+                    f"step {spec.name}, parameter {name}: no step returns a list from which {_names(alone)} follows, "
+                    "so there is no batch to collect; return a list, or use ctx.collect_events"
                 )
         elif spec.collect_params:
             places = {name: levels_of(spec, [cls], levels) for name, cls in spec.collect_params}
             if not set.intersection(*places.values()):
-                told = "; ".join(f"{name} {_told(levels)}" for name, levels in places.items())
+                levels_text = "; ".join(f"{name} {_describe_levels(levels)}" for name, levels in places.items())
                 raise WorkflowValidationError(
-                    f"step {spec.name} takes events that never meet, as they belong to different batches: {told}"
+                    f"step {spec.name} takes events that belong to different batches and never meet: {levels_text}"
                 )
 
 
 def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
-    troubles = []
+    problems = []
     if "reachability" not in skipped:
         reached = _reached(steps)
         if lost := [name for name in steps if name not in reached and not _skips(steps[name], "reachability")]:
-            troubles.append(f"[reachability] nothing leads from a start or a human response to: {', '.join(lost)}")
+            problems.append(f"[reachability] nothing leads from a start or a human response to: {', '.join(lost)}")
     if "terminal_event" not in skipped:
         loose = {
             cls: None
@@ -210,7 +210,7 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
             and not _skips(spec, "terminal_event")
         }
         if loose:
-            troubles.append(f"[terminal_event] returned, but taken by no step: {_names(loose)}")
+            problems.append(f"[terminal_event] returned, but taken by no step: {_names(loose)}")
     if "dead_end" not in skipped:
         ending = _ending(steps)
         stuck = [
@@ -219,13 +219,13 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
             if spec.return_types and name not in ending and not _skips(spec, "dead_end")
         ]
         if stuck:
-            troubles.append(f"[dead_end] nothing leads to a stop or to an input request from: {', '.join(stuck)}")
-    if troubles:
-        raise WorkflowValidationError("the steps do not make a whole:\n  " + "\n  ".join(troubles))
+            problems.append(f"[dead_end] nothing leads to a stop or to an input request from: {', '.join(stuck)}")
+    if problems:
+        raise WorkflowValidationError("the graph of the steps is invalid:\n  " + "\n  ".join(problems))
 
 
 def _reached(steps: Steps) -> set[str]:
-    """The steps that a start, a human response or a failure may lead to."""
+    """Return the steps that a start event, a human response or a failure can reach."""
     taken = {cls for spec in steps.values() for cls in spec.accepted_events}
     arriving = {cls for cls in taken if issubclass(cls, StartEvent | HumanResponseEvent)}
     reached: set[str] = set()
@@ -247,7 +247,7 @@ def _reached(steps: Steps) -> set[str]:
 
 
 def _ending(steps: Steps) -> set[str]:
-    """The steps from which a stop or a request for input can be reached."""
+    """Return the steps from which a stop event or a request for input can be reached."""
     ending: set[str] = set()
     found = True
     while found:
@@ -285,7 +285,7 @@ def _names(classes: Iterable[type]) -> str:
     return ", ".join(cls.__name__ for cls in classes)
 
 
-def _told(levels: set[tuple[str, ...]]) -> str:
+def _describe_levels(levels: set[tuple[str, ...]]) -> str:
     if not levels:
         return "is never produced"
     return "comes " + " or ".join(

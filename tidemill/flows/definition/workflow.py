@@ -1,4 +1,4 @@
-"""A workflow: a class whose steps are methods that take events and return events.
+"""The base class of workflows: a workflow is a class whose steps are methods that take and return events.
 
 class Article(Workflow):
     @step
@@ -31,7 +31,7 @@ StopEventT = TypeVar("StopEventT", bound=StopEvent)
 
 
 class Workflow:
-    """Subclass it, declare steps, run it."""
+    """The base class of workflows: subclass it, declare steps, and call `run`."""
 
     def __init__(
         self,
@@ -75,11 +75,11 @@ class Workflow:
 
     @classmethod
     def add_step(cls, func: Any) -> None:
-        """Add a free function, decorated with `@step`, to this workflow's steps."""
+        """Add a free function, decorated with `@step`, to the steps of this workflow."""
         attach_step(cls, func)
 
     def validate(self, *, validate_resource_configs: bool = True, validate_resources: bool = False) -> bool:
-        """Check the graph of steps and events; True if the workflow asks a person for input."""
+        """Validate the graph of steps and events; returns True if the workflow asks for human input."""
         return declared(self).validate(resource_configs=validate_resource_configs, resources=validate_resources)
 
     def run(
@@ -89,7 +89,7 @@ class Workflow:
         run_id: str | None = None,
         **kwargs: Any,
     ) -> WorkflowHandler:
-        """Start a run in memory. The fields of the start event are given by name, or as the event itself."""
+        """Start a run in memory, with the fields of the start event as keywords or with the event itself."""
         known = declared(self)
         known.check_once(known.validate if "validate" in known.steps else self.validate)
         context = ctx or Context(self)
@@ -105,7 +105,7 @@ class Workflow:
 
 
 async def _begin_in_turn(room: asyncio.Semaphore, run: FlowRun, begin: Callable[[], None]) -> None:
-    """Begin a run when there is room for it, and hold its place until it has ended."""
+    """Start a run when the concurrency limit allows it, and hold its slot until the run has ended."""
     async with room:
         begin()
         await asyncio.wait([run.result])

@@ -1,1 +1,1 @@
-"""How events, state, exceptions and ticks become JSON and come back."""
+"""Encode events, state, exceptions and ticks as JSON, and decode them."""

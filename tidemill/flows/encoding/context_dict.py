@@ -1,6 +1,6 @@
-"""A context as a dict of JSON values, and back: how a run in memory is put away and taken up again.
+"""Save a context as a dict of JSON values and load it: a run in memory can be saved and continued later.
 
-The state is written with a serializer, value by value. What is under way (queues, steps at work, open questions,
+The state is encoded with a serializer, value by value. The work in progress (queues, running steps, open questions,
 batches) is the snapshot of the run, under `run`; a run that has ended has none.
 """
 
@@ -22,15 +22,15 @@ from tidemill.flows.reducer.state import FlowState
 
 VERSION = 2
 SKIPPED_KEYS = frozenset({"memory"})
-"""Names of values that are left out, with a warning, where they cannot be written."""
+"""The names of values that are left out with a warning if they cannot be serialized."""
 
 
 class UnserializableKeyWarning(Warning):
-    """A value of the state has been left out of a saved context."""
+    """A value of the state was left out of a saved context."""
 
 
 def save_store(store: Any, serializer: Any) -> dict[str, Any]:
-    """The state that steps share, as JSON values; a ValueError names a value that cannot be written."""
+    """Return the shared state as JSON values; a ValueError names a value that cannot be serialized."""
     kind = type(store)
     data = _save_values(store, serializer) if isinstance(store, DictState) else serializer.serialize(store)
     return {
@@ -42,7 +42,7 @@ def save_store(store: Any, serializer: Any) -> dict[str, Any]:
 
 
 def load_store(data: Any, kind: Any, serializer: Any) -> Any:
-    """The state that was saved, or a fresh one where none was."""
+    """Load the saved state, or create a new one if none was saved."""
     saved = data.get("state_data") if isinstance(data, dict) else None
     if saved is None:
         return kind()
@@ -53,28 +53,28 @@ def load_store(data: Any, kind: Any, serializer: Any) -> Any:
 
 
 def save_run(state: FlowState) -> dict[str, Any]:
-    """What is under way in a run, as JSON values, without the state that steps share."""
+    """Return the work in progress of a run as JSON values, without the shared state."""
     under_way = msgspec.structs.replace(state, store=None, status="running", result=None, error=None)
     try:
         return decode(encode_state(under_way))
     except PayloadError as error:
-        raise ContextSerdeError(f"the run cannot be saved as it stands: {error}") from error
+        raise ContextSerdeError(f"the run cannot be saved: {error}") from error
 
 
 def load_run(data: Any, topology: Topology) -> FlowState:
-    """What was under way in a run."""
+    """Load the work in progress of a saved run."""
     try:
         return decode_state(encode(data), topology)
     except (PayloadError, KeyError, TypeError) as error:
-        raise ContextSerdeError(f"the saved run cannot be taken up again: {error}") from error
+        raise ContextSerdeError(f"the saved run cannot be loaded: {error}") from error
 
 
 def check_version(data: dict[str, Any]) -> None:
-    """Raise for a context that a newer version has written."""
+    """Raise if a newer version of Tidemill saved the context."""
     version = data.get("version", VERSION)
     if not isinstance(version, int) or version > VERSION:
         raise ContextSerdeError(
-            f"this context was saved in version {version} of the format, and this code knows those up to {VERSION}; "
+            f"this context has version {version} of the format, but this version of Tidemill reads at most {VERSION}; "
             "update Tidemill to read it"
         )
 
@@ -90,6 +90,6 @@ def _save_values(store: DictState, serializer: Any) -> dict[str, Any]:
             saved[name] = serializer.serialize(value)
         except Exception as error:
             if name not in SKIPPED_KEYS:
-                raise ValueError(f"the value of {name!r} in the state cannot be written: {error}") from error
+                raise ValueError(f"the value of {name!r} in the state cannot be serialized: {error}") from error
             warnings.warn(f"{name!r} is left out of the saved context: {error}", UnserializableKeyWarning, stacklevel=5)
     return {"_data": saved}

@@ -1,10 +1,10 @@
-"""A pydantic model that also takes values it does not declare, and shows those like a dict.
+"""A pydantic model with additional dynamic values that can be used like a dict.
 
-Declared fields are validated when the model is made. Every other keyword becomes a dynamic value: readable and
-writable as an attribute and as an item, and the only thing that `keys`, `items`, `get`, `in` and `len` speak of.
+Declared fields are validated when the model is created. Every other keyword becomes a dynamic value, which can be read
+and written as an attribute and as an item. `keys`, `items`, `get`, `in` and `len` see only the dynamic values.
 
-Dynamic values live where pydantic keeps the extra values of a model, so equality, copies and JSON know of them
-without any code of ours. A class that declares nothing to validate is filled without calling the validator.
+Dynamic values are stored as pydantic's extra values, so equality, copies and JSON include them without code of ours. A
+class that declares no fields is created without calling the validator.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _set_private = _private_slot.__set__
 
 
 class DictLikeModel(BaseModel):
-    """Declared fields as in any pydantic model; all else is dynamic and dict-like."""
+    """A pydantic model whose undeclared values are dynamic and dict-like."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="allow")
 
@@ -73,7 +73,7 @@ class DictLikeModel(BaseModel):
         return extra
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for what is no field and no method; pydantic's own way to a dynamic value is ten times longer.
+        # Called only if there is no such field or method; pydantic's own lookup of extra values is ten times slower.
         try:
             return _get_extra(self)[name]
         except (KeyError, TypeError, AttributeError):
@@ -120,11 +120,11 @@ class DictLikeModel(BaseModel):
         return self._data.items()
 
     def to_dict(self) -> dict[str, Any]:
-        """The dynamic values, as a dict of their own."""
+        """Return the dynamic values as a new dict."""
         return dict(self._data)
 
     def model_dump(self, **options: Any) -> dict[str, Any]:
-        """The declared fields, with the dynamic values, if there are any, under `_data`."""
+        """Return the declared fields, with the dynamic values, if any, under `_data`."""
         dumped = super().model_dump(**options)
         dynamic = {name: dumped.pop(name) for name in self._data if name in dumped}
         if dynamic:
@@ -132,14 +132,14 @@ class DictLikeModel(BaseModel):
         return dumped
 
     def model_dump_json(self, **options: Any) -> str:
-        """The same as JSON text."""
+        """Return the same as `model_dump`, as JSON text."""
         if not self._data and not self._hidden():
             return super().model_dump_json(**options)
         indent = options.pop("indent", None)
         return to_json(self.model_dump(mode="json", **options), indent=indent).decode()
 
     def _hidden(self) -> dict[str, Any]:
-        """Values that are neither declared nor dynamic, but belong to what is stored."""
+        """Values that are neither declared nor dynamic, but are stored."""
         return {}
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -148,4 +148,4 @@ class DictLikeModel(BaseModel):
 
 
 class DictState(DictLikeModel):
-    """The state of a run without a declared shape."""
+    """The state of a run without a declared state type."""

@@ -1,12 +1,12 @@
-"""Events as JSON and back, for the journal, the stream and other processes.
+"""Encode and decode events as JSON, for the journal, the stream and other processes.
 
     data = encode_event(event)                 b'{"type":"shop.Paid","value":{"amount":3}}'
     event = decode_event(data)                 an instance of shop.Paid again
     event = decode_event(data, registry)       only if the registry lists shop.Paid
 
-Reading never imports anything: a class is found by its qualified name among the event classes that this process has
-already defined, or among those of a registry. A dynamic value travels beside the declared fields. What has no JSON form
-raises a `PayloadError` before anything is written.
+Decoding never imports a module: a class is found by its qualified name among the event classes that this process has
+already defined, or among those of a registry. Dynamic values are stored beside the declared fields. A value without a
+JSON form raises a `PayloadError` before anything is written.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _defined: WeakValueDictionary[str, ModelClass] = WeakValueDictionary()
 
 
 class Document(msgspec.Struct, frozen=True):
-    """An event as it is written: the qualified name of its class, and its values."""
+    """An encoded event: the qualified name of its class, and its values."""
 
     type: str
     value: dict[str, Any]
@@ -44,12 +44,12 @@ class _Envelope(msgspec.Struct, frozen=True):
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _write_plain = msgspec.json.Encoder().encode
 
-#: What JSON has a form for that cannot be another: a float may be no number, a list may hold anything.
+#: Types that always have a JSON form; a float may be NaN, and a list may contain anything.
 _PLAIN = {"str": str, "int": int, "bool": bool}
 
 
 class EventRegistry:
-    """The event classes that may be read, by qualified name; also found by their bare name if only one has it."""
+    """The event classes that may be decoded, by qualified name, or by bare name if it is unique."""
 
     def __init__(self, classes: Iterable[ModelClass] = ()) -> None:
         self._classes: dict[str, ModelClass] = {}
@@ -66,33 +66,35 @@ class EventRegistry:
         return iter(self._classes.values())
 
     def resolve(self, name: str) -> ModelClass:
-        """The class of this qualified name."""
+        """Return the class of this qualified name."""
         if (cls := self._classes.get(name)) is None:
-            raise PayloadError(f"event class {name} is not among those that may be read here; add it to the registry")
+            raise PayloadError(
+                f"event class {name} is not in the registry of classes that may be decoded; add it to the registry"
+            )
         return cls
 
     def find(self, name: str) -> ModelClass:
-        """The class that a person means by a qualified or bare name."""
+        """Return the class of a qualified or bare name."""
         if name in self._classes:
             return self._classes[name]
         found = [cls for cls in self._classes.values() if cls.__name__ == name]
         if len(found) == 1:
             return found[0]
         known = ", ".join(sorted(self._classes)) or "none"
-        trouble = "is the name of several event classes" if found else "is not an event class of this workflow"
-        raise PayloadError(f"{name} {trouble}; the classes are: {known}")
+        problem = "is the name of several event classes" if found else "is not an event class of this workflow"
+        raise PayloadError(f"{name} {problem}; the classes are: {known}")
 
 
 _allowed: ContextVar[EventRegistry | None] = ContextVar("allowed_events", default=None)
 
 
 def qualified_name(cls: type) -> str:
-    """The name that a class is written and found by."""
+    """Return the name under which a class is stored and found."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def remember(cls: ModelClass) -> None:
-    """Let instances of this class be read in this process. A class defined again takes the place of the earlier one."""
+    """Register a class so that its instances can be decoded. A redefined class replaces the earlier one."""
     name = qualified_name(cls)
     cls._wire_prefix = b'{"type":' + to_json(name) + b',"value":'
     cls._wire_kinds = _plain_kinds(cls)
@@ -100,9 +102,9 @@ def remember(cls: ModelClass) -> None:
 
 
 def _plain_kinds(cls: ModelClass) -> tuple[type, ...] | None:
-    """The types of an event's fields, if values of these types are all of it and are written as they are.
+    """Return the types of an event's fields if all of them are plain JSON types; else None.
 
-    Of any other event, pydantic knows how it is written.
+    pydantic encodes all other events.
     """
     schema: Any = cls.__dict__.get("__pydantic_core_schema__")
     if not isinstance(schema, dict) or cls._hidden is not DictLikeModel._hidden:
@@ -118,20 +120,20 @@ def _plain_kind(field: Any) -> Any:
     value = field["schema"]
     if value["type"] == "default":
         value = value["schema"]
-    told_how = "serialization" in value or "serialization" in field["schema"]
-    return None if told_how or field.keys() - {"type", "schema", "metadata"} else _PLAIN.get(value["type"])
+    is_customized = "serialization" in value or "serialization" in field["schema"]
+    return None if is_customized or field.keys() - {"type", "schema", "metadata"} else _PLAIN.get(value["type"])
 
 
 def defined_elsewhere() -> list[ModelClass]:
-    """The event classes that this process has defined and Tidemill has not: those of the application."""
+    """Return the event classes of the application: those that Tidemill itself does not define."""
     return [cls for cls in _defined.values() if not cls.__module__.startswith("tidemill.")]
 
 
 def defined_class(name: str) -> ModelClass:
-    """The event class of this qualified name that this process has defined."""
+    """Return the event class of this qualified name that this process has defined."""
     if (cls := _defined.get(name)) is not None:
         return cls
-    # A program's module goes by another name where it is run than where it is imported.
+    # A program's module has another name (`__main__`) when it is run than when it is imported.
     bare = name.rpartition(".")[2]
     namesakes = [cls for cls in dict.fromkeys(_defined.values()) if cls.__qualname__ == bare]
     if len(namesakes) > 1:
@@ -143,14 +145,14 @@ def defined_class(name: str) -> ModelClass:
 
 
 def encode_event(event: DictLikeModel) -> bytes:
-    """The JSON bytes of an event, from which `decode_event` makes an equal one."""
+    """Encode an event as JSON bytes."""
     cls = type(event)
     values = event.__dict__
     if cls._wire_kinds is not None and not event._data and tuple(map(type, values.values())) == cls._wire_kinds:
         try:
             return cls._wire_prefix + _write_plain(values) + b"}"
         except (ValueError, OverflowError):
-            pass  # A number that is too long, or text that is none: pydantic tells, or knows better.
+            pass  # For example a number that is too long or invalid text: pydantic encodes it or reports the error.
     try:
         value = cls.__pydantic_serializer__.to_json(event, warnings="error")
         for name, hidden in event._hidden().items():
@@ -164,7 +166,7 @@ def encode_event(event: DictLikeModel) -> bytes:
 
 
 def _refuse_no_number(event: DictLikeModel) -> None:
-    """NaN would be written as null, or as something that is no JSON."""
+    """Raise for NaN and infinities, which would be encoded as null or as invalid JSON."""
     name = qualified_name(type(event))
     plain = type(event).__pydantic_serializer__.to_python(event, warnings="none")
     place = find_no_number(plain, "$") or find_no_number(event_document(event)["value"], "$")
@@ -173,7 +175,7 @@ def _refuse_no_number(event: DictLikeModel) -> None:
 
 
 def event_document(event: DictLikeModel) -> dict[str, Any]:
-    """An event as plain JSON values, in the form of `Document`."""
+    """Return an event as plain JSON values, in the form of `Document`."""
     cls = type(event)
     try:
         value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error")
@@ -184,7 +186,7 @@ def event_document(event: DictLikeModel) -> dict[str, Any]:
 
 
 def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRegistry | None = None) -> Any:
-    """The event that was encoded; a `PayloadError` if its class may not be read or its values do not fit."""
+    """Decode an event; a `PayloadError` if its class is not allowed or its values do not fit."""
     token = _allowed.set(allowed) if allowed is not None else None
     try:
         if isinstance(data, dict | Document):

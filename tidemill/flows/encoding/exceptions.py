@@ -1,7 +1,7 @@
-"""A step's exception as JSON and back: the class by its qualified name, and the message.
+"""Encode and decode the exception of a step: the qualified name of its class, and its message.
 
-Reading never imports anything. An exception whose class this process does not know, or that cannot be made from its
-message alone, comes back as an `UnreconstructedException` that remembers the class name.
+Decoding never imports a module. An exception whose class is unknown in this process, or that cannot be created from its
+message alone, is decoded as an `UnreconstructedException` with the class name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidemill.core.errors import PayloadError
 
 
 class UnreconstructedException(Exception):
-    """Stands for an exception that could not be made again after it was stored."""
+    """Replaces an exception that could not be recreated from its stored form."""
 
     def __init__(self, message: str, *, original_type: str | None = None) -> None:
         super().__init__(message)
@@ -21,14 +21,14 @@ class UnreconstructedException(Exception):
 
 
 def exception_document(error: BaseException) -> dict[str, str]:
-    """An exception as plain JSON values."""
+    """Return an exception as plain JSON values."""
     cls = type(error)
     message = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
     return {"exception_type": f"{cls.__module__}.{cls.__qualname__}", "exception_message": message}
 
 
 def exception_from(document: Any) -> Exception:
-    """The exception that a document stands for, or the nearest thing to it."""
+    """Recreate an exception from its document, or return an `UnreconstructedException`."""
     if isinstance(document, Exception):
         return document
     try:
@@ -40,7 +40,7 @@ def exception_from(document: Any) -> Exception:
         return UnreconstructedException(message, original_type=name)
     try:
         return cls(message)
-    except Exception:  # noqa: BLE001 -- whatever a foreign constructor raises, the message must survive
+    except Exception:  # noqa: BLE001 -- the constructor may raise any exception, but the message must be kept
         return UnreconstructedException(message, original_type=name)
 
 

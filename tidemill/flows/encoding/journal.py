@@ -1,4 +1,4 @@
-"""A flow's ticks as JSON and back: what the journal, the inbox and time travel read and write."""
+"""Encode and decode the ticks of a flow run, for the journal, the inbox and time travel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
-    """A tick as it is stored. Which fields are there depends on its kind."""
+    """A stored tick. Its kind decides which fields are set."""
 
     kind: str
     at: float
@@ -49,16 +49,16 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     reason: str = ""
     queued: bool = False
     begun: Begun = []
-    """The work that began with it, which tells whether the workflow is still the one that the run was begun with."""
+    """The work that started with it; it shows whether the workflow is still the one that the run was started with."""
 
 
 def encode_tick(tick: Tick, begun: Begun = NOTHING_BEGUN) -> bytes:
-    """A tick's JSON; a `PayloadError` if something in it has none."""
+    """Encode a tick; a `PayloadError` if a value in it has no JSON form."""
     return encode_record(record_of(tick), begun, at=tick.at)
 
 
 def record_of(tick: Tick) -> TickRecord:
-    """A tick as it will be stored; a `PayloadError` if something in it has no JSON form."""
+    """Convert a tick to its record; a `PayloadError` if a value in it has no JSON form."""
     if isinstance(tick, Completed):
         ended: Ended = tick.outcome
         failure = ended.error
@@ -86,7 +86,7 @@ def record_of(tick: Tick) -> TickRecord:
 
 
 def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
-    """The JSON of a record, with the time of its tick and the work that began with it."""
+    """Encode a record with the time of its tick and the work that started with it."""
     record.at, record.begun = at, begun
     try:
         return _encoder.encode(record)
@@ -95,17 +95,17 @@ def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
 
 
 def decode_tick(data: bytes) -> Tick:
-    """The tick that was encoded."""
+    """Decode a tick."""
     return tick_of(read_record(data))
 
 
 def read_record(data: bytes) -> TickRecord:
-    """A tick as it is stored."""
+    """Decode the record of a tick."""
     return decode(data, TickRecord)
 
 
 def tick_of(record: TickRecord) -> Tick:
-    """The tick that a record stands for."""
+    """Convert a record to its tick."""
     match record.kind:
         case "completed":
             return Completed(record.at, record.work, _ended(record))
@@ -121,7 +121,7 @@ def tick_of(record: TickRecord) -> Tick:
             return CancelAsked(record.at, record.reason)
         case "resumed":
             return Resumed(record.at, record.queued)
-    raise PayloadError(f"there is no kind of tick called {record.kind!r}: was it written by a newer version?")
+    raise PayloadError(f"unknown kind of tick {record.kind!r}: it may have been written by a newer version of Tidemill")
 
 
 def _raw(event: Any) -> msgspec.Raw:
@@ -195,4 +195,6 @@ def _unpack_note(data: dict[str, Any]) -> Note:
             return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
         case "did":
             return Did(data["name"], unpack(data["result"]))
-    raise PayloadError(f"there is no kind of note called {data['kind']!r}: was it written by a newer version?")
+    raise PayloadError(
+        f"unknown kind of note {data['kind']!r}: it may have been written by a newer version of Tidemill"
+    )

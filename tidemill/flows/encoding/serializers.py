@@ -1,10 +1,10 @@
-"""What `ctx.to_dict()` is written with: values as JSON text, and back.
+"""Serializers for `ctx.to_dict()`: values as JSON text.
 
     JsonSerializer()                             any class that this process has loaded
-    JsonSerializer(allowed_types=[Draft])        these classes and no others
-    serializer.with_types(Review)                the same, and one more
+    JsonSerializer(allowed_types=[Draft])        only these classes
+    serializer.with_types(Review)                the same, and this class
 
-Reading never imports a module and never runs what it reads: there is no pickle here, and there will be none.
+Deserializing never imports a module and never runs code from its input: pickle is not supported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARK, _VALUE, _NAME = "__is_pydantic", "value", "qualified_name"
 
 
 class BaseSerializer(Protocol):
-    """Anything with these two methods can write the state of a context."""
+    """The interface of a serializer for the state of a context."""
 
     def serialize(self, value: Any) -> str: ...
 
@@ -31,7 +31,7 @@ class BaseSerializer(Protocol):
 
 
 class JsonSerializer:
-    """Plain JSON values, and pydantic models (events are some) with the names of their classes."""
+    """Serializes plain JSON values and pydantic models (events included) with the names of their classes."""
 
     def __init__(self, *, allowed_types: Iterable[type | str] | None = None) -> None:
         self._allowed: dict[str, type | None] | None = None
@@ -39,21 +39,21 @@ class JsonSerializer:
             self._allowed = dict(map(_named, allowed_types))
 
     def with_types(self, *types: type | str) -> JsonSerializer:
-        """A serializer that reads these classes too."""
+        """Return a serializer that also accepts these classes."""
         made = JsonSerializer()
         made._allowed = None if self._allowed is None else self._allowed | dict(map(_named, types))
         return made
 
     def serialize(self, value: Any) -> str:
-        """A value as JSON text; a ValueError if something in it has no such form."""
+        """Return a value as JSON text; a ValueError if a part of it has no JSON form."""
         return json.dumps(self.serialize_value(value))
 
     def deserialize(self, value: str) -> Any:
-        """The value that the text stands for."""
+        """Return the value of a JSON text."""
         return self.deserialize_value(json.loads(value))
 
     def serialize_value(self, value: Any) -> Any:
-        """A value as plain JSON values."""
+        """Convert a value to plain JSON values."""
         if isinstance(value, BaseModel):
             return {_MARK: True, _VALUE: value.model_dump(mode="json"), _NAME: qualified_name(type(value))}
         if isinstance(value, dict):
@@ -65,7 +65,7 @@ class JsonSerializer:
         raise ValueError(f"a {type(value).__qualname__} cannot be written as JSON: {value!r:.100}")
 
     def deserialize_value(self, value: Any) -> Any:
-        """What plain JSON values stand for."""
+        """Convert plain JSON values back to a value."""
         if isinstance(value, list):
             return [self.deserialize_value(each) for each in value]
         if not isinstance(value, dict):
@@ -75,21 +75,21 @@ class JsonSerializer:
         return {key: self.deserialize_value(each) for key, each in value.items()}
 
     def resolve_class(self, name: str) -> Any:
-        """The model class of this qualified name, if it may be read."""
+        """Return the model class of this qualified name if it is allowed."""
         if self._allowed is not None:
             if name not in self._allowed:
-                raise ValueError(f"class {name} is not among the allowed_types of this JsonSerializer; add it to them")
+                raise ValueError(f"class {name} is not in the allowed_types of this JsonSerializer; add it")
             if (given := self._allowed[name]) is not None:
                 return given
         return _loaded_model(name)
 
 
 class _Refused:
-    """Stands for a serializer that Tidemill does not have."""
+    """A serializer that Tidemill does not support; creating it raises."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ContextSerdeError(
-            "PickleSerializer does not exist here: reading a pickle runs whatever is in it. "
+            "PickleSerializer is not supported: loading a pickle can run any code. "
             "Use JsonSerializer, and keep in the state only what JSON or a pydantic model can hold."
         )
 
@@ -112,4 +112,4 @@ def _loaded_model(name: str) -> Any:
         if isinstance(found, type) and issubclass(found, BaseModel):
             return found
         raise ValueError(f"{name} is not the name of a pydantic model")
-    raise ImportError(f"no loaded module has a class {name}; import the module that defines it before reading")
+    raise ImportError(f"no loaded module has a class {name}; import the module that defines it first")

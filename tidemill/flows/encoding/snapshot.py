@@ -1,10 +1,10 @@
-"""The state of a run as bytes, and back: what a run is resumed from.
+"""Encode and decode the state of a run: the snapshot from which a run is resumed.
 
     data = encode_state(state)
     state = decode_state(data, topology)       a `PayloadError` if it was written by a newer version
 
-Everything that the reducer knows is in it, so that folding further ticks onto a restored state gives what folding
-them onto the original would have given.
+A snapshot contains everything that the reducer knows: applying further ticks to a restored state gives the same result
+as applying them to the original.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = 1
 
 
 class FlowSnapshot(msgspec.Struct, omit_defaults=True):
-    """A run's state in plain JSON values."""
+    """The state of a run as plain JSON values."""
 
     format: int
     status: str
@@ -52,7 +52,7 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
 
 
 def encode_state(state: FlowState) -> bytes:
-    """Everything there is to know about a run, as JSON bytes."""
+    """Encode the state of a run as JSON bytes."""
     return encode(
         FlowSnapshot(
             format=FORMAT,
@@ -84,12 +84,14 @@ def encode_state(state: FlowState) -> bytes:
 
 
 def decode_state(data: bytes, topology: Topology) -> FlowState:
-    """The state that these bytes stand for, for a workflow of this topology."""
+    """Decode the state of a run of a workflow with this topology."""
     header = decode(data)
     if not isinstance(header, dict) or not isinstance(header.get("format"), int):
         raise PayloadError("this is not the snapshot of a run")
     if header["format"] > FORMAT:
-        raise PayloadError(f"this snapshot has format {header['format']}, and this code knows only {FORMAT}")
+        raise PayloadError(
+            f"this snapshot has format {header['format']}, but this version of Tidemill reads only {FORMAT}"
+        )
     snap: FlowSnapshot = decode(data, FlowSnapshot)
     state = FlowState(
         status=snap.status,
@@ -143,7 +145,7 @@ def _line_up_drafts(state: FlowState, snap: FlowSnapshot) -> None:
 
 
 def _find_gathered(state: FlowState, work: Work) -> None:
-    """What a step has collected is in a buffer or was taken from it: one object in both places, as it was before."""
+    """Make collected events the same objects in the work and in the buffer, as they were before."""
     used: set[int] = set()
     for index, (buffer, event) in enumerate(work.gathered):
         queue = state.buffers.get((work.step, buffer), {}).get(type(event), ())
@@ -158,12 +160,12 @@ def _find_gathered(state: FlowState, work: Work) -> None:
 def _step(state: FlowState, name: str) -> StepProgress:
     step = state.steps.get(name)
     if step is None:
-        raise PayloadError(f"the run is at step {name!r}, which the workflow does not have any more")
+        raise PayloadError(f"the run is at step {name!r}, which the workflow no longer has")
     return step
 
 
 def pack_work(work: Work) -> dict[str, Any]:
-    """A piece of work as plain JSON values."""
+    """Convert a piece of work to plain JSON values."""
     return {
         "id": work.id,
         "step": work.step,
@@ -192,7 +194,7 @@ def pack_work(work: Work) -> dict[str, Any]:
 
 
 def unpack_work(data: dict[str, Any]) -> Work:
-    """The piece of work that `pack_work` made this from."""
+    """Convert plain JSON values back to a piece of work."""
     return Work(
         id=data["id"],
         step=data["step"],

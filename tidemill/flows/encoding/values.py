@@ -1,6 +1,6 @@
-"""What steps put into a run's state, as plain JSON values and back: events, pydantic models and plain data.
+"""Convert the values in a run's state to plain JSON values and back: events, pydantic models and plain data.
 
-Reading imports nothing: a model's class is looked up among the modules that this process has loaded.
+Decoding never imports a module: the class of a model is looked up in the modules that this process has loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EVENT, _MODEL, _TUPLE = "$event", "$model", "$tuple"
 
 
 def pack(value: Any) -> Any:
-    """A value as plain JSON values; a `PayloadError` names what has no such form."""
+    """Convert a value to plain JSON values; a `PayloadError` names a type that has no JSON form."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, Event):
@@ -40,14 +40,14 @@ def pack(value: Any) -> Any:
 
 
 def encode_packed(value: Any) -> bytes:
-    """The JSON of a packed value."""
+    """Encode a packed value as JSON bytes."""
     if isinstance(value, Event):
         return b'{"' + _EVENT.encode() + b'":' + encode_event(value) + b"}"
     return encode(pack(value))
 
 
 def plain_result(packed: Any) -> Any:
-    """What a run ended with, as its author wrote it: the result of a StopEvent, or the fields of another."""
+    """Return the result of a run for display: the result of a StopEvent, or the fields of a subclass."""
     event = packed.get(_EVENT) if isinstance(packed, dict) and len(packed) == 1 else None
     if not isinstance(event, dict) or not isinstance(event.get("value"), dict):
         return packed
@@ -56,7 +56,7 @@ def plain_result(packed: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """The value that `pack` made this from."""
+    """Convert plain JSON values back to a value."""
     if isinstance(value, list):
         return [unpack(each) for each in value]
     if not isinstance(value, dict):
@@ -78,7 +78,7 @@ def _model(name: str, fields: dict[str, Any]) -> Any:
 
 
 def loaded_class(name: str) -> Any:
-    """A class of this qualified name in a module that is loaded, or an event class wherever it was defined."""
+    """Return the class of this qualified name from a loaded module or from the defined event classes."""
     module, _, rest = name.rpartition(".")
     while module:
         found: Any = sys.modules.get(module)
