@@ -82,7 +82,7 @@ def test_a_failed_state_is_found_explained_and_retried_where_it_is_seen(ship: Sh
     expect(panel.get_by_role("link", name="page / 2026-03-08")).to_be_visible()
     console.keep("states-failed")
     ship.write("2026-03-08", "gale from the west")
-    expect(panel.get_by_text("It is as it should be", exact=False)).to_be_visible()
+    expect(panel.get_by_text("It is up to date", exact=False)).to_be_visible()
     expect(panel.get_by_label("Content of clean/2026-03-08.txt")).to_have_text("Gale from the west")
     expect(page.get_by_text("No entities match these filters")).to_be_visible()
     page.get_by_role("button", name="Clear the filters").click()

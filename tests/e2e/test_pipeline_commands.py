@@ -46,6 +46,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+def counts(status: Any) -> dict[str, dict[str, int]]:
+    """How many states of each stage have which standing."""
+    return {stage["name"]: stage["counts"] for stage in status["stages"]}
+
+
+def settled(found: list[Any]) -> list[Any]:
+    """What is told of pipelines, without what differs from one look to the next."""
+    return [{name: value for name, value in each.items() if name not in ("looked_at", "took")} for each in found]
+
+
 def test_a_day_with_a_pipeline(folder: Path) -> None:
     first = run(folder, "pipeline", "run", "app.py", "--once")
     assert first.returncode == 1, first.stderr
@@ -54,38 +64,40 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     assert tree(folder / "states")["post/2026-01-15.md"] == "# FAIR"
 
     (status,) = json.loads(ok(folder, "pipeline", "status", "app.py", "--json"))
-    assert status["stages"] == {"summary": {"fresh": 2, "failed": 1}, "post": {"fresh": 2, "waiting": 1}}
-    assert status["bytes"]["summary"] == 8
+    assert counts(status) == {"summary": {"fresh": 2, "failed": 1}, "post": {"fresh": 2, "blocked": 1}}
+    assert status["stages"][0]["bytes"] == 8
 
     checked = run(folder, "pipeline", "check", "app.py")
     assert (checked.returncode, checked.stdout) == (1, "blog: 4 fresh, 2 not\n")
 
     (plan,) = json.loads(ok(folder, "pipeline", "plan", "app.py", "--json"))
-    assert [(hold["stage"], hold["reason"]) for hold in plan["holds"]] == [
+    assert [(step["stage"], step["reason"]) for step in plan["steps"]] == [
         ("summary", "backing_off"),
         ("post", "blocked"),
     ]
 
-    assert "1 failed states are tried again" in ok(folder, "pipeline", "retry", "app.py", "summary/2026-01-16")
+    assert "1 failed states are retried" in ok(folder, "pipeline", "retry", "app.py", "summary/2026-01-16")
     (plan,) = json.loads(ok(folder, "pipeline", "plan", "app.py", "--json"))
-    assert [(build["path"], build["reason"]) for build in plan["builds"]] == [("summary/2026-01-16.txt", "missing")]
+    assert [(step["path"], step["reason"]) for step in plan["steps"] if step["is_build"]] == [
+        ("summary/2026-01-16.txt", "missing")
+    ]
 
     put(folder / "states", {"logs/2026-01-16.txt": "good"})
     assert ok(folder, "pipeline", "run", "app.py", "--once").startswith("blog: 6 fresh, 0 not")
 
     story = json.loads(ok(folder, "pipeline", "explain", "app.py", "summary/2026-01-16.txt", "--json"))
-    assert story["status"] == "fresh"
+    assert story["standing"] == "fresh"
     assert [build["outcome"] for build in story["builds"]] == ["built", "failed"]
-    assert story["taken_by"] == ["post/2026-01-16"]
+    assert story["followed_by"] == ["post/2026-01-16"]
     told = ok(folder, "pipeline", "explain", "app.py", "post/2026-01-16.md")
     assert "made by summary" in told
-    assert "it is as it should be" in told
+    assert "It is up to date" in told
 
     assert "2 states are built again" in ok(
         folder, "pipeline", "invalidate", "app.py", "summary/2026-01-15", "--downstream"
     )
     assert "invalidated by" in ok(folder, "pipeline", "plan", "app.py")
-    assert "2 states of summary are built again" in ok(
+    assert "2 states are built again" in ok(
         folder, "pipeline", "backfill", "app.py", "summary", "--first", "2026-01-16", "--last", "2026-01-17"
     )
     assert "3 to build" in ok(folder, "pipeline", "plan", "app.py")
@@ -109,7 +121,7 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
 
     (folder / "app.py").write_text(APP.replace('"# " + text', '"## " + text'))
     assert "its code changed: app.post" in ok(folder, "pipeline", "plan", "app.py")
-    assert "count as built by the code of now" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")
+    assert "count as built by the current code" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")
     assert "0 to build" in ok(folder, "pipeline", "plan", "app.py")
     assert "failed" in ok(folder, "pipeline", "history", "app.py")
     assert "pipeline.accept" in ok(folder, "audit")
@@ -125,14 +137,14 @@ async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_p
         put(here / "states", {"logs/2026-01-15.txt": "stormy"})
         await eventually(lambda: post.read_text() == "# STORMY")
         done = ok(here, "pipeline", "backfill", "app.py", "summary", "--wait")
-        assert "1 states of summary were built again" in done
+        assert "1 states were built again" in done
         (told,) = json.loads(ok(here, "pipeline", "history", "app.py", "summary", "--limit", "1", "--json"))
-        assert "backfill of summary" in told["reason"]
+        assert told["reason"].endswith(", backfill 1")
     finally:
         up.close()
     late = run(here, "pipeline", "backfill", "app.py", "summary", "--wait")
     assert late.returncode == 1
-    assert "nobody keeps pipeline blog up to date" in late.stderr
+    assert "no process keeps pipeline blog up to date" in late.stderr
 
 
 async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: Path) -> None:
@@ -151,42 +163,52 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
 
         def agree() -> bool:
             stored, served = both("status", "blog")
-            stages = {"summary": {"fresh": 1, "failed": 1}, "post": {"fresh": 1, "waiting": 1}}
-            return stored == served and stored[0]["stages"] == stages
+            stages = {"summary": {"fresh": 1, "failed": 1}, "post": {"fresh": 1, "blocked": 1}}
+            return settled(stored) == settled(served) and counts(stored[0]) == stages
 
         await eventually(agree)
         assert "failed" in there("status").splitlines()[1]
         assert "ValueError: cannot be summed up" in there("explain", "summary/2026-01-16")
         stored, served = both("explain", "summary/2026-01-15")
-        known = {"reason", "told", "made_from"}  # told in the server's words
-        assert {name: value for name, value in served.items() if name not in known} == {
-            name: value for name, value in stored.items() if name not in known
-        }
+        assert settled([served]) == settled([stored])
         stored, served = both("history", "post/2026-01-15")
         assert [build["outcome"] for build in stored] == ["built"]
         assert stored == served
 
         assert there("pause", "blog/post") == "blog/post is paused\n"
-        assert list(both("status")[0][0]["paused"]) == list(both("status")[1][0]["paused"]) == ["post"]
-        assert there("resume", "post") == "post goes on\n"
-        assert there("retry", "blog/summary/2026-01-16") == "blog: 1 failed states are tried again\n"
+        for (status,) in both("status"):
+            assert [stage["name"] for stage in status["stages"] if stage["paused_by"]] == ["post"]
+        assert there("resume", "post") == "post is resumed\n"
+        assert there("retry", "blog/summary/2026-01-16") == "blog: 1 failed states are retried\n"
         assert there("invalidate", "summary/2026-01-15", "--downstream").startswith("2 states are built again")
         backfilled = there("backfill", "summary", "--first", "2026-01-15", "--last", "2026-01-15", "--wait")
         assert "1 states were built again" in backfilled
-        assert "count as built by the code of now" in there("accept", "post", "--yes")
+        assert "count as built by the current code" in there("accept", "post", "--yes")
         assert there("approve", "blog/post").startswith("approved for a day: states of post")
+        assert run(away, "pipeline", "check", *server).stdout.startswith("blog: ")
+        stored, served = both("plan")
+        assert settled(stored) == settled(served)
+        assert there("draw") == ok(here, "pipeline", "draw", "app.py")
+        assert there("draw", "--live").startswith("flowchart")
+        (here / "states/logs/2026-01-15.txt").unlink()
+        await eventually(lambda: "archive" in there("clean", "--how", "archive"))
+        assert "1 archived" in there("clean", "--how", "archive", "--yes")
+        assert "summary/2026-01-15.txt" not in tree(here / "states")
         trail = {entry["action"] for entry in json.loads(ok(here, "audit", "--json"))}
-        done = {"pause", "resume", "retry", "invalidate", "backfill", "accept", "approve"}
+        done = {"pause", "resume", "retry", "invalidate", "backfill", "accept", "approve", "clean"}
         assert {f"pipeline.{verb}" for verb in done} <= trail
 
         for arguments, why in (
             (("status", "app.py", "blog"), "the server has the application: leave out 'app.py'"),
             (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
-            (("explain", "sumary/2026-01-15"), "is no state of pipeline blog: write STAGE/ENTITY"),
-            (("approve", "blog"), "'blog' is no stage of pipeline blog"),
-            (("pause", "2026-01-15"), "neither a pipeline nor a stage"),
+            (
+                ("explain", "sumary/2026-01-15"),
+                "is no state of pipeline blog: write the path of an output, or STAGE/ENTITY",
+            ),
+            (("approve", "blog"), "pipeline blog has no stage 'blog'"),
+            (("pause", "2026-01-15"), "pipeline blog has no stage '2026-01-15'"),
             (("invalidate", "2026-01-30"), "has no state of 2026-01-30"),
-            (("plan", "app.py"), "works on the database itself"),
+            (("plan", "app.py"), "there is no pipeline 'app.py'; there are: blog"),
         ):
             refused = run(away, "pipeline", *arguments, *server)
             assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import eventually
+from tests.support.operate import invalidate_states, retry_failures
 from tests.support.pipelines import books, put, tree
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
@@ -21,7 +22,6 @@ from tidemill.pipelines.workflows.nodes import NODE_TYPES, NodeType
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 from tidemill.store.states.history import list_builds
-from tidemill.store.states.requests import invalidate_states, retry_failures
 
 
 def copies(root: Path, *, in_process: bool, **options: object) -> Pipeline:
@@ -118,7 +118,7 @@ async def test_a_failure_on_a_queue_is_the_states_own_and_is_retried_by_hand(app
             return [tuple(row) for row in rows]
 
         assert await eventually(failures) == [("a", 1)]
-        assert await retry_failures(database, "copies", None, None, by="me") == 1
+        assert await retry_failures(database, "copies", "first", ["a", "b"], by="me") == 1
         await eventually(failures)
         builds = await eventually(
             lambda: _when(list_builds(database, "copies", "first", "a"), lambda found: len(found) == 2)

@@ -108,7 +108,7 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     assert ("pipeline", "press") in {(hit["kind"], hit["id"]) for hit in (await get(api, "/search", q="pre"))["items"]}
 
     story = await get(api, "/pipelines/press/state", stage="page", entity=DAYS[0])
-    assert story["why"] == ["It is as it should be: made by the code of now, from what its inputs are now."]
+    assert story["why"] == ["It is up to date: the current code built it from its current inputs."]
     (made_from,) = story["inputs"]
     assert made_from["path"] == "clean/2026-01-01.txt"
     assert made_from["made_by"] == {"stage": "tidy", "entity": DAYS[0], "standing": "fresh"}
@@ -378,7 +378,8 @@ async def test_a_build_in_process_is_shown_while_it_runs(database_url: str, tmp_
         told = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tidemill.cli.main", *command, stdout=asyncio.subprocess.PIPE
         )
-        return json.loads((await told.communicate())[0])[0]["stages"]
+        found = json.loads((await told.communicate())[0])[0]["stages"]
+        return {stage["name"]: stage["counts"] for stage in found}
 
     async with web_server(database_url, app=tmp_path / "kiln.py") as web, web.client() as api, app.running():
 

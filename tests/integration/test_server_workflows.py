@@ -250,7 +250,7 @@ def test_a_file_is_saved_over_what_was_read_and_nothing_else(place: Place) -> No
 
     late = place.ask("PUT", "/workflow-files/save.yaml", {"text": DAG + "# late\n"}, If_Match=version)
     assert late.status_code == 412
-    assert "somebody has changed" in late.json()["detail"]
+    assert "has been changed" in late.json()["detail"]
     assert late.headers["etag"] == saved.headers["etag"]
     assert (place.folder / "save.yaml").read_text() == changed
     taken = place.ask("PUT", "/workflow-files/save.yaml", {"text": DAG}, If_None_Match="*")
@@ -386,7 +386,7 @@ def test_a_dry_run_reads_no_folder_that_only_an_operators_text_names(place: Plac
     tried = place.dry_run(**body, role="operate")
     assert tried["looked"] is False
     assert "SECRET" not in json.dumps(tried)
-    assert "was not looked at" in tried["notes"][0]
+    assert "was not read" in tried["notes"][0]
     (place.folder / "spy.json").write_text(pipeline(tmp_path))
     assert "A SECRET" in json.dumps(place.dry_run(**body, role="operate"))
     (place.folder / "spy.json").unlink()
@@ -433,4 +433,4 @@ def test_triggers_stages_and_dags_are_gone_through_without_effects(place: Place,
     assert (approve["after"], approve["kind"]) == (["pack"], "input")
     wrong = place.ask("POST", "/workflow-files/dry-run", {"path": "nightly.yaml", "text": "nodes: []"})
     assert wrong.status_code == 422
-    assert "before it is right" in wrong.json()["detail"]
+    assert "cannot be tried" in wrong.json()["detail"]

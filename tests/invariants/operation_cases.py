@@ -29,10 +29,11 @@ from tidemill.store.retention_settings import Retention
 
 
 class World(NamedTuple):
-    """What a case prepares: the application and its empty database."""
+    """What a case prepares: the application and its empty database; and the address of the server."""
 
     app: App
     database: Database
+    url: str
 
 
 Prepare = Callable[[World], Awaitable[Any]]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.operate import invalidate_states
 from tests.support.pipelines import held, look, put, tree, until_trusted, update, wanted
 from tests.support.projects import TEXTS, Project
 from tidemill.pipelines import Pipeline
@@ -15,7 +16,6 @@ from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database
-from tidemill.store.states.requests import invalidate_states
 from tidemill.store.states.summary import glance
 
 

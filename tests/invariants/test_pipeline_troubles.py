@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.operate import accept_code, invalidate_states, pause_pipeline, retry_failures, set_approved
 from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
+from tidemill import App
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.pipelines.read import GetState, get_state
 from tidemill.pipelines import SKIP, File, Pipeline
 from tidemill.pipelines.reducer import reasons
+from tidemill.pipelines.runner.clean import clean_orphans
 from tidemill.pipelines.runner.driver import Driver, run_once
-from tidemill.pipelines.runner.operate import clean, consumers, explain, invalidate
+from tidemill.pipelines.view.lineage import consumers
 from tidemill.store.database import Database
-from tidemill.store.states.requests import accept_code, retry_failures, set_approved, set_paused
 
 
 async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: Project, database: Database) -> None:
@@ -23,9 +27,9 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     await driver.begin()
     plan = driver.pipeline_view.plan()
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("first", "b")]
-    await clean(driver.pipeline_view, plan)
+    await clean_orphans(driver.pipeline_view, plan.orphans)
     assert "mid/b.txt" in tree(project.root)
-    await clean(driver.pipeline_view, plan, how="archive")
+    await clean_orphans(driver.pipeline_view, plan.orphans, how="archive")
     assert "mid/b.txt" not in tree(project.root)
     archived = list(project.root.glob(".archive/*/mid/b.txt"))
     assert [path.read_text() for path in archived] == ["pear"]
@@ -33,7 +37,7 @@ async def test_outputs_whose_inputs_are_gone_are_listed_and_dealt_with(project: 
     assert [(stage.name, entity) for stage, entity in plan.orphans] == [("second", "b")]
     driver = Driver(database, project.start())
     await driver.begin()
-    await clean(driver.pipeline_view, driver.pipeline_view.plan(), how="delete")
+    await clean_orphans(driver.pipeline_view, driver.pipeline_view.plan().orphans, how="delete")
     assert set(tree(project.root)) == {"in/a.txt", "mid/a.txt", "out/a.txt"}
     assert (await look(database, project.start())).orphans == []
 
@@ -100,7 +104,7 @@ async def test_a_failure_waits_for_its_time_and_its_consumers_wait_without_faili
         assert plan.holds[0].reason.attempts == attempts  # pyright: ignore[reportAttributeAccessIssue]
     assert held(plan)["first/a"] == "NeedsAttention"
 
-    await retry_failures(database, "p", None, None, by="me")
+    await retry_failures(database, "p", "first", ["a"], by="me")
     broken[0] = False
     assert (await update(database, pipeline)).steps == []
     assert tree(tmp_path)["out/a.txt"] == "a"
@@ -172,18 +176,18 @@ async def test_a_code_change_can_be_accepted_without_building(project: Project, 
     await update(database, project.start())
     pipeline = project.start(texts=("text.upper()", "str.upper(text)"))
     assert wanted(await look(database, pipeline)) == {"second/a": "CodeChanged", "second/b": "CodeChanged"}
-    await accept_code(database, "blog", "second", pipeline.stages["second"].code.total, None, by="me")
+    await accept_code(database, "blog", "second", pipeline.stages["second"].code.total, by="me")
     assert wanted(await look(database, project.start())) == {}
     await update(database, project.start())
     assert project.calls == []
 
 
 async def test_a_paused_stage_builds_nothing_and_others_go_on(project: Project, database: Database) -> None:
-    await set_paused(database, "blog", "second", paused=True, by="me")
+    await pause_pipeline(database, "blog", "second", paused=True, by="me")
     plan = await update(database, project.start())
     assert held(plan) == {"second/a": "Paused", "second/b": "Paused"}
     assert project.calls == [("first", "a"), ("first", "b")]
-    await set_paused(database, "blog", "second", paused=False, by="me")
+    await pause_pipeline(database, "blog", "second", paused=False, by="me")
     assert (await update(database, project.start())).steps == []
 
 
@@ -194,11 +198,12 @@ async def test_states_are_invalidated_alone_or_with_all_that_follows(project: Pr
     first = driver.pipeline.stages["first"]
     chosen = consumers(driver.pipeline_view, [(first, "a")])
     assert [(stage.name, entity) for stage, entity in chosen] == [("first", "a"), ("second", "a")]
-    assert await invalidate(driver.pipeline_view, [(first, "a")], by="me") == 1
+    assert await invalidate_states(database, "blog", "first", ["a"], by="me") == 1
     assert wanted(await look(database, project.start())) == {"first/a": "Invalidated"}
     await update(database, project.start())
     assert project.calls == [("first", "a")]
-    assert await invalidate(driver.pipeline_view, chosen, by="me") == 2
+    for stage, entity in chosen:
+        assert await invalidate_states(database, "blog", stage.name, [entity], by="me") == 1
     await update(database, project.start())
     assert project.calls == [("first", "a"), ("second", "a")]
 
@@ -207,17 +212,19 @@ async def test_the_story_of_a_state_is_told(project: Project, database: Database
     await update(database, project.start())
     put(project.root, {"in/a.txt": "plum"})
     await update(database, project.start(texts=("text.upper()", "text.title()")))
-    driver = Driver(database, project.start())
-    plan = await driver.begin()
-    story = await explain(driver.pipeline_view, plan, driver.pipeline.stages["first"], "a")
-    assert story.status == "fresh"
-    assert list(story.inputs) == ["in/a.txt"]
-    assert story.taken_by == ["second/a"]
-    assert [build["outcome"] for build in story.builds] == ["built", "built"]
-    assert story.builds[0]["reason"] == "its inputs are others: changed in/a.txt"
-    after = await explain(driver.pipeline_view, plan, driver.pipeline.stages["second"], "b")
-    assert after.builds[0]["reason"] == "its code changed: texts.inner"
-    assert after.made_by == {"mid/b.txt": "first"}
+    app = App("blog")
+    app.pipeline(project.start())
+    local = Local(database, Caller("me", "read"), app.declarations)
+    story = await local.do(get_state, GetState(name="blog", stage="first", entity="a", follow=True))
+    assert story.standing == "fresh"
+    assert [one.path for one in story.inputs] == ["in/a.txt"]
+    assert story.followed_by == ["second/a"]
+    assert [build.outcome for build in story.builds] == ["built", "built"]
+    assert story.builds[0].reason == "its inputs are others: changed in/a.txt"
+    after = await local.do(get_state, GetState(name="blog", stage="second", entity="b", follow=True))
+    assert after.builds[0].reason == "its code changed: texts.inner"
+    assert {one.path: one.made_by and one.made_by.stage for one in after.inputs} == {"mid/b.txt": "first"}
+    assert after.made_from == ["first/b", "in/b.txt"]
 
 
 async def test_a_result_that_is_too_small_is_a_failure_and_is_not_shown(tmp_path: Path, database: Database) -> None:

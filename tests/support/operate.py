@@ -14,6 +14,7 @@ from tidemill.store.jobs import operate, schedules, workers
 from tidemill.store.jobs.operate import Outcome
 from tidemill.store.jobs.workers import Mode
 from tidemill.store.retention_settings import Retention
+from tidemill.store.states import requests
 from tidemill.store.transaction import transaction
 
 
@@ -60,3 +61,23 @@ async def set_retention(database: Database, wanted: Retention, *, by: str) -> No
 async def list_audit(database: Database, *, limit: int = 50) -> list[asyncpg.Record]:
     """The newest entries of the audit trail."""
     return await audit.page_audit(database, who=None, action=None, before=None, limit=limit)
+
+
+async def invalidate_states(database: Database, pipeline: str, stage: str, entities: list[str], *, by: str) -> int:
+    return await acting(database, by, requests.invalidate_states, pipeline, stage, entities)
+
+
+async def retry_failures(database: Database, pipeline: str, stage: str, entities: list[str], *, by: str) -> int:
+    return await acting(database, by, requests.retry_failures, pipeline, stage, entities)
+
+
+async def accept_code(database: Database, pipeline: str, stage: str, code: str, *, by: str) -> int:
+    return await acting(database, by, requests.accept_code, pipeline, stage, code)
+
+
+async def set_approved(database: Database, pipeline: str, stage: str, code: str, *, by: str, seconds: float) -> None:
+    await acting(database, by, requests.set_approved, pipeline, stage, code, seconds=seconds)
+
+
+async def pause_pipeline(database: Database, pipeline: str, stage: str, *, paused: bool, by: str) -> None:
+    await acting(database, by, requests.set_paused, pipeline, stage, paused=paused)

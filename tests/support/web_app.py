@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from tidemill import App
 from tidemill.dags import Dag, input_node, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.pipelines import DatabaseStates, Pipeline
+from tidemill.pipelines.workflows import TriggerWorkflow, parse_workflow
 
 SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
 
@@ -64,10 +66,25 @@ def make_notes() -> Pipeline:
 
     @notes.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
     def shout(entity: Any, text: str) -> str:
+        if text == "bad":
+            raise ValueError("this note cannot be shouted")
         return text.upper()
 
     return notes
 
 
-app = make_app()
+def make_greetings() -> list[TriggerWorkflow]:
+    """A workflow that an event runs."""
+    nodes = [
+        {"id": "1", "typeId": "webhook", "name": "hook", "data": {}},
+        {"id": "2", "typeId": "set", "name": "said", "data": {"text": "hello {{$.hook.who}}"}},
+    ]
+    connections = [{"id": "c", "sourceNodeId": "1", "targetNodeId": "2"}]
+    data = {"name": "greet", "mode": "trigger", "nodes": nodes, "connections": connections}
+    return parse_workflow(data, "greet").triggers
+
+
+app = make_app(workflow_folder=os.environ.get("WEB_WORKFLOWS"))
 app.pipeline(make_notes())
+for workflow in make_greetings():
+    app.trigger(workflow)

@@ -14,13 +14,13 @@ from tidemill.pipelines.reducer.facts import FileFact
 from tidemill.pipelines.reducer.staleness import StateRecord
 from tidemill.pipelines.runner.running_builds import BuildJob
 from tidemill.pipelines.view.pipeline_view import PipelineView
-from tidemill.server.resources.pipeline_cache import PipelineRead
-from tidemill.server.resources.state_grid import Rows, all_rows, group, matching, order_of, page_of
+from tidemill.pipelines.view.snapshot import PipelineSnapshot
+from tidemill.pipelines.view.state_grid import Rows, all_rows, group, matching, order_of, page_of
 
 MANY = 10_000
 
 
-def look_at(numbers: range, *, stale: set[int]) -> PipelineRead:
+def look_at(numbers: range, *, stale: set[int]) -> PipelineSnapshot:
     """A pipeline of two stages over numbered files, of which some have changed since; nothing is read or stored."""
     pipeline = Pipeline("counts", root=Path("nowhere"), approve_above=None)
 
@@ -41,10 +41,10 @@ def look_at(numbers: range, *, stale: set[int]) -> PipelineRead:
         for number in numbers:
             built_from = "other" if stage.name == "first" and number in stale else "same"
             world.records[stage.name][str(number)] = StateRecord("same", stage.code.total, built_from, 4, 1)
-    return PipelineRead(pipeline_view, pipeline_view.plan(), [], at=0.0, took=0.0)
+    return PipelineSnapshot(pipeline_view, pipeline_view.plan(), [], at=0.0, took=0.0)
 
 
-def pages(look: PipelineRead, rows: Rows, *, limit: int, down: bool) -> list[str]:
+def pages(look: PipelineSnapshot, rows: Rows, *, limit: int, down: bool) -> list[str]:
     """All rows, page by page, by way of cursors."""
     entities, order = matching(look, rows, {}), order_of(group(look, rows.by)[1][0])
     found: list[str] = []

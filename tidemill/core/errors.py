@@ -40,6 +40,26 @@ class ConflictError(TidemillError):
     """The current state of the object does not allow the operation."""
 
 
+class VersionError(ConflictError):
+    """An object is not in the version that the caller has read; `version` is the present one, if there is one."""
+
+    def __init__(self, message: str, version: str | None = None) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class VersionRequiredError(TidemillError):
+    """A change that must name the version that it replaces."""
+
+
+class FileProblemsError(ConfigError):
+    """A file with errors; `errors` names the place of each and what is wrong."""
+
+    def __init__(self, message: str, errors: list[tuple[str, str]] | None = None) -> None:
+        super().__init__(message)
+        self.errors = errors or []
+
+
 class PayloadError(TidemillError):
     """Arguments or a result do not fit their declared types, or cannot be encoded as JSON."""
 

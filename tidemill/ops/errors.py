@@ -8,12 +8,15 @@ from tidemill.core.errors import (
     ArgumentError,
     ConfigError,
     ConflictError,
+    FileProblemsError,
     ForbiddenError,
     NotFoundError,
     PayloadError,
     StoreError,
     TidemillError,
     UnknownTaskError,
+    VersionError,
+    VersionRequiredError,
 )
 
 PREFIX = "urn:tidemill:"
@@ -32,6 +35,9 @@ class ErrorKind(NamedTuple):
 ERRORS = (
     ErrorKind(ArgumentError, "invalid-argument", 422, "INVALID_ARGUMENT"),
     ErrorKind(NotFoundError, "not-found", 404, "NOT_FOUND"),
+    ErrorKind(VersionError, "version-conflict", 412, "FAILED_PRECONDITION"),
+    ErrorKind(VersionRequiredError, "version-required", 428, "FAILED_PRECONDITION"),
+    ErrorKind(FileProblemsError, "invalid-file", 422, "INVALID_ARGUMENT"),
     ErrorKind(ConflictError, "conflict", 409, "FAILED_PRECONDITION"),
     ErrorKind(ForbiddenError, "forbidden", 403, "PERMISSION_DENIED"),
     ErrorKind(StoreError, "unavailable", 503, "UNAVAILABLE"),

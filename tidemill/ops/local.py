@@ -95,7 +95,7 @@ class Local:
         if operation.needs_application and self._declared is None:
             raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
         more = (self._declared,) if operation.takes_application else ()
-        reader = Reader(self.database, self.caller.name)
+        reader = Reader(self.database, self.caller.name, is_admin=self.caller.may("admin"))
         try:
             if not operation.writes:
                 return await operation.run(reader, args, *more)

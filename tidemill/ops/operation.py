@@ -76,6 +76,8 @@ class Operation(Generic[A, R]):
         status: int,
         preview: Operation[Any, Any] | None,
         secret: bool,
+        body: str | None,
+        etag: bool,
     ) -> None:
         method, path = address.split(" ")
         self.long_field = found[1] if (found := _LONG_FIELD.search(path)) else None
@@ -89,6 +91,10 @@ class Operation(Generic[A, R]):
         self.preview = preview
         self.secret = secret
         """The result holds a secret, so it is never kept for an idempotency key."""
+        self.body = body
+        """The field that is the whole body of the request, if there is one."""
+        self.etag = etag
+        """The result has a `version`, which is the ETag of the response."""
         hints = get_type_hints(run, include_extras=True)
         self.result: type[R] = hints.pop("return")
         parameters = list(inspect.signature(run).parameters)
@@ -142,6 +148,16 @@ class Operation(Generic[A, R]):
         return checked(self.args, args)
 
 
+def header_fields(kind: type[Struct]) -> dict[str, str]:
+    """The fields of arguments that HTTP takes from a header as well, declared by `doc(..., extra={"header": NAME})`."""
+    found: dict[str, str] = {}
+    for each in msgspec.structs.fields(kind):
+        for note in getattr(each.type, "__metadata__", ()):
+            if isinstance(note, Meta) and note.extra and "header" in note.extra:
+                found[each.name] = note.extra["header"]
+    return found
+
+
 def default_of(field: msgspec.structs.FieldInfo) -> Any:
     """The default of a field, as `msgspec.defstruct` takes it."""
     if field.default_factory is not msgspec.NODEFAULT:
@@ -174,12 +190,16 @@ def operation(
     status: int | None = None,
     preview: Operation[Any, Any] | None = None,
     secret: bool = False,
+    body: str | None = None,
+    etag: bool = False,
 ) -> Declare:
     """Declare an operation: `@operation("POST /jobs/cancel", scope="operate")`."""
 
     def declare(run: Callable[..., Awaitable[Any]]) -> Operation[Any, Any]:
         usual = 204 if address.startswith("DELETE") else 200
-        made = Operation(address, scope, run, status=status or usual, preview=preview, secret=secret)
+        made = Operation(
+            address, scope, run, status=status or usual, preview=preview, secret=secret, body=body, etag=etag
+        )
         if made.name in REGISTRY:
             raise TypeError(f"two operations are called {made.name}")
         REGISTRY[made.name] = made

@@ -11,6 +11,7 @@ from tidemill.ops.operation import REGISTRY, Operation
 NOUNS = (
     "overview", "jobs", "runs", "dags", "inputs", "queues", "workers", "schedules", "hosts", "search", "audit",
     "tokens", "retention",
+    "pipelines.read", "pipelines.change", "pipelines.triggers", "workflows.files",
 )  # fmt: skip
 
 

@@ -27,12 +27,12 @@ class Remote:
         parts = [
             given.pop(part[1:-1]) if part.startswith("{") else part for part in operation.path.strip("/").split("/")
         ]
-        body = msgspec.json.encode(given) if operation.takes_body else None
+        body = msgspec.json.encode(given if operation.body is None else given.get(operation.body))
         answer = await self._client.request_async(
             operation.method,
             parts,
             None if operation.takes_body else given,
-            body=body,
+            body=body if operation.takes_body else None,
             acts=operation.acts,
             keyed=not operation.secret,
         )

@@ -53,6 +53,14 @@ def read_json(kind: type[T], body: bytes) -> T:
         raise ArgumentError("", f"the body is not JSON: {error}") from error
 
 
+def read_value(body: bytes) -> Any:
+    """Any JSON; nothing is null."""
+    try:
+        return msgspec.json.decode(body) if body else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ArgumentError("", f"the body is not JSON: {error}") from error
+
+
 def explained(kind: type[msgspec.Struct], error: msgspec.ValidationError) -> ArgumentError:
     """The message of msgspec in our words, with the field that it is about."""
     said = str(error)

@@ -52,6 +52,9 @@ def _describe(
     }
     if not operation.takes_body:
         parameters += [_parameter("query", *each) for each in fields]
+    elif operation.body is not None:
+        whole = next(schema for name, schema, _ in fields if name == operation.body)
+        told["requestBody"] = {"required": False, "content": {"application/json": {"schema": whole}}}
     elif fields:
         required = any(needed for _, _, needed in fields)
         told["requestBody"] = {"required": required, "content": {"application/json": {"schema": rest}}}

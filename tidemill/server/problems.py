@@ -13,7 +13,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from pydantic import ValidationError
 
-from tidemill.core.errors import ArgumentError
+from tidemill.core.errors import ArgumentError, FileProblemsError, VersionError
 from tidemill.ops.errors import PREFIX, kind_of
 from tidemill.store.database import is_away, is_full
 
@@ -64,7 +64,12 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     kind = kind_of(error)
     if kind is not None:
         fields = [{"field": error.field, "message": error.problem}] if isinstance(error, ArgumentError) else []
-        return problem(kind.status, said, fields, PREFIX + kind.type), {}
+        if isinstance(error, FileProblemsError):
+            fields = [{"field": place, "message": message} for place, message in error.errors]
+        headers = {"Retry-After": "5"} if kind.status == 503 else {}
+        if isinstance(error, VersionError) and error.version is not None:
+            headers["ETag"] = f'"{error.version}"'
+        return problem(kind.status, said, fields, PREFIX + kind.type), headers
     if isinstance(error, _UNREADABLE):
         return problem(422, said), {}
     number = secrets.token_hex(4)

@@ -13,9 +13,9 @@ from tidemill.app import App
 from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.ops.local import Caller, Local
+from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.server.live.hub import Hub
 from tidemill.server.middleware.authentication import Authenticator
-from tidemill.server.resources.pipeline_cache import PipelineCache
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
@@ -36,8 +36,8 @@ class ServerState:
         self.settings = settings
         self.authenticator = Authenticator(database, settings)
         self.hub = Hub(database)
-        self.overlook = PipelineCache(database, app.pipelines)
-        self.hub.ears[STATES_CHANNEL] = self.overlook.hear
+        app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
+        self.hub.ears[STATES_CHANNEL] = app.pipelines.cache.hear
         self.metrics = Exposition(database)
 
     def local(self, caller: Caller, *, idempotency_key: str | None = None) -> Local:

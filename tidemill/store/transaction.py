@@ -17,11 +17,12 @@ PATIENCE = 30.0
 class Reader:
     """Reads on behalf of a caller, and opens transactions for changes that commit in batches."""
 
-    __slots__ = ("by", "database")
+    __slots__ = ("by", "database", "is_admin")
 
-    def __init__(self, database: Database, by: str) -> None:
+    def __init__(self, database: Database, by: str, *, is_admin: bool = False) -> None:
         self.database = database
         self.by = by
+        self.is_admin = is_admin
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.database.fetch(statement, *args)

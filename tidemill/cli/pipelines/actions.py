@@ -1,44 +1,58 @@
-"""`tidemill pipeline` for those who act: invalidate, retry, approve, pause, backfill, clean."""
+"""`tidemill pipeline` for operators: invalidate, retry, accept, approve, pause, resume, backfill, clean."""
 
 from __future__ import annotations
 
-import asyncio
-from datetime import UTC, datetime
+from typing import Literal, cast
 
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator
-from tidemill.cli.pipelines import remote
-from tidemill.cli.pipelines.open import APPROVAL_LASTS, local_target, looks, named, opened, owner_of
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.pipelines.open import Work, find, find_all, find_stage, names
 from tidemill.cli.render import out
-from tidemill.core.duration import parse_rate
-from tidemill.core.errors import ConfigError
-from tidemill.pipelines.definition.load_target import load_target
-from tidemill.pipelines.runner import operate
-from tidemill.pipelines.view.pipeline_view import PipelineView
-from tidemill.store.states.build_jobs import is_kept
-from tidemill.store.states.requests import accept_code, count_marked, retry_failures, set_approved, set_paused
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.ops.operation import Operation, Operator
+from tidemill.ops.pipelines.change import (
+    CleanPipeline,
+    InvalidateStates,
+    PausePipeline,
+    PipelinePaused,
+    RetryStates,
+    StageRef,
+    StartBackfill,
+    StateSelection,
+    accept_stage,
+    approve_stage,
+    clean_pipeline,
+    invalidate_states,
+    pause_pipeline,
+    preview_invalidate_states,
+    resume_pipeline,
+    retry_states,
+    start_backfill,
+)
+from tidemill.ops.pipelines.read import MOST_SHOWN, ListOrphans, list_orphans
+from tidemill.ops.pipelines.waiting import wait_for_backfill
 
-LOOK_EVERY = 0.5
+MANY = 10  # States that are built again without a question.
 
 
 def invalidate(
-    app: str,
+    app: str | None = None,
     target: str | None = None,
     /,
     *,
     downstream: bool = False,
     yes: bool = False,
     place: ServerOptions = ANYWHERE,
-) -> None:
-    """Have states built again, whatever they look like.
+) -> int:
+    """Have states built again, even if they are fresh.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     target
         A state (its path, or STAGE/ENTITY), all states of an ENTITY or of a STAGE, or a PIPELINE.
     downstream
@@ -46,147 +60,127 @@ def invalidate(
     yes
         Do not ask, however many there are.
     """
+    work = Work(app, target, place)
+    word = work.require_word("TARGET")
 
-    async def stored(target: str) -> None:
-        where = load_target(app)
-        owner = owner_of(where, target)
-        async for pipeline_view, _ in looks(where, owner.name, place):
-            chosen = operate.select(pipeline_view, target)
-            if downstream:
-                chosen = operate.consumers(pipeline_view, chosen)
-            if len(chosen) > 10 and not yes and not agreed(f"have {len(chosen)} states built again"):
-                return
-            done = await operate.invalidate(pipeline_view, chosen, by=operator())
-            out().print(f"{done} states are built again by whoever keeps pipeline {owner.name} up to date")
+    async def act(at: Operator) -> int:
+        meant = await find(at, word)
+        given = {"name": meant.pipeline, "stage": meant.stage, "entities": meant.entities, "downstream": downstream}
+        count = (await at.do(preview_invalidate_states, StateSelection(**given))).count
+        if count > MANY and not yes and not agreed(f"have {count:,} states built again"):
+            return 1
+        done = await at.do(invalidate_states, InvalidateStates(**given, count=count))
+        out().print(
+            f"{done.count} states are built again by the process that keeps pipeline {meant.pipeline} up to date"
+        )
+        return 0
 
-    if place.server_url is None:
-        return asyncio.run(stored(named(target, "TARGET")))
-    with place.remote() as server:
-        return remote.invalidate(server, remote.only_word(app, target) or "", downstream=downstream, yes=yes)
+    return work.run(act)
 
 
 def retry(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Try failed states again, also those that need attention, at once.
+    """Retry failed states at once, also those that need attention.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all that failed, if not given.
     """
+    work = Work(app, target, place)
 
-    async def stored() -> None:
-        where = load_target(named(app, "APP"))
-        owners = where.pipelines if target is None else [owner_of(where, target)]
-        for owner in owners:
-            async for pipeline_view, _ in looks(where, owner.name, place):
-                stage, entities = None, None
-                if target is not None and target.removeprefix(f"{owner.name}/") in owner.stages:
-                    stage = target.removeprefix(f"{owner.name}/")
-                elif target is not None and target != owner.name:
-                    known, entity = operate.find_state(owner, target)
-                    stage, entities = known.name, [entity]
-                done = await retry_failures(pipeline_view.database, owner.name, stage, entities, by=operator())
-                out().print(f"{owner.name}: {done} failed states are tried again")
+    async def act(at: Operator) -> None:
+        for meant in await find_all(at, work.word):
+            wanted = RetryStates(name=meant.pipeline, stage=meant.stage, entities=meant.entities)
+            done = await at.do(retry_states, wanted)
+            out().print(f"{meant.pipeline}: {done.count} failed states are retried")
 
-    if place.server_url is None:
-        return asyncio.run(stored())
-    with place.remote() as server:
-        return remote.retry(server, remote.only_word(app, target))
+    work.run(act)
 
 
-def accept(app: str, stage: str | None = None, /, *, yes: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Take a change of a stage's code as one that changes no result: its states count as built by the new code.
+def accept(
+    app: str | None = None, stage: str | None = None, /, *, yes: bool = False, place: ServerOptions = ANYWHERE
+) -> int:
+    """Accept a change of a stage's code that changes no result: its states count as built by the current code.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     yes
         Do not ask.
     """
+    work = Work(app, stage, place)
+    word = work.require_word("STAGE")
 
-    async def stored(stage: str) -> None:
-        where = load_target(app)
-        owner = owner_of(where, stage)
-        known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        if not yes and not agreed(f"take all states of {known.name} as built by its code of now"):
-            return
-        async for pipeline_view, _ in looks(where, owner.name, place):
-            done = await accept_code(
-                pipeline_view.database, owner.name, known.name, known.code.total, None, by=operator()
-            )
-            out().print(f"{done} states of {known.name} count as built by the code of now")
+    async def act(at: Operator) -> int:
+        pipeline, name = await find_stage(at, word)
+        if not yes and not agreed(f"take all states of {name} as built by its current code"):
+            return 1
+        done = await at.do(accept_stage, StageRef(name=pipeline, stage=name))
+        out().print(f"{done.count} states of {name} count as built by the current code")
+        return 0
 
-    if place.server_url is None:
-        return asyncio.run(stored(named(stage, "STAGE")))
-    with place.remote() as server:
-        return remote.accept(server, remote.only_word(app, stage) or "", yes=yes)
+    return work.run(act)
 
 
-def approve(app: str, stage: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+def approve(app: str | None = None, stage: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Approve that many states of a stage are built again: what `plan` shows as needing approval.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     """
+    work = Work(app, stage, place)
+    word = work.require_word("STAGE")
 
-    async def stored(stage: str) -> None:
-        where = load_target(app)
-        owner = owner_of(where, stage)
-        known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        async for pipeline_view, _ in looks(where, owner.name, place):
-            await set_approved(
-                pipeline_view.database, owner.name, known.name, known.code.total, by=operator(), seconds=APPROVAL_LASTS
-            )
-        out().print(f"approved for a day: states of {known.name} are built again by its code of now")
+    async def act(at: Operator) -> None:
+        pipeline, name = await find_stage(at, word)
+        await at.do(approve_stage, StageRef(name=pipeline, stage=name))
+        out().print(f"approved for a day: states of {name} are built again by its current code")
 
-    if place.server_url is None:
-        return asyncio.run(stored(named(stage, "STAGE")))
-    with place.remote() as server:
-        return remote.approve(server, remote.only_word(app, stage) or "")
+    work.run(act)
 
 
-def pause(app: str, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Let a pipeline or a stage build nothing more; what is being built is finished.
+def pause(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+    """Build nothing more of a pipeline or a stage; running builds are finished.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
-    _set_paused(app, target, place, paused=True)
+    _set_paused(Work(app, target, place), pause_pipeline)
 
 
-def resume(app: str, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Let a paused pipeline or stage go on.
+def resume(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+    """Let a paused pipeline or stage build again.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
-    _set_paused(app, target, place, paused=False)
+    _set_paused(Work(app, target, place), resume_pipeline)
 
 
 def backfill(
-    app: str,
+    app: str | None = None,
     stage: str | None = None,
     /,
     *,
@@ -197,13 +191,13 @@ def backfill(
     wait: bool = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
-    """Have a range of a stage's states built again, some at a time.
+    """Have a range of a stage's states built again.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     first
@@ -215,116 +209,91 @@ def backfill(
     downstream
         Also all states that are made from them.
     wait
-        Show how far it is until all are built; the status is 1 if some fail.
+        Show the progress until all are built; the status is 1 if some fail.
     """
+    work = Work(app, stage, place)
+    word = work.require_word("STAGE")
 
-    async def stored(stage: str) -> int:
-        where = load_target(app)
-        owner = owner_of(where, stage)
-        known = owner.require(stage.removeprefix(f"{owner.name}/"))
-        mark = f"{operator()} (backfill of {known.name} at {datetime.now(UTC):%Y-%m-%d %H:%M:%S})"
-        failed = 0
-        async for pipeline_view, _ in looks(where, owner.name, place):
-            entities = operate.in_range(known, pipeline_view.world.records[known.name], first, last)
-            per_second = None if rate is None else parse_rate(rate, what="rate")
-            size = len(entities) if per_second is None else max(1, round(per_second / 4))
-            asked = 0
-            with Progress(console=out()) as progress:
-                bar = progress.add_task(f"{owner.name}/{known.name}", total=len(entities))
-                for start in range(0, len(entities), size or 1):
-                    chosen = [(known, entity) for entity in entities[start : start + size]]
-                    if downstream:
-                        chosen = operate.consumers(pipeline_view, chosen)
-                    asked += await operate.invalidate(pipeline_view, chosen, by=mark)
-                    if not wait:
-                        progress.advance(bar, min(size, len(entities) - start))
-                    if per_second is not None and start + size < len(entities):
-                        await asyncio.sleep(size / per_second)
-                if wait:
-                    progress.update(bar, total=asked)
-                    failed = await _follow(pipeline_view, mark, progress, bar, asked)
-            out().print(f"{len(entities)} states of {known.name} {'were' if wait else 'are'} built again")
-            if failed:
-                out().print(f"{failed} of them failed: see `tidemill pipeline status`", style="red")
-        return 1 if failed else 0
-
-    if place.server_url is None:
-        return asyncio.run(stored(named(stage, "STAGE")))
-    with place.remote() as server:
-        wanted = {"first": first, "last": last, "downstream": downstream, "rate": rate}
-        return remote.backfill(server, remote.only_word(app, stage) or "", wanted, wait=wait)
-
-
-async def _follow(pipeline_view: PipelineView, mark: str, progress: Progress, bar: TaskID, asked: int) -> int:
-    """Show how far a backfill is until nothing is left of it but what has failed; returns how many that are."""
-    while True:
-        if not await is_kept(pipeline_view.database, pipeline_view.pipeline.name):
-            raise ConfigError(
-                f"nobody keeps pipeline {pipeline_view.pipeline.name} up to date: it goes on when `tidemill up` or "
-                "`tidemill pipeline run` does"
+    async def act(at: Operator) -> int:
+        pipeline, name = await find_stage(at, word)
+        wanted = StartBackfill(name=pipeline, stage=name, first=first, last=last, downstream=downstream, rate=rate)
+        begun = await at.do(start_backfill, wanted)
+        if not wait:
+            out().print(f"{begun.total} states are built again")
+            return 0
+        with Progress(console=out()) as progress:
+            bar = progress.add_task(f"{pipeline}/{name}", total=begun.total)
+            ended = await wait_for_backfill(
+                at, pipeline, begun.id, each=lambda now: progress.update(bar, completed=now.total - now.left)
             )
-        left, failed = await count_marked(pipeline_view.database, pipeline_view.pipeline.name, mark)
-        progress.update(bar, completed=asked - left)
-        if left == failed:
-            return failed
-        await asyncio.sleep(LOOK_EVERY)
+        out().print(f"{begun.total} states were built again")
+        if ended.failed:
+            out().print(f"{ended.failed} of them failed: see `tidemill pipeline status`", style="red")
+        return 1 if ended.failed else 0
+
+    return work.run(act)
 
 
 def clean(
-    app: str,
+    app: str | None = None,
     pipeline: str | None = None,
     /,
     *,
     how: str | None = None,
     yes: bool = False,
-    place: ConnectionOptions = HERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
-    """List outputs whose inputs are gone, and archive or delete them as their stages want.
+    """List outputs whose inputs are gone, and archive or delete them as their stages declare.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     pipeline
         Only this one.
     how
-        Whatever the stages want: keep, archive or delete.
+        Whatever the stages declare: keep, archive or delete.
     yes
         Do it; without, they are only listed.
     """
-    if how not in (None, "keep", "archive", "delete"):
-        raise ConfigError(f"--how {how} is not one of keep, archive, delete")
+    work = Work(app, pipeline, place)
 
-    async def act() -> None:
-        async for pipeline_view, found in looks(local_target(app, place), pipeline, place):
-            for stage, entity in found.orphans:
-                for path in operate.output_paths(pipeline_view, stage, entity):
-                    out().print(f"{how or stage.options.on_orphan:<8} {path}")
-            if not found.orphans:
-                out().print(f"{pipeline_view.pipeline.name}: no orphans", style="dim")
+    async def act(at: Operator) -> None:
+        for name in await names(at, work.word):
+            found = await at.do(list_orphans, ListOrphans(name=name, limit=MOST_SHOWN))
+            for orphan in found.items:
+                for path in orphan.paths:
+                    out().print(f"{how or orphan.how:<8} {path}")
+            if not found.total:
+                out().print(f"{name}: no orphans", style="dim")
             elif yes:
-                done = await operate.clean(pipeline_view, found, how=how)
-                told = ", ".join(f"{len(paths)} {word}" for word, paths in done.items() if paths)
-                out().print(f"{pipeline_view.pipeline.name}: done ({told})")
+                wanted = CleanPipeline(name=name, how=cast(_How, how), count=found.total)
+                done = await at.do(clean_pipeline, wanted)
+                out().print(f"{name}: {done.kept} kept, {done.archived} archived, {done.deleted} deleted")
             else:
                 out().print("nothing was done: add --yes", style="dim")
 
-    asyncio.run(act())
+    if how not in (None, "keep", "archive", "delete"):
+        raise ConfigError(f"--how {how} is not one of keep, archive, delete")
+    work.run(act)
 
 
-def _set_paused(app: str, target: str | None, place: ServerOptions, *, paused: bool) -> None:
-    async def stored(target: str) -> None:
-        where = load_target(app)
-        owner = owner_of(where, target)
-        stage = "" if target == owner.name else owner.require(target.removeprefix(f"{owner.name}/")).name
-        async with opened(where, place) as database:
-            await set_paused(database, owner.name, stage, paused=paused, by=operator())
-        out().print(f"{target} {'is paused' if paused else 'goes on'}")
+def _set_paused(work: Work, operation: Operation[PausePipeline, PipelinePaused]) -> None:
+    word = work.require_word("TARGET")
 
-    if place.server_url is None:
-        return asyncio.run(stored(named(target, "TARGET")))
-    with place.remote() as server:
-        return remote.set_paused(server, remote.only_word(app, target) or "", paused=paused)
+    async def act(at: Operator) -> None:
+        meant = await find(at, word)
+        if meant.entity is not None:
+            raise NotFoundError(
+                f"pipeline {meant.pipeline} has no stage {meant.entity!r}: write PIPELINE, STAGE or PIPELINE/STAGE"
+            )
+        done = await at.do(operation, PausePipeline(name=meant.pipeline, stage=meant.stage))
+        out().print(f"{word} is {'paused' if done.paused else 'resumed'}")
 
+    work.run(act)
+
+
+_How = Literal["keep", "archive", "delete"] | None
 
 COMMANDS = (invalidate, retry, accept, approve, pause, resume, backfill, clean)

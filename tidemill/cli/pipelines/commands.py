@@ -1,40 +1,58 @@
-"""`tidemill pipeline`: bring pipelines up to date, and see what is to be built and why."""
+"""`tidemill pipeline`: bring pipelines up to date, and see what would be built and why."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from cyclopts import App
 
 from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator, require_database
-from tidemill.cli.pipelines import remote
+from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
-from tidemill.cli.pipelines.open import APPROVAL_LASTS, local_target, looks, named, opened, owner_of, settings_of
-from tidemill.cli.pipelines.page import print_counts, print_plan, print_story, step_json, story_json
-from tidemill.cli.render import ago, cut, out, print_json, short, table
+from tidemill.cli.pipelines.open import Work, find_all, find_state, names, opened, settings_of
+from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems, print_state
+from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, play
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role
+from tidemill.ops.operation import Operator
+from tidemill.ops.pipelines.change import APPROVED_FOR
+from tidemill.ops.pipelines.read import (
+    MOST_SHOWN,
+    GetPipelineGraph,
+    GetState,
+    ListBuilds,
+    ListPipelines,
+    PipelineGraph,
+    PipelineList,
+    PipelineRef,
+    PlanPipeline,
+    PlanReport,
+    get_pipeline,
+    get_pipeline_graph,
+    get_state,
+    list_builds,
+    list_pipelines,
+    plan_pipeline,
+    report_plan,
+)
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
-from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.runner import operate
+from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.runner.runner import PipelineRunner
-from tidemill.pipelines.runner.running_builds import builds_under_way
-from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
-from tidemill.pipelines.view.pipeline_view import look_at
+from tidemill.pipelines.view.state_details import Build, StateDetails
 from tidemill.pipelines.workflows import load_workflow
 from tidemill.pipelines.workflows.folder import read_folder
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 from tidemill.store.migrate import OWN_CHAIN
-from tidemill.store.states.history import list_builds
 from tidemill.store.states.requests import set_approved
+from tidemill.store.transaction import transaction
 
 commands = App(name="pipeline", help="Pipelines: what must exist, what is missing or out of date, and why.")
 for command in COMMANDS:
@@ -68,7 +86,8 @@ def run(
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if once:
-        return asyncio.run(_run_once(local_target(app, place), pipeline, approve, place))
+        place.arguments()  # A server that is named is an error, before anything is loaded.
+        return asyncio.run(_run_once(load_target(app), pipeline, approve, place))
 
     def make() -> Part:
         if is_workflow(app):
@@ -98,64 +117,70 @@ def run(
 def status(
     app: str | None = None, pipeline: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
 ) -> None:
-    """Show how many states of each stage are fresh, stale, failed or waiting.
+    """Show how many states of each stage are fresh, stale, failed or blocked.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     pipeline
         Only this one.
     json
         Print one JSON document.
     """
+    work = Work(app, pipeline, place)
 
-    if place.server_url is not None:
-        with place.remote() as server:
-            told = remote.status(server, remote.only_word(app, pipeline))
-    else:
-        told = asyncio.run(_stand(load_target(named(app, "APP")), pipeline, place))
+    async def read(at: Operator) -> PipelineList:
+        if work.word is None:
+            return await at.do(list_pipelines, ListPipelines())
+        return PipelineList([await at.do(get_pipeline, PipelineRef(name=work.word))], [])
+
+    found = work.run(read)
     if json:
-        return print_json(told)
-    for each in told:
-        print_counts(each)
-    return None
+        return print_json(found.items)
+    for line in found.items:
+        print_pipeline(line)
+    return print_problems(found.problems)
 
 
 @commands.command
-def check(app: str, pipeline: str | None = None, /, *, place: ConnectionOptions = HERE) -> int:
-    """Say whether everything is up to date; the status is 1 if it is not.
+def check(app: str | None = None, pipeline: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> int:
+    """Check whether everything is up to date; the status is 1 if it is not.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     pipeline
         Only this one.
     """
-
-    async def look() -> int:
-        stale = 0
-        async for pipeline_view, plan in looks(local_target(app, place), pipeline, place):
-            fresh, left = sum(plan.fresh.values()), len(plan.steps)
-            out().print(f"{pipeline_view.pipeline.name}: {fresh:,} fresh, {left:,} not")
-            stale += left
-        return 1 if stale else 0
-
-    return asyncio.run(look())
+    left = 0
+    for report in _plans(Work(app, pipeline, place), limit=0):
+        fresh, others = sum(report.fresh.values()), report.builds + report.holds
+        out().print(f"{report.pipeline}: {fresh:,} fresh, {others:,} not")
+        left += others
+    return 1 if left else 0
 
 
 @commands.command
 def plan(
-    app: str, pipeline: str | None = None, /, *, limit: int = 50, json: bool = False, place: ConnectionOptions = HERE
+    app: str | None = None,
+    pipeline: str | None = None,
+    /,
+    *,
+    limit: int = 50,
+    json: bool = False,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Say for every state what would be built and why, without building anything.
+    """Show what would be built and why, without building anything.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     pipeline
         Only this one.
     limit
@@ -163,58 +188,40 @@ def plan(
     json
         Print one JSON document, with all of them.
     """
-
-    async def look() -> None:
-        told = []
-        async for pipeline_view, found in looks(local_target(app, place), pipeline, place):
-            if json:
-                told.append(
-                    {
-                        "pipeline": pipeline_view.pipeline.name,
-                        "builds": [step_json(step) for step in found.builds],
-                        "holds": [step_json(step) for step in found.holds],
-                        "orphans": [f"{stage.name}/{entity}" for stage, entity in found.orphans],
-                        "fresh": found.fresh,
-                        "problems": [*pipeline_view.problems, *found.problems],
-                    }
-                )
-            else:
-                print_plan(pipeline_view, found, limit)
-        if json:
-            print_json(told)
-
-    asyncio.run(look())
+    reports = _plans(Work(app, pipeline, place), limit=MOST_SHOWN if json else limit)
+    if json:
+        return print_json(reports)
+    for report in reports:
+        print_plan(report)
+    return None
 
 
 @commands.command
-def explain(app: str, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Tell the whole story of one state: why it is as it is, what it was made from, who takes it, every build.
+def explain(
+    app: str | None = None, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
+) -> None:
+    """Explain one state: why it has its standing, what it is made from, what is made from it, and every build.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     state
         The path of an output, STAGE/ENTITY, or PIPELINE/STAGE/ENTITY.
     json
         Print one JSON document.
     """
+    work = Work(app, state, place)
+    word = work.require_word("STATE")
 
-    async def stored(wanted: str) -> operate.StateStory:
-        target = load_target(app)
-        owner = owner_of(target, wanted)
-        stage, entity = operate.find_state(owner, wanted)
-        async with opened(target, place, create=target.app is None) as database:
-            pipeline_view, found = await look_at(database, owner)
-            return await operate.explain(pipeline_view, found, stage, entity, others=target.pipelines)
+    async def read(at: Operator) -> StateDetails:
+        meant = await find_state(at, word)
+        wanted = GetState(name=meant.pipeline, stage=meant.stage or "", entity=meant.entity or "", follow=True)
+        return await at.do(get_state, wanted)
 
-    if place.server_url is not None:
-        with place.remote() as server:
-            story = remote.story(server, remote.only_word(app, state) or "")
-    else:
-        story = asyncio.run(stored(named(state, "STATE")))
-    return print_json(story_json(story)) if json else print_story(story)
+    found = work.run(read)
+    return print_json(found) if json else print_state(found)
 
 
 @commands.command
@@ -227,13 +234,13 @@ def history(
     json: bool = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """List builds, the newest first.
+    """List builds, newest first.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. A server has them:
-        leave it out.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all, if not given.
     limit
@@ -241,38 +248,17 @@ def history(
     json
         Print one JSON document.
     """
+    work = Work(app, target, place)
 
-    async def stored() -> list[dict[str, Any]]:
-        where = load_target(named(app, "APP"))
-        owners = where.pipelines if target is None else [owner_of(where, target)]
-        found: list[dict[str, Any]] = []
-        async with opened(where, place) as database:
-            for owner in owners:
-                stage = entity = None
-                rest = "" if target is None else target.removeprefix(f"{owner.name}/")
-                if rest in owner.stages:
-                    stage = rest
-                elif target is not None and target != owner.name:
-                    known, entity = operate.find_state(owner, target)
-                    stage = known.name
-                found += [dict(row) for row in await list_builds(database, owner.name, stage, entity, limit=limit)]
-        return sorted(found, key=lambda row: row["at"], reverse=True)[:limit]
+    async def read(at: Operator) -> list[Build]:
+        found: list[Build] = []
+        for meant in await find_all(at, work.word):
+            wanted = ListBuilds(name=meant.pipeline, stage=meant.stage, entity=meant.entity)
+            found += (await read_pages(at, list_builds, wanted, limit))[0]
+        return sorted(found, key=lambda build: build.at, reverse=True)[:limit]
 
-    if place.server_url is not None:
-        with place.remote() as server:
-            builds = remote.history(server, remote.only_word(app, target), limit)
-    else:
-        builds = asyncio.run(stored())
-    if json:
-        return print_json(builds)
-    made = table("when", "state", "outcome", "took", "size", "by", "why", numbers=("took", "size"), wide="why")
-    for row in builds:
-        made.add_row(
-            ago(row["at"]), f"{row['stage']}/{row['entity']}", row["outcome"],
-            "" if row["took"] is None else short(row["took"]), "" if row["size"] is None else f"{row['size']:,}",
-            row["built_by"] or "", cut(row["log"] if row["outcome"] == "failed" else row["reason"]),
-        )  # fmt: skip
-    return out().print(made)
+    builds = work.run(read)
+    return print_json(builds) if json else print_builds(builds)
 
 
 @commands.command
@@ -300,14 +286,21 @@ def trigger(file: str, payload: str = "null", /) -> int:
 
 @commands.command
 def draw(
-    app: str, pipeline: str | None = None, /, *, svg: bool = False, live: bool = False, place: ConnectionOptions = HERE
+    app: str | None = None,
+    pipeline: str | None = None,
+    /,
+    *,
+    svg: bool = False,
+    live: bool = False,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Draw pipelines as Mermaid text, or as SVG.
 
     Parameters
     ----------
     app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them.
+        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
+        server.
     pipeline
         Only this one.
     svg
@@ -315,34 +308,22 @@ def draw(
     live
         With how many states of each stage are fresh, stale or failed.
     """
-    target = local_target(app, place) if live else load_target(app)
-    if live:
+    work = Work(app, pipeline, place)
 
-        async def look() -> None:
-            async for pipeline_view, found in looks(target, pipeline, place):
-                out().print(draw_pipeline(pipeline_view.pipeline, operate.counts(pipeline_view, found)))
+    async def read(at: Operator) -> list[PipelineGraph]:
+        every = await names(at, work.word)
+        return [await at.do(get_pipeline_graph, GetPipelineGraph(name=name, live=live)) for name in every]
 
-        return asyncio.run(look())
-    for each in target.choose(pipeline):
-        out().print(draw_pipeline_svg(each) if svg else draw_pipeline(each))
-    return None
+    for graph in work.run(read, live=live):
+        out().print(graph.svg if svg else graph.mermaid)
 
 
-async def _stand(target: PipelineTarget, name: str | None, place: ConnectionOptions) -> list[dict[str, Any]]:
-    """How pipelines are."""
-    told: list[dict[str, Any]] = []
-    async for pipeline_view, plan in looks(target, name, place):
-        jobs = await builds_under_way(pipeline_view.database, pipeline_view.pipeline, pipeline_view.order)
-        paused = {stage: c.paused_by for stage, c in pipeline_view.world.controls.items() if c.paused_by}
-        told.append(
-            {
-                "pipeline": pipeline_view.pipeline.name, "root": str(pipeline_view.pipeline.root),
-                "stages": operate.counts(pipeline_view, plan, jobs),
-                "bytes": operate.usage(pipeline_view), "paused": paused,
-                "problems": [*pipeline_view.problems, *plan.problems], "notes": list(pipeline_view.notes),
-            }
-        )  # fmt: skip
-    return told
+def _plans(work: Work, *, limit: int) -> list[PlanReport]:
+    async def read(at: Operator) -> list[PlanReport]:
+        every = await names(at, work.word)
+        return [await at.do(plan_pipeline, PlanPipeline(name=name, limit=limit)) for name in every]
+
+    return work.run(read)
 
 
 async def _run_once(target: PipelineTarget, name: str | None, approve: bool, place: ConnectionOptions) -> int:
@@ -353,29 +334,23 @@ async def _run_once(target: PipelineTarget, name: str | None, approve: bool, pla
             began = time.monotonic()
             driver = Driver(database, pipeline)
             if approve:
-                for stage in driver.pipeline_view.order:
-                    await set_approved(
-                        database, pipeline.name, stage.name, stage.code.total, by=operator(), seconds=APPROVAL_LASTS
-                    )
+                async with transaction(database, by=operator()) as tx:
+                    for stage in driver.pipeline_view.order:
+                        await set_approved(tx, pipeline.name, stage.name, stage.code.total, seconds=APPROVED_FOR)
             found = await run_once(driver)
             took, fresh = time.monotonic() - began, sum(found.fresh.values())
             out().print(f"{pipeline.name}: {fresh:,} fresh, {len(found.steps):,} not, in {took:.2f} s")
-            for problem in (
-                *driver.pipeline_view.problems,
-                *found.problems,
-                *([driver.trouble] if driver.trouble else []),
-            ):
-                out().print(f"  {problem}", style="red")
+            problems = [*driver.pipeline_view.problems, *found.problems, *([driver.trouble] if driver.trouble else [])]
             if found.steps:
-                print_plan(driver.pipeline_view, found, 20)
+                print_plan(report_plan(PlanPipeline(name=pipeline.name, limit=20), found, problems, datetime.now(UTC)))
+            else:
+                print_problems(problems)
             left += len(found.steps)
     return 1 if left else 0
 
 
 def _in_order(pipelines: list[Pipeline]) -> list[Pipeline]:
-    """Pipelines with those first that others take from."""
-    from tidemill.pipelines.definition.pipeline import check_order
-
+    """Pipelines, each after those that it takes from."""
     stages = check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
     last = {id(stage.pipeline): at for at, stage in enumerate(stages)}
     return sorted(pipelines, key=lambda pipeline: last.get(id(pipeline), 0))

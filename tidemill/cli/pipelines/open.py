@@ -1,24 +1,89 @@
-"""What all commands of `tidemill pipeline` need: the database, and pipelines with what is known of them."""
+"""Where commands of `tidemill pipeline` work, and which pipeline, stage or state a word on the command line means."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
+import msgspec
 from cyclopts import CycloptsError
 
-from tidemill.cli.connection_options import ConnectionOptions, open_soon, require_database
-from tidemill.core.errors import ConfigError
+from tidemill.cli.connection_options import ConnectionOptions, ServerOptions, open_soon, operator, require_database
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.declarations import Declarations
+from tidemill.engine.hooks import Hooks
 from tidemill.engine.settings import Settings
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.operation import Operator
+from tidemill.ops.pipelines.read import ListPipelines, PipelineLine, StageLine, list_pipelines
 from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
-from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.reducer.plan import BuildPlan
-from tidemill.pipelines.view.pipeline_view import PipelineView, look_at
+from tidemill.pipelines.definition.pattern import Pattern, entity_id
+from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
 
-APPROVAL_LASTS = 86400.0
+T = TypeVar("T")
+
+
+class Meant(msgspec.Struct, frozen=True):
+    """What a word means: a pipeline, a stage of it, a state; or an entity in all its stages."""
+
+    pipeline: str
+    stage: str | None = None
+    entity: str | None = None
+
+    @property
+    def entities(self) -> list[str] | None:
+        return None if self.entity is None else [self.entity]
+
+
+class Work:
+    """Where a command works: the pipelines that were named, on their database or through a server."""
+
+    def __init__(self, app: str | None, word: str | None, place: ServerOptions) -> None:
+        """`word` comes after the application; a server has the application, so that `app` is the word there."""
+        self._place = place
+        if place.server_url is None:
+            self._app, self.word = named(app, "APP"), word
+        elif word is not None:
+            raise ConfigError(f"the server has the application: leave out {app!r}")
+        else:
+            self._app, self.word = None, app
+
+    def require_word(self, what: str) -> str:
+        return named(self.word, what)
+
+    def run(self, work: Callable[[Operator], Awaitable[T]], *, live: bool = True) -> T:
+        """Do operations; without `live` they need no database."""
+
+        async def go() -> T:
+            async with self._operator(live=live) as at:
+                return await work(at)
+
+        return asyncio.run(go())
+
+    @contextlib.asynccontextmanager
+    async def _operator(self, *, live: bool) -> AsyncIterator[Operator]:
+        if self._app is None:
+            async with self._place.operator() as at:
+                yield at
+            return
+        target = load_target(self._app)
+        declared = declarations_of(target)
+        async with opened(target, self._place, create=target.app is None, live=live) as database:
+            declared.pipelines.cache = PipelineCache(database, declared.pipelines)
+            yield Local(database, Caller(operator(), "admin"), declared)
+
+
+def declarations_of(target: PipelineTarget) -> Declarations:
+    """What the application declares; pipelines of files without one are declared by themselves."""
+    if target.app is not None:
+        return target.app.declarations
+    declared = Declarations("pipelines", hooks=Hooks(), models=(), settings={}, source=None)
+    declared.pipelines.declared |= {pipeline.name: pipeline for pipeline in target.pipelines}
+    return declared
 
 
 def settings_of(target: PipelineTarget, place: ConnectionOptions, **more: Any) -> Settings:
@@ -29,11 +94,17 @@ def settings_of(target: PipelineTarget, place: ConnectionOptions, **more: Any) -
 
 
 @contextlib.asynccontextmanager
-async def opened(target: PipelineTarget, place: ConnectionOptions, *, create: bool = False) -> AsyncIterator[Database]:
+async def opened(
+    target: PipelineTarget, place: ConnectionOptions, *, create: bool = False, live: bool = True
+) -> AsyncIterator[Database]:
+    """The database of pipelines; without `live` it stays closed."""
     settings = settings_of(target, place)
-    if not create:
+    if not create and live:
         require_database(settings)
     database = Database(settings.database(), label="tidemill cli")
+    if not live:
+        yield database
+        return
     try:
         await open_soon(database)
         if create:
@@ -44,45 +115,79 @@ async def opened(target: PipelineTarget, place: ConnectionOptions, *, create: bo
         await database.close()
 
 
-async def looks(
-    target: PipelineTarget, name: str | None, place: ConnectionOptions
-) -> AsyncIterator[tuple[PipelineView, BuildPlan]]:
-    """Each pipeline with what is known of it and what is to be done about it; nothing is changed."""
-    async with opened(target, place, create=target.app is None) as database:
-        for pipeline in target.choose(name):
-            yield await look_at(database, pipeline)
-
-
-def local_target(app: str, place: ConnectionOptions) -> PipelineTarget:
-    """The pipelines of an application, for what a server cannot do."""
-    place.arguments()  # says so, before anything is loaded
-    return load_target(app)
-
-
 def named(word: str | None, what: str) -> str:
-    """A word of the command line that only a server can do without."""
+    """A word of the command line that must be given."""
     if word is None:
         raise CycloptsError(msg=f"say which {what}", command_chain=("pipeline",))
     return word
 
 
-def owner_of(target: PipelineTarget, text: str) -> Pipeline:
-    """The pipeline that a target on the command line belongs to."""
-    by_name = [one for one in target.pipelines if text == one.name or text.startswith(f"{one.name}/")]
-    if by_name:
-        return by_name[0]
-    tests: list[Callable[[Pipeline], bool]] = [
-        lambda one: text.partition("/")[0] in one.stages,
-        lambda one: any(stage.output.values(text) is not None for stage in one.stages.values()),
-    ]
+async def names(at: Operator, name: str | None) -> list[str]:
+    """The pipeline that was named, or all."""
+    if name is not None:
+        return [name]
+    return [line.name for line in (await at.do(list_pipelines, ListPipelines(live=False))).items]
+
+
+async def find(at: Operator, text: str) -> Meant:
+    """What PIPELINE, STAGE, STAGE/ENTITY, ENTITY or the path of an output means; also with PIPELINE/ before it."""
+    lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
+    owner = _owner(lines, text)
+    rest = "" if text == owner.name else text.removeprefix(f"{owner.name}/")
+    for stage in owner.stages:
+        values = Pattern(stage.output).match(rest)
+        if values is not None and all(name in values for name in stage.variables):
+            return Meant(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
+    name, _, entity = rest.partition("/")
+    for stage in owner.stages:
+        if stage.name == name:
+            return Meant(owner.name, name, entity or None)
+    return Meant(owner.name, None, rest or None)
+
+
+async def find_all(at: Operator, text: str | None) -> list[Meant]:
+    """What a word means; all pipelines if there is none."""
+    return [Meant(name) for name in await names(at, None)] if text is None else [await find(at, text)]
+
+
+async def find_state(at: Operator, text: str) -> Meant:
+    """The state that the path of an output, STAGE/ENTITY or PIPELINE/STAGE/ENTITY means."""
+    meant = await find(at, text)
+    if meant.stage is None:
+        raise NotFoundError(
+            f"{text!r} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
+        )
+    return meant
+
+
+async def find_stage(at: Operator, text: str) -> tuple[str, str]:
+    """The pipeline and the stage that STAGE or PIPELINE/STAGE means."""
+    meant = await find(at, text)
+    if meant.stage is None or meant.entity is not None:
+        raise NotFoundError(
+            f"pipeline {meant.pipeline} has no stage {meant.entity or text!r}: write STAGE or PIPELINE/STAGE"
+        )
+    return meant.pipeline, meant.stage
+
+
+def _owner(lines: list[PipelineLine], text: str) -> PipelineLine:
+    """The pipeline that a word belongs to."""
+    tests: tuple[Callable[[PipelineLine], bool], ...] = (
+        lambda line: text == line.name or text.startswith(f"{line.name}/"),
+        lambda line: text.partition("/")[0] in [stage.name for stage in line.stages],
+        lambda line: any(_makes(stage, text) for stage in line.stages),
+        lambda line: len(lines) == 1,
+    )
     for test in tests:
-        found = [one for one in target.pipelines if test(one)]
+        found = [line for line in lines if test(line)]
         if len(found) > 1:
-            names = ", ".join(one.name for one in found)
-            raise ConfigError(f"{text!r} could be of several pipelines ({names}): write PIPELINE/{text}")
+            several = ", ".join(line.name for line in found)
+            raise ConfigError(f"{text!r} could be of several pipelines ({several}): write PIPELINE/{text}")
         if found:
             return found[0]
-    if len(target.pipelines) == 1:
-        return target.pipelines[0]
-    names = ", ".join(one.name for one in target.pipelines)
-    raise ConfigError(f"{text!r} is of no pipeline; there are: {names}")
+    known = ", ".join(line.name for line in lines) or "none"
+    raise ConfigError(f"{text!r} is of no pipeline; there are: {known}")
+
+
+def _makes(stage: StageLine, path: str) -> bool:
+    return Pattern(stage.output).values(path) is not None

@@ -17,6 +17,7 @@ from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
 if TYPE_CHECKING:  # slow to load, and seldom asked for
+    from tidemill.pipelines.view.pipeline_cache import PipelineCache
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.pipelines.workflows.folder import WorkflowFolder
 
@@ -24,10 +25,10 @@ QUEUE = "pipelines"
 
 
 class Pipelines:
-    """What an application knows of pipelines."""
+    """The pipelines and triggered workflows of an application."""
 
     def __init__(self, tasks: TaskRegistry, reach: Reach, folder: Callable[[], str | None] = lambda: None) -> None:
-        """`folder` says where the workflow files are, if anywhere, once the application is used."""
+        """`folder` returns the folder of workflow files, if there is one, once the application is used."""
         self.declared: dict[str, Pipeline] = {}
         self.declared_triggers: dict[str, TriggerWorkflow] = {}
         self._tasks = tasks
@@ -36,10 +37,12 @@ class Pipelines:
         self._folder: WorkflowFolder | None = None
         self._filed_tasks: dict[str, Task[Any, Any]] = {}
         self._filed_version = 0
+        self.cache: PipelineCache | None = None
+        """Snapshots that reads share; without it, each operation takes its own."""
 
     @property
     def folder(self) -> WorkflowFolder | None:
-        """The folder of workflow files, if there is one, looked at now."""
+        """The folder of workflow files, if there is one, read again if it has changed."""
         where = self._where()
         if where is None:
             return None

@@ -8,7 +8,7 @@ from litestar import Response
 
 T = TypeVar("T")
 
-JSON = (b"content-type", b"application/json")
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
 def as_it_is(written: bytes, kind: type[T]) -> T:
@@ -19,14 +19,17 @@ def as_it_is(written: bytes, kind: type[T]) -> T:
 class Whole(Response[bytes]):
     """A JSON response without the work of building one: pages are asked for often."""
 
-    def __init__(self, content: bytes, status: int = 200) -> None:
+    def __init__(self, content: bytes, status: int = 200, version: str | None = None) -> None:
         self.content = content
         self.status = status
+        self.version = version
 
     def to_asgi_response(self, app: Any, request: Any, **_: Any) -> Any:
         return self
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         headers = [] if self.status == 204 else [JSON]
+        if self.version is not None:
+            headers.append((b"etag", f'"{self.version}"'.encode()))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if self.status == 204 else self.content})

@@ -9,14 +9,10 @@ from tidemill.server.routes import (
     dead_letters,
     metrics,
     monitors,
-    pipeline_actions,
-    pipelines,
     roster,
     run_stream,
     session,
     streams,
-    triggers,
-    workflows,
 )
 
 RESOURCES = (
@@ -28,10 +24,6 @@ RESOURCES = (
     monitors,
     roster,
     alerts,
-    pipelines,
-    pipeline_actions,
-    triggers,
-    workflows,
     pages,
     changes,
 )

@@ -12,9 +12,9 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from tidemill.core.errors import ArgumentError
-from tidemill.ops.operation import Operation, bare_type
+from tidemill.ops.operation import Operation, bare_type, header_fields
 from tidemill.ops.registry import all_operations
-from tidemill.ops.validation import read_arguments, read_json
+from tidemill.ops.validation import read_arguments, read_json, read_value
 from tidemill.server.middleware.idempotency import KEPT, KEY
 from tidemill.server.resources.json_rows import Whole
 from tidemill.server.server_state import ServerState, caller_of
@@ -23,6 +23,10 @@ from tidemill.server.server_state import ServerState, caller_of
 AFTER: dict[str, Callable[[ServerState], None]] = {
     "revoke_token": lambda server_state: server_state.authenticator.forget()
 }
+
+
+class _Versioned(msgspec.Struct):
+    version: str
 
 
 def operation_routes(server_state: ServerState) -> list[HTTPRouteHandler]:
@@ -43,7 +47,8 @@ def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRou
             request.scope[KEPT] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of ours
         if after is not None:
             after(server_state)
-        return Whole(body, operation.status)
+        version = msgspec.json.decode(body, type=_Versioned).version if operation.etag else None
+        return Whole(body, operation.status, version)
 
     return HTTPRouteHandler(
         path=_litestar_path(operation),
@@ -56,15 +61,27 @@ def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRou
 
 async def _read(operation: Operation[Any, Any], request: Request[Any, Any, Any], lists: frozenset[str]) -> Any:
     """The arguments of a request: from the path, and from the body or the query."""
-    if operation.takes_body:
+    if operation.body is not None:
+        rest = operation.rest_type(**{operation.body: read_value(await request.body())})
+    elif operation.takes_body:
         rest = read_json(operation.rest_type, await request.body())
     else:
         given = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         rest = read_arguments(operation.rest_type, _flat(given, lists), texts=True)
+    for name, header in header_fields(operation.rest_type).items():
+        if (given := request.headers.get(header)) is not None:
+            rest = msgspec.structs.replace(rest, **{name: _from_header(header, given)})
     if not operation.path_fields:
         return rest
     path = read_arguments(operation.path_type, _path_values(operation, request.path_params), texts=True)
     return operation.args(**msgspec.structs.asdict(path), **msgspec.structs.asdict(rest))
+
+
+def _from_header(header: str, given: str) -> str | bool | None:
+    """A condition: the version in `If-Match`, or whether `If-None-Match: *` asks for a new object."""
+    if header == "If-None-Match":
+        return given.strip() == "*"
+    return given.strip().removeprefix("W/").strip('"') or None
 
 
 def _path_values(operation: Operation[Any, Any], found: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Backfills: many states that are rebuilt on request, and their progress.
+"""Backfills: many states that an operator has built again, and their progress.
 
-A backfill has no process of its own. It marks its states as invalid under its own name; the pipeline's driver builds
-them, and a built state loses the mark. The marked states are what is left to do. If a backfill has a rate, its states
-queue in `state_waiting`, and the driver marks a few of them at a time.
+A backfill has no process of its own. It marks its states as invalid under its own name. The process that keeps the
+pipeline up to date builds them, and a built state loses the mark: the states that still have it are left. The states of
+a backfill with a rate wait in `backfill_state`, and the same process marks some of them at a time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import asyncpg
 import msgspec
 
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
-from tidemill.store.states.requests import INVALIDATE, SET_APPROVED
+from tidemill.store.states.requests import INVALIDATE, SET_APPROVED, announce
 from tidemill.store.states.states import News, notify_states
+from tidemill.store.transaction import Transaction
 
-AT_MOST = 5.0  # seconds' worth of states at once, after no driver was running
+AT_MOST = 5.0  # Seconds of a rate that are marked at once after no process has marked for a while.
 
 #: Stores a new backfill; its name marks its states.
 START_BACKFILL = """
@@ -79,17 +79,17 @@ STOP_BACKFILL = """
 WITH stopped AS (
     UPDATE tidemill.state_backfill SET stopped_at = now(), stopped_by = $3
     WHERE pipeline = $1 AND id = $2 AND stopped_at IS NULL RETURNING id, mark),
-sent_home AS (DELETE FROM tidemill.backfill_state AS w USING stopped WHERE w.backfill = stopped.id RETURNING w.entity),
+dropped AS (DELETE FROM tidemill.backfill_state AS w USING stopped WHERE w.backfill = stopped.id RETURNING w.entity),
 released AS (
     UPDATE tidemill.state AS s SET invalid_by = NULL, version = s.version + 1 FROM stopped
     WHERE s.pipeline = $1 AND s.invalid_by = stopped.mark RETURNING s.entity)
 SELECT (SELECT count(*) FROM stopped) AS stopped,
-       (SELECT count(*) FROM released) + (SELECT count(*) FROM sent_home) AS released
+       (SELECT count(*) FROM released) + (SELECT count(*) FROM dropped) AS released
 """
 
 
 class NewBackfill(msgspec.Struct, frozen=True):
-    """A request to rebuild the states of a stage from `first` to `last`, and with `downstream` the stages after it."""
+    """The states of a stage from `first` to `last`, and with `downstream` all that are made from them."""
 
     pipeline: str
     stage: str
@@ -104,36 +104,32 @@ class NewBackfill(msgspec.Struct, frozen=True):
     """How many states per second; all at once if None."""
 
 
-async def start_backfill(database: Database, new: NewBackfill, *, by: str, lasts: float) -> tuple[int, int]:
-    """Mark states for a rebuild under a new name; returns the backfill's id, and the number of states."""
-    async with database.transaction(patience=30.0) as connection:
-        (row,) = await connection.fetch(
-            database.sql(START_BACKFILL), new.pipeline, new.stage, new.first, new.last, new.downstream, by, new.rate
-        )
-        total = 0
-        for stage, entities in new.states.items():
-            if new.rate is not None:
-                await connection.execute(database.sql(WAIT_IN_LINE), row["id"], stage, list(entities))
-                total += len(entities)
-                continue
-            done = await connection.fetch(database.sql(INVALIDATE), new.pipeline, stage, list(entities), row["mark"])
-            total += len(done)
-        for stage, code in new.approved.items():
-            await connection.execute(database.sql(SET_APPROVED), new.pipeline, stage, by, code, lasts)
-        await connection.execute(database.sql(SET_TOTAL), row["id"], total)
-        await write_audit(
-            database, connection, who=by, action="pipeline.backfill", target=f"{new.pipeline}/{new.stage}",
-            after={
-                "backfill": row["id"], "first": new.first, "last": new.last, "downstream": new.downstream,
-                "states": total, "approved": sorted(new.approved), "rate": new.rate,
-            },
-        )  # fmt: skip
-        await notify_states(database, connection, News(new.pipeline))
+async def start_backfill(tx: Transaction, new: NewBackfill, *, approved_for: float) -> tuple[int, int]:
+    """Have states built again under the mark of a new backfill; returns its id, and how many states there are."""
+    (row,) = await tx.fetch(
+        START_BACKFILL, new.pipeline, new.stage, new.first, new.last, new.downstream, tx.by, new.rate
+    )
+    total = 0
+    for stage, entities in new.states.items():
+        if new.rate is not None:
+            await tx.execute(WAIT_IN_LINE, row["id"], stage, list(entities))
+            total += len(entities)
+            continue
+        total += len(await tx.fetch(INVALIDATE, new.pipeline, stage, list(entities), row["mark"]))
+    for stage, code in new.approved.items():
+        await tx.execute(SET_APPROVED, new.pipeline, stage, tx.by, code, approved_for)
+    await tx.execute(SET_TOTAL, row["id"], total)
+    after = {
+        "backfill": row["id"], "first": new.first, "last": new.last, "downstream": new.downstream,
+        "states": total, "approved": sorted(new.approved), "rate": new.rate,
+    }  # fmt: skip
+    await tx.audit("pipeline.backfill", f"{new.pipeline}/{new.stage}", after=after)
+    await announce(tx, new.pipeline)
     return row["id"], total
 
 
 async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
-    """Mark the due states of backfills with a rate; returns whether any states were queued, due or not."""
+    """Mark the states that are due by the rates of backfills; returns whether any were waiting."""
     async with database.transaction(patience=None) as connection:
         (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)
         for pipeline in row["pipelines"] or ():
@@ -146,15 +142,12 @@ async def list_backfills(database: Database, pipeline: str, *, limit: int = 20) 
     return await database.fetch(LIST_BACKFILLS, pipeline, limit)
 
 
-async def stop_backfill(database: Database, pipeline: str, number: int, *, by: str) -> int | None:
-    """Stop a backfill; returns how many states were left, None if it has ended or does not exist."""
-    async with database.transaction(patience=30.0) as connection:
-        row = await connection.fetchrow(database.sql(STOP_BACKFILL), pipeline, number, by)
-        if row is None or not row["stopped"]:
-            return None
-        await write_audit(
-            database, connection, who=by, action="pipeline.backfill.stop", target=f"{pipeline}/{number}",
-            before={"left": row["released"]}, after={"left": 0},
-        )  # fmt: skip
-        await notify_states(database, connection, News(pipeline))
-        return row["released"]
+async def stop_backfill(tx: Transaction, pipeline: str, number: int) -> int | None:
+    """Leave the rest of a backfill as it is; returns how many states that are, None if there is nothing to stop."""
+    row = await tx.fetchrow(STOP_BACKFILL, pipeline, number, tx.by)
+    if row is None or not row["stopped"]:
+        return None
+    target = f"{pipeline}/{number}"
+    await tx.audit("pipeline.backfill.stop", target, before={"left": row["released"]}, after={"left": 0})
+    await announce(tx, pipeline)
+    return row["released"]

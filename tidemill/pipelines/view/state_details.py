@@ -1,8 +1,9 @@
-"""The story of one state: why it is as it is, what it was made from, who takes it, how each build went."""
+"""Everything about one state: why it has its standing, what it is made from, what is made from it, how builds went."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,13 +11,13 @@ import msgspec
 
 from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
-from tidemill.pipelines.definition.pipeline import Stage, makers
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage, makers
 from tidemill.pipelines.reducer.facts import Paths, entities_of
 from tidemill.pipelines.reducer.reasons import kind_of_reason
 from tidemill.pipelines.reducer.staleness import input_pairs
-from tidemill.pipelines.runner import operate
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs
-from tidemill.server.resources.pipeline_cache import PipelineRead
+from tidemill.pipelines.view.lineage import consumers, output_paths, sources, taken_elsewhere
+from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.store.database import Database
 from tidemill.store.states.history import list_builds, show_failure, show_state
 
@@ -25,7 +26,7 @@ MOST_SHOWN = 200
 
 
 class StateRef(msgspec.Struct, frozen=True):
-    """A state by its name, and how it stands."""
+    """A state by its name, and its standing."""
 
     stage: str
     entity: str
@@ -33,14 +34,14 @@ class StateRef(msgspec.Struct, frozen=True):
 
 
 class OutputFile(msgspec.Struct, frozen=True):
-    """What a state is kept in; no size if it is not there."""
+    """A file that holds a state; without a size if it does not exist."""
 
     path: str
     size: int | None
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """What a state is made from. `content` is its hash as it is now, `changed` whether it was another at the build."""
+    """An input of a state. `content` is its current hash, `changed` whether it differs from that at the build."""
 
     path: str
     size: int | None
@@ -50,7 +51,7 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The code that built a state, and the stage's code of now with what that is made of."""
+    """The code that built a state, and the stage's current code with its parts."""
 
     built: str | None
     now: str
@@ -59,7 +60,7 @@ class Code(msgspec.Struct, frozen=True):
 
 
 class StateFailure(msgspec.Struct, frozen=True):
-    """How the last build went wrong; without `retry_at` it is not tried again by itself."""
+    """How the last build failed; without `retry_at` it is not retried by itself."""
 
     attempts: int
     error: str
@@ -72,6 +73,7 @@ class StateFailure(msgspec.Struct, frozen=True):
 class Build(msgspec.Struct, frozen=True):
     """One build of a state. `outcome` is built, same (as before), failed, adopted or finished (for another)."""
 
+    pipeline: str
     at: datetime
     stage: str
     entity: str
@@ -85,8 +87,8 @@ class Build(msgspec.Struct, frozen=True):
     log: str | None
 
 
-class StateStory(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is known of one state. Of `taken_by`, the first are told; `takers` is how many there are."""
+class StateDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one state. `taken_by` are the first of `takers` states that are made from it directly."""
 
     pipeline: str
     stage: str
@@ -109,43 +111,56 @@ class StateStory(msgspec.Struct, frozen=True, kw_only=True):
     job: BuildJob | None
     builds: list[Build]
     looked_at: datetime
+    made_from: list[str] = []
+    """If asked for: all that it is made from, step by step, as STAGE/ENTITY or the path of a source."""
+    followed_by: list[str] = []
+    """If asked for: all that is made from it, step by step, as STAGE/ENTITY, or PIPELINE/STAGE/ENTITY elsewhere."""
 
 
-async def tell(
-    database: Database, look: PipelineRead, jobs: BuildJobs, stage: Stage, entity: str, *, kept: bool
-) -> StateStory:
-    """The whole story of a state."""
-    standing = look.standing(stage.name, entity, jobs)
+async def describe_state(
+    database: Database,
+    snapshot: PipelineSnapshot,
+    jobs: BuildJobs,
+    stage: Stage,
+    entity: str,
+    *,
+    kept: bool,
+    follow: Iterable[Pipeline] | None = None,
+) -> StateDetails:
+    """Everything about one state; `follow` are the pipelines to follow its inputs and outputs through."""
+    standing = snapshot.standing(stage.name, entity, jobs)
     if standing is None:
         raise NotFoundError(
-            f"stage {stage.name} of pipeline {look.pipeline.name} has no entity {entity!r}: it has no inputs, and was "
-            "never built"
+            f"stage {stage.name} of pipeline {snapshot.pipeline.name} has no entity {entity!r}: it has no inputs, and "
+            "was never built"
         )
-    pipeline_view, name = look.pipeline_view, look.pipeline.name
+    pipeline_view, name = snapshot.pipeline_view, snapshot.pipeline.name
     row = await show_state(database, name, stage.name, entity)
     failure = await show_failure(database, name, stage.name, entity)
     builds = await list_builds(database, name, stage.name, entity, limit=MOST_BUILDS)
-    groups = await inputs_of(look, stage, entity)
-    takers = await takers_of(look, stage, entity)
-    outputs = operate.output_paths(pipeline_view, stage, entity)
+    groups = await inputs_of(snapshot, stage, entity)
+    takers = await takers_of(snapshot, stage, entity)
+    outputs = output_paths(pipeline_view, stage, entity)
     record = pipeline_view.world.records[stage.name].get(entity)
-    step = look.amiss[stage.name].get(entity)
+    step = snapshot.not_fresh[stage.name].get(entity)
     job = jobs.get((stage.name, entity))
     built = bool(row and row["content"])
-    return StateStory(
+    return StateDetails(
         pipeline=name,
         stage=stage.name,
         entity=entity,
         variables=dict(stage.entity(entity).variables),
         standing=standing,
         reason=None if step is None else kind_of_reason(step.reason),
-        why=_why(look, stage, entity, job, kept),
-        outputs=[OutputFile(path, _size(look, path)) for path in outputs[:MOST_SHOWN]],
+        why=_why(snapshot, stage, entity, job, kept),
+        outputs=[OutputFile(path, _size(snapshot, path)) for path in outputs[:MOST_SHOWN]],
         inputs=[
-            InputFile(path, _size(look, path), content, changed, _maker(look, stage, path, jobs))
-            for path, content, changed in _inputs(look, stage, groups, None if record is None else record.inputs)
+            InputFile(path, _size(snapshot, path), content, changed, _maker(snapshot, stage, path, jobs))
+            for path, content, changed in _inputs(snapshot, stage, groups, None if record is None else record.inputs)
         ],
-        taken_by=[StateRef(taker.name, id, look.standing(taker.name, id, jobs)) for taker, id in takers[:MOST_SHOWN]],
+        taken_by=[
+            StateRef(taker.name, id, snapshot.standing(taker.name, id, jobs)) for taker, id in takers[:MOST_SHOWN]
+        ],
         takers=len(takers),
         code=Code(
             row["code"] if row and row["code"] else None,
@@ -161,21 +176,29 @@ async def tell(
         failure=None if failure is None else msgspec.convert(failure, StateFailure),
         job=job,
         builds=[build_of(each) for each in builds],
-        looked_at=look.looked_at,
+        looked_at=snapshot.looked_at,
+        made_from=[] if follow is None else await asyncio.to_thread(sources, pipeline_view, stage, entity),
+        followed_by=[] if follow is None else await asyncio.to_thread(_followers, snapshot, stage, entity, follow),
     )
 
 
+def _followers(snapshot: PipelineSnapshot, stage: Stage, entity: str, pipelines: Iterable[Pipeline]) -> list[str]:
+    view = snapshot.pipeline_view
+    found = [f"{each.name}/{id}" for each, id in consumers(view, [(stage, entity)]) if (each, id) != (stage, entity)]
+    return [*sorted(found), *taken_elsewhere(pipelines, snapshot.pipeline, output_paths(view, stage, entity))]
+
+
 def build_of(row: Any) -> Build:
-    """A build as the API tells it."""
+    """A build from its row."""
     return Build(**{name: row[name] for name in Build.__struct_fields__})
 
 
-async def inputs_of(look: PipelineRead, stage: Stage, entity: str) -> Paths:
+async def inputs_of(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> Paths:
     """The paths of a state's inputs as they are now, by input."""
-    step = look.amiss[stage.name].get(entity)
+    step = snapshot.not_fresh[stage.name].get(entity)
     if step is not None:
         return step.paths
-    there = {one.pattern: look.pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
+    there = {one.pattern: snapshot.pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
     first = stage.inputs[0]
     if not stage.named and set(first.key) == set(stage.variables):
         try:
@@ -183,17 +206,18 @@ async def inputs_of(look: PipelineRead, stage: Stage, entity: str) -> Paths:
         except PatternError:
             return ()
         return ((path,),) if path in there[first.pattern] else ()
-    known = look.lists.get(("inputs", stage.name))
+    known = snapshot.computed.get(("inputs", stage.name))
     if known is None:
-        known = look.lists["inputs", stage.name] = await asyncio.to_thread(lambda: dict(entities_of(stage, there)))
+        known = await asyncio.to_thread(lambda: dict(entities_of(stage, there)))
+        snapshot.computed["inputs", stage.name] = known
     return known.get(entity, ())
 
 
-async def takers_of(look: PipelineRead, stage: Stage, entity: str) -> list[tuple[Stage, str]]:
-    """The states that are made from a state, at once and not by way of others."""
-    outputs = operate.output_paths(look.pipeline_view, stage, entity)
+async def takers_of(snapshot: PipelineSnapshot, stage: Stage, entity: str) -> list[tuple[Stage, str]]:
+    """The states that are made from a state directly."""
+    outputs = output_paths(snapshot.pipeline_view, stage, entity)
     found: dict[tuple[str, str], tuple[Stage, str]] = {}
-    for taker in look.pipeline_view.order:
+    for taker in snapshot.order:
         if stage not in makers(taker, [stage]):
             continue
         for one in taker.inputs:
@@ -203,15 +227,15 @@ async def takers_of(look: PipelineRead, stage: Stage, entity: str) -> list[tuple
             if set(one.key) == set(taker.variables):
                 ids = [_id(taker, values) for values in matches]
             else:
-                ids = [id for id in look.entities(taker.name) if await _takes(look, taker, id, set(outputs))]
+                ids = [id for id in snapshot.entities(taker.name) if await _takes(snapshot, taker, id, set(outputs))]
             for id in ids:
-                if id in look.entities(taker.name):
+                if id in snapshot.entities(taker.name):
                     found[taker.name, id] = (taker, id)
     return list(found.values())
 
 
-async def _takes(look: PipelineRead, taker: Stage, id: str, outputs: set[str]) -> bool:
-    return any(path in outputs for group in await inputs_of(look, taker, id) for path in group)
+async def _takes(snapshot: PipelineSnapshot, taker: Stage, id: str, outputs: set[str]) -> bool:
+    return any(path in outputs for group in await inputs_of(snapshot, taker, id) for path in group)
 
 
 def _id(stage: Stage, values: dict[str, str]) -> str:
@@ -219,19 +243,21 @@ def _id(stage: Stage, values: dict[str, str]) -> str:
     return entity_id(found) if found else ""
 
 
-def _inputs(look: PipelineRead, stage: Stage, groups: Paths, before: str | None) -> list[tuple[str, str | None, bool]]:
-    """Each input's path, its content as it is now, and whether it was another when the state was built."""
+def _inputs(
+    snapshot: PipelineSnapshot, stage: Stage, groups: Paths, before: str | None
+) -> list[tuple[str, str | None, bool]]:
+    """Each input's path, its current content, and whether that differs from the content at the build."""
     known = None if not before else input_pairs(before) if stage.named else {"": before}
     found: list[tuple[str, str | None, bool]] = []
     for path in [path for group in groups for path in group][:MOST_SHOWN]:
-        content = look.pipeline_view.world.content(path)
+        content = snapshot.pipeline_view.world.content(path)
         was = None if known is None else known.get(path if stage.named else "")
         found.append((path, content, known is not None and was != content))
     return found
 
 
-def _maker(look: PipelineRead, stage: Stage, path: str, jobs: BuildJobs) -> StateRef | None:
-    for maker in makers(stage, look.pipeline_view.order):
+def _maker(snapshot: PipelineSnapshot, stage: Stage, path: str, jobs: BuildJobs) -> StateRef | None:
+    for maker in makers(stage, snapshot.order):
         values = maker.output.match(path)
         if values is None or maker is stage:
             continue
@@ -239,33 +265,33 @@ def _maker(look: PipelineRead, stage: Stage, path: str, jobs: BuildJobs) -> Stat
         if id is None:  # One of the many that it makes: the entity is what of the path is not its own choice.
             left = [values.get(name) for name in maker.variables]
             id = entity_id([value or "" for value in left]) if all(left) and left else ""
-        return StateRef(maker.name, id, look.standing(maker.name, id, jobs))
+        return StateRef(maker.name, id, snapshot.standing(maker.name, id, jobs))
     return None
 
 
-def _size(look: PipelineRead, path: str) -> int | None:
-    fact = look.pipeline_view.world.files.get(path)
+def _size(snapshot: PipelineSnapshot, path: str) -> int | None:
+    fact = snapshot.pipeline_view.world.files.get(path)
     return None if fact is None else fact.size
 
 
-def _why(look: PipelineRead, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
-    """Why a state is as it is, in sentences."""
-    amiss = look.amiss[stage.name]
-    record = look.pipeline_view.world.records[stage.name].get(entity)
-    if entity not in amiss and record is not None and record.is_nothing:
-        return ["Its stage makes nothing of it, and it is as it should be."]
-    if entity not in amiss:
-        return ["It is as it should be: made by the code of now, from what its inputs are now."]
-    step = amiss[entity]
+def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
+    """Why a state has its standing, in sentences."""
+    not_fresh = snapshot.not_fresh[stage.name]
+    record = snapshot.pipeline_view.world.records[stage.name].get(entity)
+    if entity not in not_fresh and record is not None and record.is_nothing:
+        return ["It is up to date: its stage makes nothing of it."]
+    if entity not in not_fresh:
+        return ["It is up to date: the current code built it from its current inputs."]
+    step = not_fresh[entity]
     if step is None:
-        return ["Its inputs are gone: nothing makes it any more, and it is kept until somebody cleans up."]
-    told = str(step.reason)
-    lines = [f"{told[0].upper()}{told[1:]}."]
+        return ["Its inputs are gone: no stage makes it any more, and it is kept until it is cleaned up."]
+    reason = str(step.reason)
+    lines = [f"{reason[0].upper()}{reason[1:]}."]
     if job is not None and job.state == "running":
         by = "in the process that keeps the pipeline" if job.id is None else f"job {job.id}"
         lines.append(f"It is being built now: {by}.")
     elif job is not None:
         lines.append(f"Its build waits in queue {job.queue}: job {job.id}.")
     elif step.is_build and not kept:
-        lines.append("Nobody keeps this pipeline up to date now: start `tidemill up`, or `tidemill pipeline run`.")
+        lines.append("No process keeps this pipeline up to date: start `tidemill up`, or `tidemill pipeline run`.")
     return lines

@@ -1,4 +1,4 @@
-"""What is in the text of a workflow file: which form it has, and everything that is wrong with it, line by line.
+"""The text of a workflow file: which form it has, and everything that is wrong with it, line by line.
 
 A file is a graph of nodes or a list of stages (see `tidemill.pipelines.workflows`), or a dag (`tidemill.dags`).
 """
@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.app import App
 from tidemill.core.errors import TidemillError
 from tidemill.core.paths import Path, format_path
 from tidemill.dags.definition.files import problems_in_text
 from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
 from tidemill.dags.errors import DagError
+from tidemill.declarations import Declarations
 from tidemill.pipelines.workflows.check import find_problems
 from tidemill.pipelines.workflows.load import form_of as workflow_form
 from tidemill.pipelines.workflows.load import has_states
@@ -67,21 +67,21 @@ def form_of(data: Any, file: str) -> Form | None:
     return workflow_form(data) or "dag"
 
 
-def check(text: str, file: str, *, app: App, root: FilePath) -> Checked:
+def check(text: str, file: str, *, declared: Declarations, root: FilePath) -> Checked:
     """Everything that is wrong with a text that is to be the file of this name."""
     try:
         data, lines = parse(text, file)
     except DagError as error:
-        return Checked(None, None, None, 0, [_told(error.problem, (), error.line, is_error=True)])
+        return Checked(None, None, None, 0, [_problem(error.problem, (), error.line, is_error=True)])
     form = form_of(data, file)
     if form is None:
-        told = "a workflow file is an object with nodes, or with stages"
-        return Checked(None, None, None, 0, [_told(told, (), 1, is_error=True)])
+        message = "a workflow file is an object with nodes, or with stages"
+        return Checked(None, None, None, 0, [_problem(message, (), 1, is_error=True)])
     if form == "dag":
-        problems = list(_dag_problems(text, file, data, lines, app, root))
+        problems = list(_dag_problems(text, file, data, lines, declared, root))
     else:
         problems = [
-            _told(each.problem, each.place, line_of(each.place, lines), is_error=not each.is_note)
+            _problem(each.problem, each.place, line_of(each.place, lines), is_error=not each.is_note)
             for each in find_problems(data, PurePosixPath(file).stem)
         ]
     listed = data.get("stages" if form == "stages" else "nodes")
@@ -106,31 +106,31 @@ def _is_pipeline(data: Mapping[str, Any]) -> bool:
 
 
 def _dag_problems(
-    text: str, file: str, data: Mapping[str, Any], lines: Lines, app: App, root: FilePath
+    text: str, file: str, data: Mapping[str, Any], lines: Lines, declared: Declarations, root: FilePath
 ) -> Iterator[TextProblem]:
     place = root / file
     try:
-        found = problems_in_text(text, place, inside=root, refs=app.declarations.hooks.ref_resolver)
+        found = problems_in_text(text, place, inside=root, refs=declared.hooks.ref_resolver)
     except TidemillError as error:
-        yield _told(str(error), (), None, is_error=True)
+        yield _problem(str(error), (), None, is_error=True)
         return
     for error in found:
         if error.file in (None, str(place)):
-            yield _told(error.problem, error.place, error.line, is_error=True)
+            yield _problem(error.problem, error.place, error.line, is_error=True)
         else:
             inner = PurePosixPath(str(error.file)).name
             where = f"{inner}, line {error.line}" if error.line else inner
             at = _node_with(data, inner)
-            yield _told(f"{where}: {error.problem}", at, line_of(at, lines), is_error=True)
+            yield _problem(f"{where}: {error.problem}", at, line_of(at, lines), is_error=True)
     nodes = data.get("nodes")
     for at, node in enumerate(nodes if isinstance(nodes, list) else []):
         task = node.get("task") if isinstance(node, Mapping) else None
-        if isinstance(task, str) and task and app.declarations.tasks.get(task) is None:
-            close = difflib.get_close_matches(task, list(app.declarations.tasks), 1)
+        if isinstance(task, str) and task and declared.tasks.get(task) is None:
+            close = difflib.get_close_matches(task, list(declared.tasks), 1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             spot: Path = ("nodes", at, "task")
-            told = f"application {app.name} knows no task {task!r}{hint}"
-            yield _told(told, spot, line_of(spot, lines), is_error=False)
+            message = f"application {declared.name} has no task {task!r}{hint}"
+            yield _problem(message, spot, line_of(spot, lines), is_error=False)
 
 
 def _node_with(data: Mapping[str, Any], file: str) -> Path:
@@ -143,7 +143,7 @@ def _node_with(data: Mapping[str, Any], file: str) -> Path:
     return ()
 
 
-def _told(message: str, place: Path, line: int | None, *, is_error: bool) -> TextProblem:
+def _problem(message: str, place: Path, line: int | None, *, is_error: bool) -> TextProblem:
     node = place[1] if len(place) > 1 and place[0] in ("nodes", "stages") and isinstance(place[1], int) else None
     where = format_path(place) if place else ""
     return TextProblem(message, "error" if is_error else "warning", list(place), where, node, line)

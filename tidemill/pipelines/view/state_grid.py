@@ -1,4 +1,4 @@
-"""The grid of a pipeline's states: entities down, stages across, in pages. Pure: a look in, rows out.
+"""The grid of a pipeline's states: entities down, stages across, in pages. Pure: a snapshot in, rows out.
 
 Stages whose entities have the same variables share a grid: `{date}` for the days, `{date.month}` for the months.
 """
@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.definition.pattern import entity_values
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.runner.running_builds import BuildJobs
-from tidemill.server.resources.pipeline_cache import STANDINGS, PipelineRead
+from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_standings
 
 MOST_LISTS = 40
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Which rows are meant; empty is all. A row is meant if any of its states in `stages` stands so."""
+    """Which rows to show; empty is all. A row is shown if any of its states in `stages` has such a standing."""
 
     by: str
     standings: tuple[str, ...] = ()
@@ -29,68 +29,68 @@ class Rows(msgspec.Struct, frozen=True):
     text: str = ""
 
     def validate(self) -> Rows:
-        for standing in self.standings:
-            if standing not in STANDINGS:
-                raise ConfigError(f"no state is {standing!r}; a state is {', '.join(STANDINGS)}")
+        check_standings(self.standings)
         return self
 
 
-def groups(look: PipelineRead) -> dict[str, list[Stage]]:
+def groups(snapshot: PipelineSnapshot) -> dict[str, list[Stage]]:
     """The stages that share a grid, by the variables of their entities."""
     found: dict[str, list[Stage]] = {}
-    for stage in look.pipeline_view.order:
+    for stage in snapshot.order:
         found.setdefault("/".join(stage.variables), []).append(stage)
     return found
 
 
-def group(look: PipelineRead, by: str | None) -> tuple[str, list[Stage]]:
-    """One of them; the first if it is not said which."""
-    every = groups(look)
+def group(snapshot: PipelineSnapshot, by: str | None) -> tuple[str, list[Stage]]:
+    """The stages of one grid; of the first if none is named."""
+    every = groups(snapshot)
     if by is None:
         return next(iter(every.items()))
     if by not in every:
         known = ", ".join(repr(each) for each in every)
-        raise NotFoundError(f"no stage of pipeline {look.pipeline.name} has its states by {by!r}; there are: {known}")
+        raise NotFoundError(
+            f"no stage of pipeline {snapshot.pipeline.name} has its states by {by!r}; there are: {known}"
+        )
     return by, every[by]
 
 
-def all_rows(look: PipelineRead, by: str) -> list[str]:
+def all_rows(snapshot: PipelineSnapshot, by: str) -> list[str]:
     """The entities of a grid, in order."""
-    known = look.lists.get(("rows", by))
+    known = snapshot.computed.get(("rows", by))
     if known is None:
-        stages = groups(look)[by]
+        stages = groups(snapshot)[by]
         found: dict[str, None] = {}
         for stage in stages:
-            found |= look.entities(stage.name)
-        known = look.lists["rows", by] = sorted(found, key=order_of(stages[0]))
+            found |= snapshot.entities(stage.name)
+        known = snapshot.computed["rows", by] = sorted(found, key=order_of(stages[0]))
     return known
 
 
-def matching(look: PipelineRead, rows: Rows, jobs: BuildJobs) -> list[str]:
-    """The entities that are meant, in order."""
+def matching(snapshot: PipelineSnapshot, rows: Rows, jobs: BuildJobs) -> list[str]:
+    """The entities to show, in order."""
     if not rows.standings and not rows.text:
-        return all_rows(look, rows.by)
+        return all_rows(snapshot, rows.by)
     key = ("matching", rows)
     live = "building" in rows.standings or bool(jobs)
-    if not live and key in look.lists:
-        return look.lists[key]
-    stages = [stage.name for stage in groups(look)[rows.by] if not rows.stages or stage.name in rows.stages]
-    candidates = all_rows(look, rows.by)
+    if not live and key in snapshot.computed:
+        return snapshot.computed[key]
+    stages = [stage.name for stage in groups(snapshot)[rows.by] if not rows.stages or stage.name in rows.stages]
+    candidates = all_rows(snapshot, rows.by)
     if rows.standings and "fresh" not in rows.standings:
-        few = {entity for stage in stages for entity in look.amiss[stage]} | {entity for _, entity in jobs}
-        candidates = sorted(few & set(candidates), key=order_of(groups(look)[rows.by][0]))
+        few = {entity for stage in stages for entity in snapshot.not_fresh[stage]} | {entity for _, entity in jobs}
+        candidates = sorted(few & set(candidates), key=order_of(groups(snapshot)[rows.by][0]))
     wanted, text = set(rows.standings), rows.text.casefold()
     found = [
         entity
         for entity in candidates
         if (not text or text in entity.casefold())
-        and (not wanted or any(look.standing(stage, entity, jobs) in wanted for stage in stages))
+        and (not wanted or any(snapshot.standing(stage, entity, jobs) in wanted for stage in stages))
     ]
     if not live:
-        if len(look.lists) > MOST_LISTS:
-            for old in [each for each in look.lists if each[0] == "matching"]:
-                del look.lists[old]
-        look.lists[key] = found
+        if len(snapshot.computed) > MOST_LISTS:
+            for old in [each for each in snapshot.computed if each[0] == "matching"]:
+                del snapshot.computed[old]
+        snapshot.computed[key] = found
     return found
 
 
@@ -123,11 +123,11 @@ def order_of(stage: Stage) -> Callable[[str], Any]:
     return order
 
 
-def known_stages(look: PipelineRead, by: str, names: Collection[str]) -> list[str]:
-    """The columns that are meant, in order; all of the grid if none is named."""
+def known_stages(snapshot: PipelineSnapshot, by: str, names: Collection[str]) -> list[str]:
+    """The columns to show, in order; all of the grid if none is named."""
     for name in names:
-        look.stage(name)
-    return [stage.name for stage in groups(look)[by] if not names or stage.name in names]
+        snapshot.stage(name)
+    return [stage.name for stage in groups(snapshot)[by] if not names or stage.name in names]
 
 
 def _itself(entity: str) -> str:

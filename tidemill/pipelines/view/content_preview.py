@@ -1,4 +1,4 @@
-"""What a state holds, shown safely: the beginning of text as text, small pictures, and of all else only how much."""
+"""The content of a state, shown safely: the beginning of text, small pictures, and of anything else only its size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import NotFoundError
-from tidemill.server.resources.pipeline_cache import PipelineRead
+from tidemill.pipelines.view.snapshot import PipelineSnapshot
 
 MOST_TEXT = 64 * 1024
 MOST_PICTURE = 512 * 1024
@@ -24,7 +24,7 @@ _PICTURES = (
 
 
 class Content(msgspec.Struct, frozen=True):
-    """What a file of a pipeline holds. `kind` is text, picture or bytes; a picture is in base64, bytes are not told."""
+    """The content of a file. `kind` is text, picture or bytes; a picture is in base64, bytes are not returned."""
 
     path: str
     size: int
@@ -36,15 +36,17 @@ class Content(msgspec.Struct, frozen=True):
     """Whether this is only its beginning."""
 
 
-async def preview(look: PipelineRead, path: str) -> Content:
+async def preview(snapshot: PipelineSnapshot, path: str) -> Content:
     """The content of an input or an output of a pipeline; of nothing else."""
-    patterns = look.pipeline_view.patterns
-    fact = look.pipeline_view.world.files.get(path)
+    patterns = snapshot.pipeline_view.patterns
+    fact = snapshot.pipeline_view.world.files.get(path)
     if fact is None or all(pattern.values(path) is None for pattern in patterns):
-        raise NotFoundError(f"pipeline {look.pipeline.name} has no file {path[:200]!r}: it is gone, or never was")
-    begun = await _beginning(look, path, MOST_PICTURE + 1)
+        raise NotFoundError(
+            f"pipeline {snapshot.pipeline.name} has no file {path[:200]!r}: it was removed, or never existed"
+        )
+    begun = await _beginning(snapshot, path, MOST_PICTURE + 1)
     if begun is None:
-        raise NotFoundError(f"{path!r} is gone: it was there a moment ago")
+        raise NotFoundError(f"{path!r} was removed a moment ago")
     kind = next((name for start, name in _PICTURES if begun.startswith(start)), None)
     if kind is None and begun.startswith(b"RIFF") and begun[8:12] == b"WEBP":
         kind = "image/webp"
@@ -59,9 +61,9 @@ async def preview(look: PipelineRead, path: str) -> Content:
     return Content(path, size, "text", "text/plain", text=text, truncated=len(begun) > MOST_TEXT)
 
 
-async def _beginning(look: PipelineRead, path: str, most: int) -> bytes | None:
+async def _beginning(snapshot: PipelineSnapshot, path: str, most: int) -> bytes | None:
     found = bytearray()
-    stream: Any = look.pipeline_view.states.stream(path)
+    stream: Any = snapshot.pipeline_view.states.stream(path)
     try:
         async with aclosing(stream):
             async for piece in stream:

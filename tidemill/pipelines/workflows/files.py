@@ -1,7 +1,7 @@
-"""The folder of workflow files that the console's editor may read and change: nothing outside of it, ever.
+"""The folder of workflow files that an editor may read and change, and nothing outside of it.
 
-A version is a hash of a file's bytes. A file is saved only over the version that was read, and as a whole: whoever
-reads it meanwhile reads the old text or the new one.
+A version is a hash of a file's bytes. A file is saved only over the version that was read, and replaced as a whole: a
+reader sees the old text or the new one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.server.problems import Refused
+from tidemill.core.errors import ConfigError, NotFoundError, VersionError
 
 SUFFIXES = (".json", ".yaml", ".yml")
 MOST_TEXT = 512 * 1024
@@ -34,7 +33,7 @@ class FoundFile(msgspec.Struct, frozen=True):
     changed_at: float
 
 
-class HeldFile(msgspec.Struct, frozen=True):
+class FileText(msgspec.Struct, frozen=True):
     """A file's text, and the version that it is."""
 
     text: str
@@ -83,7 +82,7 @@ class WorkflowFiles:
                 yield FoundFile(name, about.st_size, about.st_mtime)
 
     def place(self, path: str) -> Path:
-        """Where a file of this name is; refused if that is no name of a workflow file in the folder."""
+        """The place of a file; refused if the name is not that of a workflow file in the folder."""
         parts = PurePosixPath(path).parts
         if (
             not parts
@@ -107,24 +106,24 @@ class WorkflowFiles:
             raise NotFoundError(f"{path!r} leads out of the folder of workflow files")
         return found
 
-    def read(self, path: str) -> HeldFile:
+    def read(self, path: str) -> FileText:
         """A file's text and version."""
         found = self.find(path)
         if found is None:
             raise NotFoundError(f"there is no file {path!r} in {self.root}")
         return found
 
-    def find(self, path: str) -> HeldFile | None:
+    def find(self, path: str) -> FileText | None:
         """The same, or None if there is no such file."""
         data = _bytes(self.place(path))
-        return None if data is None else HeldFile(_text(path, data), version_of(data))
+        return None if data is None else FileText(_text(path, data), version_of(data))
 
     def save(self, path: str, text: str, over: str | None) -> str:
         """Save a file over a version of it, or as a new one; returns the version that it is now."""
         place = self.place(path)
         data = text.encode()
         if len(data) > MOST_TEXT:
-            raise Refused(413, f"the text has {len(data):,} bytes, and {MOST_TEXT:,} is the most")
+            raise ConfigError(f"the text has {len(data):,} bytes, and {MOST_TEXT:,} is the most")
         with self._writing(path):
             check_version(path, _bytes(place), over)
             _replace(place, data)
@@ -149,13 +148,13 @@ class WorkflowFiles:
 
     @contextlib.contextmanager
     def _writing(self, *paths: str) -> Iterator[None]:
-        """Nobody else changes the folders of these files meanwhile; what goes wrong is told of the last."""
+        """Lock the folders of these files; an error names the last file."""
         *_, last = paths
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as held:
                 for folder in sorted({self.place(path).parent for path in paths}):
-                    held.enter_context(_alone(folder))
+                    held.enter_context(_locked(folder))
                 yield
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no folder {PurePosixPath(last).parent} in {self.root}") from error
@@ -169,20 +168,18 @@ def version_of(data: bytes) -> str:
 
 
 def check_version(path: str, before: bytes | None, over: str | None) -> None:
-    """Refuse to save over anything but what was read."""
+    """Refuse to save over any version but the one that was read."""
     if over is None and before is not None:
-        raise Refused(
-            412,
+        raise VersionError(
             f"there is a file {path} already, and nothing was written: open it, or choose another name",
-            ETag=f'"{version_of(before)}"',
+            version_of(before),
         )
     if over is not None and before is None:
-        raise Refused(412, f"{path} is gone since you read it, and nothing was written: save it as a new file")
+        raise VersionError(f"{path} has been removed since you read it, and nothing was written: save it as a new file")
     if over is not None and before is not None and over != version_of(before):
-        raise Refused(
-            412,
-            f"somebody has changed {path} since you read it, and nothing was written: look at their text first",
-            ETag=f'"{version_of(before)}"',
+        raise VersionError(
+            f"{path} has been changed since you read it, and nothing was written: read the new text first",
+            version_of(before),
         )
 
 
@@ -198,7 +195,7 @@ def _bytes(place: Path) -> bytes | None:
             raise ConfigError(f"{place.name} is not a file")
         data = file.read(MOST_TEXT + 1)
     if len(data) > MOST_TEXT:
-        raise ConfigError(f"{place.name} has more than {MOST_TEXT:,} bytes: the editor does not open it")
+        raise ConfigError(f"{place.name} has more than {MOST_TEXT:,} bytes: an editor does not open it")
     return data
 
 
@@ -206,12 +203,12 @@ def _text(path: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: the editor would lose some of it") from error
+        raise ConfigError(f"{path} is not UTF-8 text: an editor would lose some of it") from error
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Nobody else saves into this folder meanwhile, not even another server on this machine."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder against other saves, also by other servers on this machine."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -222,7 +219,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _replace(place: Path, data: bytes) -> None:
-    """Put a file in place as a whole; it keeps the rights that it had."""
+    """Replace a file as a whole; it keeps its permissions."""
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp")
     try:
         mode = stat.S_IMODE(os.stat(place).st_mode)

@@ -1,0 +1,1 @@
+"""Operations on pipelines and their states, and on workflows that an event runs."""

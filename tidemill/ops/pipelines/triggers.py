@@ -1,0 +1,76 @@
+"""Workflow files that run once for each event: a webhook stores the event as a job, and a worker runs the workflow."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.errors import NotFoundError
+from tidemill.core.job import Origin
+from tidemill.core.schedule import describe
+from tidemill.declarations import Declarations
+from tidemill.ops.jobs import Enqueued
+from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.transaction import Reader, Transaction
+
+
+class RunTrigger(Arguments, frozen=True, kw_only=True):
+    """Which workflow to run, and its event."""
+
+    name: Annotated[str, doc("The workflow.")]
+    payload: Annotated[Any, doc("The event: any JSON.")] = None
+
+
+class TriggerLine(msgspec.Struct, frozen=True):
+    """A workflow that an event or a schedule runs once; `starts` are the nodes that get the event."""
+
+    name: str
+    nodes: list[str]
+    starts: list[str]
+    schedules: list[str]
+    task: str
+    """The task whose jobs run it."""
+
+
+class Triggers(msgspec.Struct, frozen=True):
+    """Workflows that events run."""
+
+    items: list[TriggerLine]
+
+
+@operation("GET /triggers", scope="read")
+async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> Triggers:
+    """List the workflows with `"mode": "trigger"`: files of the application's folder, and those that it declares."""
+    return Triggers(
+        [
+            TriggerLine(
+                name,
+                [node.name for node in workflow.graph.nodes.values()],
+                [workflow.graph.nodes[id].name for id in workflow.starts],
+                [describe(schedule) for schedule in workflow.schedules],
+                declared.pipelines.trigger_task(name).name,
+            )
+            for name, workflow in declared.pipelines.triggers.items()
+        ]
+    )
+
+
+@operation("POST /triggers/{name}", scope="operate", status=202, body="payload")
+async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations) -> Enqueued:
+    """Run a workflow once, with the JSON of the request as its event. The event is stored when this returns.
+
+    `GET /jobs/{id}` has what each node returned. With an `Idempotency-Key`, an event that is sent twice runs once.
+    """
+    if args.name not in declared.pipelines.triggers:
+        known = ", ".join(declared.pipelines.triggers) or "none"
+        raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known}")
+    task = declared.pipelines.trigger_task(args.name)
+    origin = Origin(by=tx.by, host=socket.gethostname(), pid=os.getpid())
+    job = task.new_job(task.signature.bind((args.payload,), {}), origin=origin)
+    (ref,) = await insert_jobs(tx.database, tx.connection, [job], notify=True)
+    await tx.audit("workflow.trigger", args.name, after={"job": ref.id})
+    return Enqueued(ref.id, ref.created)

@@ -1,0 +1,32 @@
+"""Waiting for a backfill: woken by changes, with a slow safety poll behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidemill.core.errors import ConfigError
+from tidemill.ops.operation import Operator
+from tidemill.ops.pipelines.read import Backfill, ListBackfills, list_backfills
+from tidemill.ops.waiting import SAFETY_POLL
+
+
+async def wait_for_backfill(
+    at: Operator, pipeline: str, id: int, *, each: Callable[[Backfill], None] | None = None
+) -> Backfill:
+    """The backfill once all its states are built or have failed. `each` is called with it at every look."""
+    async with at.watch("pipelines") as changes:
+        while True:
+            found = await at.do(list_backfills, ListBackfills(name=pipeline, limit=100))
+            if not found.kept:
+                raise ConfigError(
+                    f"no process keeps pipeline {pipeline} up to date: the backfill goes on when `tidemill up` or "
+                    "`tidemill pipeline run` does"
+                )
+            backfill = next((one for one in found.items if one.id == id), None)
+            if backfill is None or backfill.stopped_at is not None:
+                raise ConfigError(f"backfill {id} of pipeline {pipeline} was stopped")
+            if each is not None:
+                each(backfill)
+            if backfill.left == backfill.failed:
+                return backfill
+            await changes.wait(SAFETY_POLL)

@@ -1,0 +1,1 @@
+"""Operations on workflow files: list, check, try, save, rename and delete them."""

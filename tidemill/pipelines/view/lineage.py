@@ -1,0 +1,75 @@
+"""What a state is made from, and what is made from it: within a pipeline, and in others that share its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage, share_place
+from tidemill.pipelines.reducer.facts import entities_of, touched_entities
+from tidemill.pipelines.reducer.staleness import input_pairs
+from tidemill.pipelines.view.pipeline_view import PipelineView
+
+State = tuple[Stage, str]
+
+
+def consumers(pipeline_view: PipelineView, states: Iterable[State]) -> list[State]:
+    """These states and all that were made from them, step by step."""
+    taken: dict[tuple[str, str], State] = {}
+    paths: set[str] = set()
+    wanted = {(stage.name, entity) for stage, entity in states}
+    for stage in pipeline_view.order:
+        for entity, groups in entities_of(stage, _matched(pipeline_view, stage)):
+            if (stage.name, entity) in wanted or any(path in paths for group in groups for path in group):
+                taken[stage.name, entity] = (stage, entity)
+                paths.update(output_paths(pipeline_view, stage, entity))
+    for stage, entity in states:
+        taken.setdefault((stage.name, entity), (stage, entity))
+    return list(taken.values())
+
+
+def output_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
+    """The outputs of a state."""
+    if not stage.scatter:
+        return [stage.quick_path(entity)]
+    record = pipeline_view.world.records[stage.name].get(entity)
+    return [] if record is None else list(input_pairs(record.content))
+
+
+def input_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
+    """The inputs of a state as they are now."""
+    for found, groups in entities_of(stage, _matched(pipeline_view, stage)):
+        if found == entity:
+            return [path for group in groups for path in group]
+    return []
+
+
+def sources(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:
+    """All that a state is made from, step by step: states as STAGE/ENTITY, and paths that no stage makes."""
+    found: dict[str, None] = {}
+    todo = [(stage, entity)]
+    while todo:
+        for path in input_paths(pipeline_view, *todo.pop()):
+            maker = pipeline_view.maker(path)
+            name = path if maker is None else f"{maker[0].name}/{maker[1]}"
+            if name not in found:
+                found[name] = None
+                todo += [maker] if maker is not None and not maker[0].scatter else []
+    return list(found)
+
+
+def taken_elsewhere(pipelines: Iterable[Pipeline], own: Pipeline, paths: Iterable[str]) -> list[str]:
+    """The states of other pipelines that are made from these paths, as PIPELINE/STAGE/ENTITY."""
+    found: set[str] = set()
+    wanted = list(paths)
+    for other in pipelines:
+        if other is own or not share_place(other, own):
+            continue
+        for stage in other.stages.values():
+            entities = touched_entities(stage, wanted)
+            found |= {f"{other.name}/{stage.name}/{entity}" for entity in (["*"] if entities is None else entities)}
+    return sorted(found)
+
+
+def _matched(pipeline_view: PipelineView, stage: Stage) -> Any:
+    return {one.pattern: pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
