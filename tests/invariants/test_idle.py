@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.counting import CountingProxy
+from tests.support.durable import Ask, Go
 from tidemill import App
 from tidemill.engine.role import Runnable, run_roles
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
@@ -60,3 +61,17 @@ async def test_a_client_that_waits_makes_no_statements_while_nothing_happens(dat
         assert proxy.queries - before <= 1
         await app.jobs.cancel(job)
         assert (await waiting).state == "cancelled"
+
+
+async def test_a_handle_of_a_run_makes_no_statements_while_nothing_happens(database_url: str, tmp_path: Path) -> None:
+    async with counted(database_url, tmp_path) as (proxy, app), app:
+        app.workflow(Ask, timeout=None)
+        run = await app.start(Ask)
+        waiting = asyncio.create_task(run.result())
+        await asyncio.sleep(SETTLED)
+        before = proxy.queries
+        await asyncio.sleep(2.0)  # A safety poll comes every 5 s.
+        assert proxy.queries - before <= 1
+        async with run_roles(runs_role(app.declarations)):
+            await run.send_event(Go(word="on"))
+            assert await waiting == "on"

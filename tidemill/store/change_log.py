@@ -134,12 +134,14 @@ class ChangeListener:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def wait(self, seconds: float) -> None:
-        """Return at a change, or after this many seconds as a safety poll: a notification may be lost."""
+    async def wait(self, seconds: float) -> bool:
+        """Return at a change, or after this many seconds; whether there was a change. A notification may be lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._heard.wait()
+        heard = self._heard.is_set()
         self._heard.clear()
+        return heard
 
     def wake(self) -> None:
         """End the current wait, or the next one."""

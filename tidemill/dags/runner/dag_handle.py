@@ -20,6 +20,7 @@ from tidemill.dags.reducer.state import DagState
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
+from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
@@ -28,7 +29,6 @@ from tidemill.store.runs.runs import DAG_KIND, SEND, cancel_run, is_asked, list_
 if TYPE_CHECKING:
     from tidemill.dags.runner.runner import DagKind
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _MOST_JOBS = 200
 _VERDICT_WITHIN = 5.0
 
@@ -63,10 +63,9 @@ class DagHandle:
             if self._near is not None:
                 await asyncio.wait([self._near])
                 self._near = None
-            pause = _FIRST_PAUSE
-            while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+            async with run_waits(self._database).watching(self._database) as watch:
+                while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
+                    await watch.changed()
         if row["state"] == "succeeded":
             return None if row["result"] is None else decode(row["result"])
         failure = (
@@ -155,12 +154,12 @@ class DagHandle:
     async def _verdict_on(self, given: Submission) -> bool:
         """Wait a moment for the run to take the answer. Another may have been quicker; or nobody drives the run now,
         and the answer will be taken when somebody does."""
-        pause, give_up = _FIRST_PAUSE, time.monotonic() + _VERDICT_WITHIN
-        while await is_asked(self._database, self.id, given.node):
-            if time.monotonic() >= give_up:
-                return False
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        give_up = time.monotonic() + _VERDICT_WITHIN
+        async with run_waits(self._database).watching(self._database) as watch:
+            while await is_asked(self._database, self.id, given.node):
+                if time.monotonic() >= give_up:
+                    return False
+                await watch.changed()
         verdict = judge(*await self.look(), given)
         if not verdict.repeated:
             raise InputRefusedError(verdict.reason)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tidemill.core.codec import decode
 from tidemill.core.ticks import CancelAsked
+from tidemill.engine.runs.run_waits import run_waits
 from tidemill.flows.definition.events import Event, StopEvent
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.journal import encode_tick
@@ -21,8 +22,6 @@ from tidemill.flows.errors import (
 from tidemill.flows.runner.sending import event_tick
 from tidemill.store.database import Database
 from tidemill.store.runs.runs import cancel_run, new_token, read_published, send_to_run, show_run
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.5
 
 
 class RunHandle:
@@ -51,10 +50,9 @@ class RunHandle:
                     event = self._near.result()
                     return event.result if type(event) is StopEvent else event
                 self._near = None  # It has left this process.
-            pause = _FIRST_PAUSE
-            while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _LONGEST_PAUSE)
+            async with run_waits(self._database).watching(self._database) as watch:
+                while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
+                    await watch.changed()
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])
 
@@ -73,18 +71,19 @@ class RunHandle:
 
     async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
         """What the run has shown and will show, from a point on, until it is over."""
-        pause = _FIRST_PAUSE
-        while True:
-            over = await self.state() not in ("running", "needs_attention")
-            rows = await read_published(self._database, self.id, after=after)
-            for row in rows:
-                after = row["seq"]
-                yield unpack(decode(row["data"]))
-            if over and not rows:
-                return
-            if not rows:
-                await asyncio.sleep(pause)
-            pause = _FIRST_PAUSE if rows else min(pause * 1.5, _LONGEST_PAUSE)
+        async with run_waits(self._database).watching(self._database) as watch:
+            while True:
+                over = await self.state() not in ("running", "needs_attention")
+                rows = await read_published(self._database, self.id, after=after)
+                for row in rows:
+                    after = row["seq"]
+                    yield unpack(decode(row["data"]))
+                if over and not rows:
+                    return
+                if rows:
+                    watch.reset()
+                else:
+                    await watch.changed()
 
 
 def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:

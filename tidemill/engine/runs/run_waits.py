@@ -1,0 +1,84 @@
+"""Waiting for runs: one LISTEN connection for all waits on a database, and no statement while nothing changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from tidemill.store.change_log import ChangeListener
+from tidemill.store.database import Database
+
+log = structlog.get_logger("tidemill.runs")
+
+SAFETY_POLL = 5.0
+POLL_WITHOUT_WAKE_UPS = 0.5
+LINGER = 2.0  # The connection is kept this long after the last wait, since the next one often follows soon.
+FIRST_GAP, LONGEST_GAP = 0.01, 0.5
+
+_WAITS: WeakKeyDictionary[Database, RunWaits] = WeakKeyDictionary()
+
+
+class Watch:
+    """One wait, which looks again after each change; on a busy database not more often than every half second."""
+
+    def __init__(self, safety_poll: float) -> None:
+        self.heard = asyncio.Event()
+        self._safety_poll = safety_poll
+        self._gap = FIRST_GAP
+
+    async def changed(self) -> None:
+        """Return when something has changed, or when it is time for a safety poll."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._safety_poll):
+                await self.heard.wait()
+        self.heard.clear()
+        await asyncio.sleep(self._gap)
+        self._gap = min(self._gap * 1.5, LONGEST_GAP)
+
+    def reset(self) -> None:
+        """Something was found: look again soon."""
+        self._gap = FIRST_GAP
+
+
+class RunWaits:
+    """The waits on one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._poll = SAFETY_POLL if database.can_listen else POLL_WITHOUT_WAKE_UPS
+        self._watches: set[Watch] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def watching(self, database: Database) -> AsyncIterator[Watch]:
+        """A wait that hears of changes for as long as the block lasts."""
+        watch = Watch(self._poll)
+        self._watches.add(watch)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._listen(database), name="tidemill-run-waits")
+        try:
+            yield watch
+        finally:
+            self._watches.discard(watch)
+
+    async def _listen(self, database: Database) -> None:
+        try:
+            async with ChangeListener(database) as changes:
+                quiet = 0.0
+                while self._watches or quiet < LINGER:
+                    heard = await changes.wait(LINGER)
+                    quiet = 0.0 if self._watches else quiet + LINGER
+                    if heard:
+                        for watch in self._watches:
+                            watch.heard.set()
+        except Exception as error:  # noqa: BLE001 - the safety poll goes on without it
+            log.warning("changes are not heard: waits poll", error=str(error))
+
+
+def run_waits(database: Database) -> RunWaits:
+    """The waits on this database."""
+    return _WAITS.setdefault(database, RunWaits(database))
