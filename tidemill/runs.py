@@ -37,8 +37,6 @@ from tidemill.store.runs.runs import (
 from tidemill.store.runs.turns import NewRun
 from tidemill.store.transaction import transaction
 
-TAKEN_WITHIN = 3.0  # seconds that somebody who answers a flow waits for the run to take it
-
 
 class Runs:
     """What an application knows of runs."""
