@@ -95,7 +95,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/alerts/ack"): "operate",
     ("GET", "/jobs/{id}/log"): "read",
     ("GET", "/runs/{run_id}/log"): "read",
-    ("GET", "/pace"): "read",
+    ("GET", "/throughput"): "read",
     ("GET", "/retention"): "read",
     ("PUT", "/retention"): "admin",
     ("POST", "/streams/{name}/live"): "operate",

@@ -113,7 +113,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
     )
 
 
-@operation("GET /pace", scope="read")
+@operation("GET /throughput", scope="read")
 async def get_throughput(at: Reader, args: GetThroughput) -> Throughputs:
     """Attempts that ended, a second, between each two points. Recorded while a server runs, and kept for a day."""
     rows = await read_pace(at.database, within=args.within, every=max(args.every, args.within / MOST_POINTS))

@@ -158,7 +158,7 @@ const SPANS = [
 /** Throughput over time, from samples that the server stores. */
 function Throughput() {
   const [within, setWithin] = useState("3600");
-  const found = useQuery({ queryKey: ["pace", within], queryFn: () => get<List<{ at: string; done: number; failed: number }>>("/pace", { within, every: Math.max(10, Number(within) / 240) }), refetchInterval: 10_000, placeholderData: keepPreviousData });
+  const found = useQuery({ queryKey: ["throughput", within], queryFn: () => get<List<{ at: string; done: number; failed: number }>>("/throughput", { within, every: Math.max(10, Number(within) / 240) }), refetchInterval: 10_000, placeholderData: keepPreviousData });
   const items = found.data?.items;
   const drawn = useMemo(() => {
     const times = (items ?? []).map((each) => Date.parse(each.at) / 1000);
