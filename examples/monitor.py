@@ -8,8 +8,8 @@ from typing import Any
 
 from tidemill import App
 from tidemill.monitors import Monitor, absent, momentary, sustained
+from tidemill.ops.alerts import AckAlerts, Alert, ListAlerts, ack_alerts, list_alerts
 from tidemill.sources import JsonlSource
-from tidemill.store.monitors.alerts import ack_alerts, list_alerts
 
 app = App("workshop")
 readings = Path("readings.jsonl")
@@ -54,13 +54,13 @@ def read(*values: tuple[str, float]) -> None:
             file.write(json.dumps({"id": id, "at": time.time(), "machine": machine, "celsius": celsius}) + "\n")
 
 
-async def until(count: int, *triggers: str) -> list[Any]:
+async def until(count: int, *triggers: str) -> list[Alert]:
     """The alerts of some triggers, once there are so many."""
-    database = await app.declarations.reach()
     while True:
-        rows = [row for row in await list_alerts(database, "machines") if row["trigger"] in triggers]
-        if len(rows) >= count:
-            return sorted(rows, key=lambda row: row["trigger"])
+        found = await app.do(list_alerts, ListAlerts(monitor="machines"))
+        alerts = [alert for alert in found.items if alert.trigger in triggers]
+        if len(alerts) >= count:
+            return sorted(alerts, key=lambda alert: alert.trigger)
         await asyncio.sleep(0.02)
 
 
@@ -68,14 +68,14 @@ async def main() -> None:
     async with app.running():
         read(("press", 70), ("oven", 85), ("oven", 104))
         for alert in await until(2, "hot", "peak"):
-            print(f"{alert['entity']}: {alert['trigger']}")
+            print(f"{alert.entity}: {alert.trigger}")
         (hot,) = await until(1, "hot")
-        await ack_alerts(await app.declarations.reach(), [hot["id"]], by="ann", at=time.time())
+        await app.do(ack_alerts, AckAlerts(ids=[hot.id]), by="ann")
         read(("oven", 60))
-        while any(row["resolved_at"] is None for row in await until(1, "hot")):
+        while any(alert.resolved_at is None for alert in await until(1, "hot")):
             await asyncio.sleep(0.02)
         print("oven: no longer hot")
-        print("silent:", ", ".join(sorted({row["entity"] for row in await until(2, "silent")})))
+        print("silent:", ", ".join(sorted({alert.entity for alert in await until(2, "silent")})))
 
 
 if __name__ == "__main__":

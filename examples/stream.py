@@ -6,8 +6,11 @@ tidemill stream status
 """
 
 import asyncio
+from typing import Any
 
 from tidemill import App
+from tidemill.ops.dead_letters import ListDeadLetters, list_dead_letters
+from tidemill.ops.streams import ListStreams, list_streams
 from tidemill.sources import LogSource
 from tidemill.streams import Filtered, Plan, Stream, task
 
@@ -52,19 +55,25 @@ orders = app.stream(
 )
 
 
+async def dispatchers() -> list[dict[str, Any]]:
+    """What the dispatchers of the stream report."""
+    found = await app.do(list_streams, ListStreams(name="orders"))
+    return [each for stream in found.items for each in stream.dispatchers]
+
+
 async def main() -> None:
     async with app.running():
         await app.streams.publish_many("web", [{"order": 1, "items": [5, 7]}, {"order": 2, "items": []}])
         await app.streams.publish_many("shop", [{"order": 3, "items": [4]}, {"order": 4, "items": [-9]}])
         while True:
-            sources = [source for status in await app.streams.status("orders") for source in status["sources"]]
+            sources = [source for status in await dispatchers() for source in status["sources"]]
             if sum(source["done"] + source["dead"] for source in sources) == 4 and receipts == {1, 3}:
                 break
             await asyncio.sleep(0.1)
         for source in sources:
             print(f"{source['name']}: {source['done']} done, {source['retried']} retried, {source['dead']} dead")
-        for letter in await app.streams.dead_letters(stream="orders"):
-            print(letter["error"])
+        for letter in (await app.do(list_dead_letters, ListDeadLetters(stream="orders"))).items:
+            print(letter.error)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import Settings
 from tidemill.jobs import Jobs
+from tidemill.ops.local import Caller, Local
+from tidemill.ops.operation import A, Operation
 from tidemill.store.database import Database, identifier
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 W = TypeVar("W", bound="Workflow")
 
 
@@ -395,6 +398,16 @@ class App:
         if dag is not None:
             return await self.runs.start_dag(dag, fields, unique_key)
         return await self.runs.start(what, start_event, unique_key, fields)  # pyright: ignore[reportArgumentType]
+
+    # -- operations -------------------------------------------------------------------------------
+
+    async def do(self, operation: Operation[A, T], args: A, *, by: str | None = None) -> T:
+        """Do an operation of `tidemill.ops`, as the command line and the server do them.
+
+        `by` is named in the audit trail; it is the application, if not given.
+        """
+        caller = Caller(by or f"app {self.name}", "admin")
+        return await Local(await self.declarations.reach(), caller, self.declarations).do(operation, args)
 
     # -- life -------------------------------------------------------------------------------------
 

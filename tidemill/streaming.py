@@ -1,4 +1,4 @@
-"""The streams of one application: which it declares, who dispatches them, how messages are put into the log."""
+"""The streams of one application: declaring them, running them in one process, publishing to topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
 from tidemill.engine.role import Role
@@ -14,7 +14,6 @@ from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.stores.external_states import Inputs
 from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
@@ -74,20 +73,6 @@ class Streams:
             return
         async with database.transaction(patience=30.0) as connection:
             await append(connection, database.schema, entries)
-
-    async def status(self, stream: str | None = None) -> list[dict[str, Any]]:
-        """What the running dispatchers tell of themselves: sources, plans, how far they are."""
-        rows = await store.read_status(await self._reach(), stream)
-        return [{"stream": row["stream"], "host": row["host"], **decode(row["status"])} for row in rows]
-
-    async def dead_letters(self, *, limit: int = 50, **which: Any) -> list[dict[str, Any]]:
-        """Messages that were given up, the newest first; `which` are fields of `DeadFilter`, such as `stream=`."""
-        rows = await store.list_dead(await self._reach(), store.DeadFilter(**which), limit=limit)
-        return [dict(row) for row in rows]
-
-    async def replay(self, **which: Any) -> int:
-        """Try dead letters again; returns how many."""
-        return await store.replay_dead(await self._reach(), store.DeadFilter(**which))
 
 
 def _event_tick(event: Any, token: str) -> bytes:

@@ -12,6 +12,7 @@ from apps.classroom.ranking import Claim
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
 from tidemill.store.monitors.roster import label_entity, show_entity
+from tidemill.store.transaction import transaction
 
 CLAIMED, PRESENT = "claimed", "present"
 TRIES = 5
@@ -58,18 +59,21 @@ async def claim(
         if standing is not None and standing.who != who:
             raise TakenError(f"{standing.who} is on the way to {student} already")
         change, before = {CLAIMED: msgspec.to_builtins(wanted)}, (CLAIMED, labels.get(CLAIMED))
-        if await label_entity(database, monitor, student, change, by=by, expecting=before, said=said):
-            return wanted
+        async with transaction(database, by=by) as tx:
+            if await label_entity(tx, monitor, student, change, expecting=before, said=said):
+                return wanted
     raise TakenError(f"several people are on the way to {student}: look again")
 
 
 async def give_back(database: Database, student: str, monitor: str = "classroom", *, by: str, said: str = "") -> None:
     """Nobody is on the way any more."""
-    await label_entity(database, monitor, student, {CLAIMED: None}, by=by, said=said)
+    async with transaction(database, by=by) as tx:
+        await label_entity(tx, monitor, student, {CLAIMED: None}, said=said)
 
 
 async def mark_present(
     database: Database, student: str, present: bool, monitor: str = "classroom", *, by: str, said: str = ""
 ) -> None:
     """Whether a student is in the room: who is not cannot be inactive, and nobody is sent to them."""
-    await label_entity(database, monitor, student, {PRESENT: present}, by=by, said=said)
+    async with transaction(database, by=by) as tx:
+        await label_entity(tx, monitor, student, {PRESENT: present}, said=said)

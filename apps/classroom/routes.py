@@ -32,6 +32,7 @@ from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.monitors.alerts import ack_alerts, list_alerts, note_alert, show_alert
 from tidemill.store.monitors.roster import switch_trigger
+from tidemill.store.transaction import transaction
 
 FOLDER = Path(__file__).with_name("page")
 MOST_IDS = 500
@@ -188,8 +189,9 @@ async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Ask
     for id in data.ids:
         await _ours(server_state, lesson, id)
     note = _text(data.note) or None
-    done = await ack_alerts(server_state.database, data.ids, **_by(data.who, request), at=time.time(), note=note)
-    return Done(sorted(done))
+    names = _by(data.who, request)
+    async with transaction(server_state.database, by=names["by"]) as tx:
+        return Done(await ack_alerts(tx, data.ids, at=time.time(), note=note, said=names["said"]))
 
 
 @post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200)
@@ -201,7 +203,9 @@ async def post_note(
     text = row["note"] if data.note is None else _text(data.note)
     if data.right is not None:
         text = labelled(text, data.right)
-    await note_alert(server_state.database, alert_id, **_by(data.who, request), note=text or "")
+    names = _by(data.who, request)
+    async with transaction(server_state.database, by=names["by"]) as tx:
+        await note_alert(tx, alert_id, note=text or "", said=names["said"])
     return line_of(await show_alert(server_state.database, alert_id))
 
 
@@ -250,7 +254,9 @@ async def post_trigger(
     known = [trigger.name for trigger in lesson.watch.triggers]
     if name not in known:
         raise NotFoundError(f"there is no trigger {name!r}; there are {', '.join(known)}")
-    await switch_trigger(server_state.database, lesson.watch.name, name, data.on, **_by(data.who, request))
+    names = _by(data.who, request)
+    async with transaction(server_state.database, by=names["by"]) as tx:
+        await switch_trigger(tx, lesson.watch.name, name, data.on, said=names["said"])
     return Switched(name, data.on)
 
 

@@ -11,6 +11,7 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from apps.content.findings import PLANS, Finding, read_finding
+from tidemill.ops.streams import ListStreams, list_streams
 from tidemill.server.pages import Page
 from tidemill.server.server_state import TheServerState
 
@@ -111,7 +112,8 @@ class Results(msgspec.Struct, frozen=True):
 @get("/now", opt={"scope": "read"}, summary="Plans, sources and dead letters")
 async def get_now(server_state: TheServerState) -> Now:
     """Everything but the results themselves."""
-    told = await server_state.app.streams.status(STREAM)
+    found = await server_state.app.do(list_streams, ListStreams(name=STREAM))
+    told = [each for stream in found.items for each in stream.dispatchers]
     seconds: dict[str, list[int]] = {}
     recent = await server_state.database.fetch(RECENT, float(SECONDS))
     for row in recent:

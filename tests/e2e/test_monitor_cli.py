@@ -91,7 +91,7 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     assert "was acknowledged before" in run(folder, "monitor", "ack", str(hot["id"])).stdout
     assert run(folder, "monitor", "note", str(hot["id"]), "fixed", "--owner", "ann").returncode == 0
     page = told(folder, "explain", str(hot["id"]))
-    assert (page["note"], page["owner"]) == ("fixed", "ann")
+    assert (page["alert"]["note"], page["alert"]["owner"]) == ("fixed", "ann")
     assert [each["action"] for each in page["history"]] == ["opened", "acknowledged", "note"]
 
 
@@ -105,7 +105,8 @@ def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path)
     assert "was acknowledged before" in run(folder, "monitor", "ack", id, *server).stdout
     assert run(folder, "monitor", "note", id, "cooled", "--owner", "ann", *server).returncode == 0
     page = told(folder, "explain", id)
-    assert (page["note"], page["owner"], page["acked_by"]) == ("cooled", "ann", "local")
+    alert = page["alert"]
+    assert (alert["note"], alert["owner"], alert["acked_by"]) == ("cooled", "ann", "local")
     assert told(folder, "explain", id, *server) == page
     here, there = (run(folder, "monitor", "explain", id, *more).stdout for more in ((), server))
     assert without_ages(here) == without_ages(there)
@@ -192,8 +193,35 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     assert listed[0] == listed[1]
     assert there("silence", "--end", number) == f"silence {number} has ended\n"
     assert "no silence" in run(tmp_path, "monitor", "silence", "--end", number, *server).stderr
-    for arguments in (("tail",), ("backtest", "app.py")):
-        assert "works on the database itself" in run(folder, "monitor", *arguments, *server).stderr
+    id = read(folder, "lamp", 20)
+    give_up = time.monotonic() + PATIENCE
+    while id not in there("tail", "--entity", "lamp"):
+        assert time.monotonic() < give_up
+    newest = ("tail", "--entity", "lamp", "--lines", "3")
+    assert there(*newest) == run(folder, "monitor", *newest).stdout
+    here, away = (told(folder, "backtest", *more, "--last", "1h") for more in (("app.py",), server))
+    assert {**here, "since": 0, "until": 0} == {**away, "since": 0, "until": 0}
+    assert "the server has the application" in run(folder, "monitor", "backtest", "app.py", *server).stderr
+
+
+def test_a_tail_that_follows_prints_events_as_they_arrive(folder: Path) -> None:
+    for more in ((), ("--server", (folder / "url").read_text())):
+        first = read(folder, "mill", 20)
+        process = Process(folder, "monitor", "tail", "--entity", "mill", "--follow", *more)
+        try:
+            process.line(first)
+            process.line(read(folder, "mill", 21))
+        finally:
+            process.close()
+
+
+def test_a_backfill_is_waited_for(folder: Path) -> None:
+    assert run(folder, "monitor", "roster", "add", "saw").returncode == 0
+    for more in ((), ("--server", (folder / "url").read_text())):
+        done = run(folder, "monitor", "backfill", "saw", "--past", "1h", "--wait", *more)
+        assert done.stdout == "the past of 1 entities will be read\nit has been read\n", done.stderr
+        rows = told(folder, "roster", "list", *more)
+        assert next(row["backfill"] for row in rows if row["entity"] == "saw") is None
 
 
 def test_all_alerts_that_match_are_acknowledged_once_somebody_agrees(folder: Path) -> None:
@@ -231,7 +259,7 @@ def test_a_backtest_counts_and_draws(folder: Path) -> None:
         (("roster", "add"), "say at least one"),
         (("silence", "colour=red"), "trigger, entity or severity"),
         (("silence", "hot"), "name=value"),
-        (("trigger", "hot", "maybe"), "on or off"),
+        (("trigger", "hot", "maybe"), 'Choose from: "on", "off"'),
         (("status", "--nonsense"), "--nonsense"),
         (("roster", "list", "--monitor", "nobody"), "no monitor 'nobody'"),
         (("backtest", "app.py", "--trigger", "cold"), "no trigger 'cold'"),

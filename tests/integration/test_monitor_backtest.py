@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from tests.support.operate_streams import ack_alerts, label_entity, switch_trigger
 from tests.support.watched import Heat, Pages, event, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.monitors import sustained
 from tidemill.monitors.view.backtest import as_identity, backtest, compare, identity, replay
 from tidemill.monitors.view.backtest_chart import svg
 from tidemill.store.database import Database
-from tidemill.store.monitors.alerts import ack_alerts, list_alerts
+from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.monitors.monitors import seal_tick
-from tidemill.store.monitors.roster import label_entity, switch_trigger
 
 
 async def live(database: Database, *, ack: bool = True, wishes: bool = False) -> Pages:

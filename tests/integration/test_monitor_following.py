@@ -9,6 +9,17 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.operate import list_audit
+from tests.support.operate_streams import (
+    ack_alerts,
+    add_silence,
+    add_to_roster,
+    label_entity,
+    note_alert,
+    remove_from_roster,
+    reset_monitor,
+    set_paused,
+    switch_trigger,
+)
 from tests.support.watched import Heat, Pages, event, heat_monitor, open_triggers, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.codec import decode
@@ -18,18 +29,9 @@ from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import PAGES_A_TICK, EntityBackfill
 from tidemill.sources import SourceError
 from tidemill.store.database import Database
-from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts, note_alert, show_alert, show_history
+from tidemill.store.monitors.alerts import list_alerts, show_alert, show_history
 from tidemill.store.monitors.monitors import list_monitors, list_problems, read_monitor
-from tidemill.store.monitors.roster import (
-    add_to_roster,
-    label_entity,
-    list_roster,
-    remove_from_roster,
-    reset_monitor,
-    set_paused,
-    show_entity,
-    switch_trigger,
-)
+from tidemill.store.monitors.roster import list_roster, show_entity
 
 # -- the cursor -----------------------------------------------------------------------------------
 

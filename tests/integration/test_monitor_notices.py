@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import eventually, running_maintenance, running_worker, value
 from tests.support.operate import list_audit
+from tests.support.operate_streams import ack_alerts, add_silence, end_silence
 from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import Pages, event, heat_monitor, watching
@@ -25,7 +26,7 @@ from tidemill.monitors import Command, Email, Slack, Webhook
 from tidemill.monitors.definition.channels import Channel, Notice, NotifiedAlert
 from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
 from tidemill.store.database import Database
-from tidemill.store.monitors.alerts import ack_alerts, add_silence, end_silence, list_alerts
+from tidemill.store.monitors.alerts import list_alerts
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.brokers import HASTY_KAFKA, OLD_KAFKA, Kafka, Nats, Redis
+from tests.support.operate_streams import replay_dead
 from tests.support.stream_app import TABLES
 from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
@@ -170,7 +171,7 @@ async def test_a_poisonous_message_is_given_up_and_replayed(
         assert letters["undecodable"]["payload"] == b"{broken"
         assert letters["failed"]["attempts"] == 2
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"number\": 4}' WHERE why = 'undecodable'")
-        assert await store.replay_dead(database, store.DeadFilter(why="undecodable")) == 1
+        assert await replay_dead(database, store.DeadFilter(why="undecodable")) == 1
         await eventually(lambda: 4 in numbers_seen())
         await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.stream_retry"))
 

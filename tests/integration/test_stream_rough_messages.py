@@ -12,13 +12,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.support import eventually, locked_out, value
+from tests.support.operate_streams import replay_dead
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.engine.load_app import load_module
 from tidemill.sources import LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.streams.streams import RENEW_RETRIES, DeadFilter, claim_retries, replay_dead
+from tidemill.store.streams.streams import RENEW_RETRIES, DeadFilter, claim_retries
 from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
 

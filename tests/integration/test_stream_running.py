@@ -18,6 +18,7 @@ import pytest
 
 from tests.support import eventually, locked_out, value
 from tests.support.operate import list_audit
+from tests.support.operate_streams import control_stream, replay_dead
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
 from tidemill.sources import HttpSource, JsonlSource, LogSource
@@ -183,12 +184,13 @@ async def test_a_dead_letter_tells_everything_and_can_be_replayed(database: Data
         assert (row["kind"], row["key"], json.loads(row["headers"])) == ("ValueError", b"k", {"h": "v"})
         assert json.loads(row["payload"]) == {"fail": 3, "id": 1}
         await eventually(lambda: dispatcher.reducer.counts[0].dead == 1)
-        assert await store.replay_dead(database, store.DeadFilter(error="no such words")) == 0
+        assert await replay_dead(database, store.DeadFilter(error="no such words")) == 0
         Recording.seen.clear()
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"fail\": 1}'")
         which = store.DeadFilter(stream="s", plan="Recording", why="failed")
-        assert await store.replay_dead(database, which, by="ann") == 1
-        (entry,) = await list_audit(database)
+        assert await replay_dead(database, which, by="ann") == 1
+        entry, first = await list_audit(database)
+        assert (first["who"], first["action"], first["target"]) == ("test", "stream.replay", "*")
         assert (entry["who"], entry["action"], entry["target"]) == ("ann", "stream.replay", "s")
         assert json.loads(entry["after"]) == {"count": 1, "stream": "s", "plan": "Recording", "why": "failed"}
         await eventually(lambda: len(Recording.seen) == 2)
@@ -308,21 +310,21 @@ async def test_a_page_whose_flush_was_cancelled_is_not_read_again(database: Data
 
 async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(), database_url) as dispatcher:
-        await store.set_control(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
+        await control_stream(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
         await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, 50.0, True))
-        await store.set_control(database, "s", "posts", enabled=False, max_qps=0, by="test")
+        await control_stream(database, "s", "posts", enabled=False, max_qps=0, by="test")
         await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, None, False))
         await publish(database, "posts", [1])
         await eventually(lambda: dispatcher.reducer.waiting(0) == 1)
         assert dispatcher.reducer.counts[0].sent == 0
-        await store.set_control(database, "s", "posts", enabled=True, by="test")
+        await control_stream(database, "s", "posts", enabled=True, by="test")
         await eventually(lambda: Recording.seen == [(1, 1)])
-        await store.set_control(database, "s", mode="drain", by="test")
+        await control_stream(database, "s", mode="drain", by="test")
         await eventually(lambda: dispatcher.control.mode == "drain")
         await publish(database, "posts", [2])
         await eventually(lambda: dispatcher.reducer.waiting(0) == 1)
         assert dispatcher.reducer.counts[0].sent == 1
-        await store.set_control(database, "s", mode="run", by="test")
+        await control_stream(database, "s", mode="run", by="test")
         await eventually(lambda: len(Recording.seen) == 2)
     assert await value(database, "SELECT count(*) FROM tidemill.audit WHERE action = 'stream.control'") == 5
     rows = await database.fetch("SELECT before, after FROM tidemill.audit ORDER BY id LIMIT 2")

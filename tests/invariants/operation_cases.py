@@ -7,25 +7,55 @@ arguments in `wrong` must be refused with the same error wherever the operation 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from uuid import uuid4
 
+import msgspec
 from msgspec import Raw, Struct
 
 from tests.support.operate import cancel_jobs, create_token, set_control, set_paused
+from tests.support.operate_streams import add_silence
+from tests.support.web_app import make_ovens
 from tidemill import App
+from tidemill.core.codec import encode
 from tidemill.core.ticks import Completed, Started
 from tidemill.dags.reducer.events import NodeEnded, NodeFailure
 from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import encode_tick
-from tidemill.ops import audit, dags, hosts, inputs, jobs, overview, queues, runs, schedules, search, tokens, workers
+from tidemill.ops import (
+    alerts,
+    audit,
+    backtests,
+    dags,
+    dead_letters,
+    hosts,
+    inputs,
+    jobs,
+    monitors,
+    overview,
+    queues,
+    roster,
+    runs,
+    schedules,
+    search,
+    streams,
+    tokens,
+    workers,
+)
 from tidemill.ops.operation import Nothing
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import JobFilter, RunFilter
 from tidemill.store.jobs.schedules import declare_schedules
 from tidemill.store.jobs.workers import WorkerCard, register_worker
+from tidemill.store.monitors.alerts import Unseen
 from tidemill.store.retention_settings import Retention
+from tidemill.store.streams import streams as streams_store
+
+SPAN = (datetime(2023, 11, 14, tzinfo=UTC), datetime(2023, 11, 16, tzinfo=UTC))
 
 
 class World(NamedTuple):
@@ -113,6 +143,62 @@ async def a_paused_schedule(world: World) -> None:
 
 async def a_paused_queue(world: World) -> None:
     await set_control(world.database, "*", "mail", "pause", by="ann")
+
+
+DISPATCHER = {
+    "mode": "run", "in_flight": 0, "max_in_flight": 9, "engines": 1, "restarts": 0, "plans": {},
+    "live": {"open": 0, "done": 0, "shed": 0},
+    "sources": [
+        {
+            "name": name, "enabled": True, "weight": 1, "max_qps": None, "rate": 0, "lag": 3, "in_flight": 0, "done": 7,
+            "retried": 0, "dead": 1, "expired": 0, "duplicates": 0,
+        }
+        for name in ("web", "shop")
+    ],
+}  # fmt: skip
+
+
+async def a_stream(world: World) -> None:
+    """A dispatcher runs stream `posts`, which has two dead letters."""
+    status = msgspec.json.encode(DISPATCHER)
+    await streams_store.tell_status(world.database, uuid4(), "posts", "alpha", 17, status)
+    await world.database.fetch(
+        "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, plans, payload) "
+        "SELECT 'posts', 'web', 'p' || n, 'failed', 3, '2026-01-02Z', 'Rank: too long', '{Rank}', '{}' "
+        "FROM generate_series(1, 2) AS n"
+    )
+
+
+async def a_monitor(world: World) -> None:
+    """Monitor `ovens` follows two entities, one of which has been hot; alert 1 is open, alert 2 is resolved."""
+    if "ovens" not in world.app.monitors:
+        world.app.monitor(make_ovens())
+    status = {"health": "healthy", "failures": 0, "triggers": ["hot"]}
+    for statement, *args in (
+        ("INSERT INTO tidemill.monitor (name, version, keep, status) VALUES ('ovens', 'v', 1e9, $1)", encode(status)),
+        ("INSERT INTO tidemill.monitor_entity (monitor, entity, shard) VALUES ('ovens', 'a', 1), ('ovens', 'b', 2)",),
+        (
+            "INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data) "
+            "SELECT 'ovens', 'a', 'e' || n, 1.7e9 + n, n, json_build_object('oven', 'a', 'celsius', 60 + n) "
+            "FROM generate_series(1, 30) AS n",
+        ),
+        (
+            "INSERT INTO tidemill.alert (monitor, trigger, entity, kind, severity, started_at, opened_at, tick, "
+            "resolved_at, explain) SELECT 'ovens', 'hot', e, 'sustained', 'warning', '2026-01-02Z', '2026-01-02Z', 1, "
+            "CASE WHEN e = 'b' THEN '2026-01-03Z'::timestamptz END, '{}' FROM unnest('{a,b}'::text[]) AS e",
+        ),
+        (
+            "INSERT INTO tidemill.alert_history (alert, at, action, who) "
+            "VALUES (1, '2026-01-02Z', 'opened', 'monitor'), (2, '2026-01-02Z', 'opened', 'monitor')",
+        ),
+    ):
+        await world.database.fetch(statement, *args)
+
+
+async def a_silence(world: World) -> None:
+    await a_monitor(world)
+    ends = time.time() + 3600
+    await add_silence(world.database, "ovens", {"trigger": "*"}, starts_at=0.0, ends_at=ends, by="ann")
 
 
 async def a_token(world: World) -> None:
@@ -373,4 +459,192 @@ CASES: dict[str, Case] = {
     "revoke_token": Case(tokens.TokenRef(id=1), a_token, (tokens.TokenRef(id=9),), command="token revoke 1"),
     "get_retention": Case(Nothing()),
     "set_retention": Case(Retention(jobs=4), wrong=(Retention(jobs=0),)),
+    # streams and dead letters
+    "list_streams": Case(streams.ListStreams(name="posts"), a_stream, command="stream status posts --json", items=True),
+    "control_stream": Case(
+        streams.ControlStream(name="posts", source="web", weight=4.0),
+        a_stream,
+        (
+            streams.ControlStream(name="nothing", mode="drain"),
+            streams.ControlStream(name="posts"),
+            streams.ControlStream(name="posts", enabled=False),
+            streams.ControlStream(name="posts", source="post", enabled=False),
+            streams.ControlStream(name="posts", source="web", weight=0.0),
+            streams.ControlStream(name="posts", source="web", max_qps=-1.0),
+            streams.ControlStream(name="posts", mode="stop"),  # pyright: ignore[reportArgumentType] - it is wrong
+        ),
+        command="stream set-weight posts web 4",
+    ),
+    "publish_messages": Case(
+        streams.PublishMessages(topic="orders", messages=["one", "two"], key="k"),
+        wrong=(streams.PublishMessages(topic="orders", messages=[]),),
+        command="stream publish orders one two --key k",
+    ),
+    "list_dead_letters": Case(
+        dead_letters.ListDeadLetters(stream="posts", plan="Rank"),
+        a_stream,
+        (
+            dead_letters.ListDeadLetters(limit=0),
+            dead_letters.ListDeadLetters(id=(0,)),
+            dead_letters.ListDeadLetters(cursor="?"),
+            dead_letters.ListDeadLetters(since=datetime(2026, 1, 2)),
+            dead_letters.ListDeadLetters(why="bad"),  # pyright: ignore[reportArgumentType] - it is wrong
+        ),
+        command="stream dead-letters posts --plan Rank --json",
+        items=True,
+    ),
+    "get_dead_letter": Case(
+        dead_letters.GetDeadLetter(id=2),
+        a_stream,
+        (dead_letters.GetDeadLetter(id=99), dead_letters.GetDeadLetter(id=-1)),
+    ),
+    "preview_replay_dead_letters": Case(
+        dead_letters.ReplayDeadLetters(stream="posts"),
+        a_stream,
+        (dead_letters.ReplayDeadLetters(stream=None, ids=[0]),),
+    ),
+    "replay_dead_letters": Case(
+        dead_letters.ReplayDeadLetters(stream="posts", error="TOO"),
+        a_stream,
+        (dead_letters.ReplayDeadLetters(stream=None, ids=[0]),),
+        command="stream replay posts --error TOO",
+    ),
+    # monitors, entities, alerts
+    "list_monitors": Case(monitors.ListMonitors(), a_monitor, command="monitor status --json", items=True),
+    "pause_monitor": Case(
+        monitors.MonitorRef(name="ovens"),
+        a_monitor,
+        (monitors.MonitorRef(name="nothing"),),
+        command="monitor pause",
+    ),
+    "resume_monitor": Case(
+        monitors.MonitorRef(name="ovens"),
+        a_monitor,
+        (monitors.MonitorRef(name="nothing"),),
+        command="monitor resume --monitor ovens",
+    ),
+    "switch_trigger": Case(
+        monitors.SwitchTrigger(name="ovens", trigger="hot", wanted="off"),
+        a_monitor,
+        (
+            monitors.SwitchTrigger(name="nothing", trigger="hot", wanted="off"),
+            monitors.SwitchTrigger(name="ovens", trigger="cold", wanted="off"),
+            monitors.SwitchTrigger(name="ovens", trigger="hot", wanted="no"),  # pyright: ignore[reportArgumentType]
+        ),
+        command="monitor trigger hot off",
+    ),
+    "list_monitor_events": Case(
+        monitors.ListMonitorEvents(name="ovens", entity="a", tick=27),
+        a_monitor,
+        (monitors.ListMonitorEvents(name="nothing"), monitors.ListMonitorEvents(name="ovens", limit=0)),
+        command="monitor tail --entity a",
+    ),
+    "backtest_monitor": Case(
+        backtests.BacktestMonitor(name="ovens", since=SPAN[0], until=SPAN[1]),
+        a_monitor,
+        (
+            backtests.BacktestMonitor(name="nothing"),
+            backtests.BacktestMonitor(name="ovens", last="0s"),
+            backtests.BacktestMonitor(name="ovens", last="99d"),
+            backtests.BacktestMonitor(name="ovens", triggers=["cold"]),
+            backtests.BacktestMonitor(name="ovens", timeout=0.0),
+            backtests.BacktestMonitor(name="ovens", since=SPAN[0].replace(tzinfo=None)),
+        ),
+        command="monitor backtest APP --since 2023-11-14 --until 2023-11-16 --json",
+    ),
+    "list_entities": Case(
+        roster.ListEntities(name="ovens"),
+        a_monitor,
+        (roster.ListEntities(name="ovens", within=1.0), roster.ListEntities(name="ovens", cursor="?")),
+    ),
+    "list_roster": Case(
+        roster.ListRoster(name="ovens"),
+        a_monitor,
+        (roster.ListRoster(name="nothing"), roster.ListRoster(name="ovens", cursor="?")),
+        command="monitor roster list --json",
+        items=True,
+    ),
+    "change_roster": Case(
+        roster.ChangeRoster(name="ovens", add=["c"]),
+        a_monitor,
+        (
+            roster.ChangeRoster(name="ovens"),
+            roster.ChangeRoster(name="nothing", add=["c"]),
+            roster.ChangeRoster(name="ovens", add=["c"], past="soon"),
+            roster.ChangeRoster(name="ovens", remove=["a\nb"]),
+        ),
+        command="monitor roster add c",
+    ),
+    "label_entity": Case(
+        roster.LabelEntity(name="ovens", entity="a", labels={"present": False, "room": "12"}),
+        a_monitor,
+        (
+            roster.LabelEntity(name="ovens", entity="a", labels={}),
+            roster.LabelEntity(name="ovens", entity="z", labels={"room": 1}),
+            roster.LabelEntity(name="ovens", entity="a", labels={"room": [1]}),  # pyright: ignore[reportArgumentType]
+        ),
+        command="monitor roster label a present=false room=12",
+    ),
+    "backfill_monitor": Case(
+        roster.BackfillMonitor(name="ovens", entities=["a"], past="1h"),
+        a_monitor,
+        (
+            roster.BackfillMonitor(name="ovens", entities=["z"]),
+            roster.BackfillMonitor(name="ovens", past="long"),
+            roster.BackfillMonitor(name="nothing"),
+        ),
+        command="monitor backfill a --past 1h",
+    ),
+    "reset_monitor": Case(
+        roster.ResetMonitor(name="ovens"), a_monitor, (roster.ResetMonitor(name="nothing"),), command="monitor reset"
+    ),
+    "list_alerts": Case(
+        alerts.ListAlerts(trigger="hot"),
+        a_monitor,
+        (alerts.ListAlerts(limit=0), alerts.ListAlerts(cursor="?")),
+        command="monitor alerts --trigger hot --all --json",
+        items=True,
+    ),
+    "get_alert": Case(
+        alerts.GetAlert(id=1),
+        a_monitor,
+        (alerts.GetAlert(id=99), alerts.GetAlert(id=-1)),
+        command="monitor explain 1 --json",
+    ),
+    "preview_ack_alerts": Case(Unseen(trigger="hot"), a_monitor),
+    "ack_alerts": Case(
+        alerts.AckAlerts(ids=[1], note="seen"),
+        a_monitor,
+        (
+            alerts.AckAlerts(),
+            alerts.AckAlerts(ids=[]),
+            alerts.AckAlerts(ids=[1], filter=Unseen()),
+            alerts.AckAlerts(ids=[1, 99]),
+            alerts.AckAlerts(ids=[-1]),
+        ),
+        command="monitor ack 1 --note seen",
+    ),
+    "note_alert": Case(
+        alerts.NoteAlert(id=1, note="seen", owner="ann"),
+        a_monitor,
+        (alerts.NoteAlert(id=1), alerts.NoteAlert(id=99, note="x")),
+        command="monitor note 1 seen --owner ann",
+    ),
+    "silence_alerts": Case(
+        alerts.SilenceAlerts(name="ovens", matchers={"trigger": "hot"}, lasts="10m"),
+        a_monitor,
+        (
+            alerts.SilenceAlerts(name="ovens", matchers={}),
+            alerts.SilenceAlerts(name="ovens", matchers={"colour": "red"}),
+            alerts.SilenceAlerts(name="ovens", matchers={"trigger": "hot"}, lasts="soon"),
+        ),
+        command="monitor silence trigger=hot --until 10m",
+    ),
+    "list_silences": Case(alerts.ListSilences(monitor="ovens"), a_silence, command="monitor silence"),
+    "end_silence": Case(
+        alerts.SilenceRef(id=1),
+        a_silence,
+        (alerts.SilenceRef(id=9), alerts.SilenceRef(id=-1)),
+        command="monitor silence --end 1",
+    ),
 }

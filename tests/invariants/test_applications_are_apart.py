@@ -18,6 +18,7 @@ import pytest
 from tests.support import eventually, running_scheduler, running_worker, value
 from tests.support.durable import running_run_worker
 from tests.support.operate import acting, cancel_jobs, create_token, list_audit, run_now, set_control, set_paused
+from tests.support.operate_streams import ack_alerts, add_silence, control_stream, replay_dead
 from tests.support.pipelines import put, tree, update
 from tests.support.streams import all_read, publish, running_dispatcher
 from tests.support.waiting import PATIENT
@@ -36,7 +37,7 @@ from tidemill.store.jobs.queues import list_queues
 from tidemill.store.jobs.schedules import list_schedules
 from tidemill.store.jobs.workers import QueueLimit, list_workers, read_control, set_limit
 from tidemill.store.migrate import migrate
-from tidemill.store.monitors.alerts import ack_alerts, add_silence, list_alerts
+from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.streams import streams as stream_store
 from tidemill.store.tokens import find_token
 from tidemill.streams import Plan, Stream, task
@@ -267,7 +268,7 @@ async def test_streams_of_one_name_read_their_own_log_and_bury_their_own_dead(no
     async with running_dispatcher(stream_of(north), north.database):
         await all_read(north.database, "posts")
         assert (north.done, south.done) == ([2], [])
-        await stream_store.set_control(north.database, "s", mode="drain", by="ann")
+        await control_stream(north.database, "s", mode="drain", by="ann")
         async with running_dispatcher(stream_of(south), south.database):
             await all_read(south.database, "posts")
             assert [len(await stream_store.read_status(side.database)) for side in (north, south)] == [1, 1]
@@ -278,7 +279,7 @@ async def test_streams_of_one_name_read_their_own_log_and_bury_their_own_dead(no
         ["Noting: ValueError: north does not like 3 (its only attempt failed)"],
         [f"Noting: ValueError: south does not like {n} (its only attempt failed)" for n in (7, 5)],
     ]
-    assert await stream_store.replay_dead(south.database, dead) == 2
+    assert await replay_dead(south.database, dead) == 2
     assert len(await stream_store.list_dead(north.database, dead)) == 1
 
 

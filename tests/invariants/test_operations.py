@@ -27,7 +27,7 @@ from tests.invariants.pipeline_cases import FOLDER, PIPELINE_CASES, declare
 from tests.support.grpcclient import rpc_client
 from tests.support.ports import free_port
 from tests.support.server import TestServer
-from tests.support.web import WEB_APP, WebServer
+from tests.support.web import OPERATIONS_APP, WebServer
 from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.errors import ForbiddenError
@@ -61,7 +61,9 @@ END $$
 """
 
 #: What differs from one time to the next.
-CHANGING = {"took", "secret", "hint", "pid", "bytes", "age", "oldest", "oldest_waiting"}
+CHANGING = {
+    "took", "secret", "hint", "silent", "since", "until", "pid", "bytes", "age", "oldest", "oldest_waiting"
+}  # fmt: skip
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00| UTC)?")
 LENGTH = re.compile(r"\b\d+(\.\d+)?(ms|s|m|h|d)\b(\s?\d+(ms|s|m|h|d)\b)*")
 PERSON = re.compile(r"^\S+@\S+$")
@@ -79,7 +81,7 @@ class Site(NamedTuple):
 def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("workflows"))
     url, address = server.create(), f"127.0.0.1:{free_port()}"
-    web = WebServer(url, f"--grpc={address}")
+    web = WebServer(url, f"--grpc={address}", app=OPERATIONS_APP)
     asyncio.run(web.wait_ready())
     yield Site(web, url, address)
     web.close()
@@ -338,7 +340,7 @@ def type_command(text: str, through: str, site: Site) -> tuple[int, str]:
     if through == "server":
         words = [*(word for word in words if word not in ("APP", "--app=APP")), "--server", site.web.url]
     else:
-        words = [*(word.replace("APP", str(WEB_APP)) for word in words), "--database-url", site.database_url]
+        words = [*(word.replace("APP", str(OPERATIONS_APP)) for word in words), "--database-url", site.database_url]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
         status = main.run(words)

@@ -10,6 +10,7 @@ import signal
 import asyncpg
 
 from tests.support.operate import invalidate_states, pause_pipeline
+from tests.support.operate_streams import control_stream
 from tests.support.server import private_server
 from tests.support.waiting import eventually
 from tests.support.web import listening, web_server
@@ -17,7 +18,6 @@ from tests.support.web_app import make_app
 from tidemill.store.change_log import follow_changes, read_changes
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
-from tidemill.store.streams.streams import set_control
 
 INSERT = "INSERT INTO tidemill.job (queue, task, args) VALUES ($1, 'send', '{}')"
 
@@ -241,7 +241,7 @@ async def test_changes_of_streams_monitors_and_pipelines_are_told_by_the_stateme
     )
     assert await kinds_of(letter) == {"dead"}
     assert await kinds_of("DELETE FROM tidemill.dead_letter") == {"dead"}
-    await set_control(database, "letters", "box", weight=2.0, by="me")
+    await control_stream(database, "letters", "box", weight=2.0, by="me")
     assert {"streams", "audit"} <= await kinds_of("SELECT 1")
     await pause_pipeline(database, "blog", "", paused=True, by="me")
     assert {"pipelines", "audit"} <= await kinds_of("SELECT 1")

@@ -78,8 +78,11 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/streams"): "read",
     ("POST", "/streams/{name}/control"): "operate",
     ("GET", "/dead-letters"): "read",
-    ("GET", "/dead-letters/{letter_id}"): "read",
+    ("GET", "/dead-letters/{id}"): "read",
+    ("POST", "/dead-letters/replay/preview"): "read",
     ("POST", "/dead-letters/replay"): "operate",
+    ("POST", "/topics/{topic}/messages"): "operate",
+    ("GET", "/monitors/{name}/events"): "read",
     ("GET", "/monitors"): "read",
     ("GET", "/monitors/{name}/entities"): "read",
     ("GET", "/monitors/{name}/roster"): "read",
@@ -90,7 +93,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/monitors/{name}/resume"): "operate",
     ("POST", "/monitors/{name}/silences"): "operate",
     ("GET", "/alerts"): "read",
-    ("GET", "/alerts/{alert_id}"): "read",
+    ("GET", "/alerts/{id}"): "read",
     ("POST", "/alerts/ack/preview"): "read",
     ("POST", "/alerts/ack"): "operate",
     ("GET", "/jobs/{id}/log"): "read",
@@ -102,9 +105,9 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/monitors/{name}/roster"): "operate",
     ("POST", "/monitors/{name}/triggers/{trigger}/{wanted}"): "operate",
     ("POST", "/monitors/{name}/backtest"): "operate",
-    ("POST", "/alerts/{alert_id}/note"): "operate",
+    ("POST", "/alerts/{id}/note"): "operate",
     ("GET", "/silences"): "read",
-    ("DELETE", "/silences/{silence_id}"): "operate",
+    ("DELETE", "/silences/{id}"): "operate",
     ("GET", "/pipelines"): "read",
     ("GET", "/pipelines/{name}"): "read",
     ("GET", "/pipelines/{name}/backfills"): "read",
@@ -172,10 +175,10 @@ def read_only(server: TestServer) -> Iterator[Site]:
 
 def filled(path: str) -> str:
     """An address with something at every place; what it names does not exist."""
-    for name in ("id", "run_id", "alert_id", "backfill_id", "silence_id", "letter_id"):
+    for name in ("id", "run_id", "backfill_id"):
         path = path.replace(f"{{{name}}}", "987654")
     path = path.replace("{path}", "nothing.json")
-    for name in ("name", "node", "trigger", "wanted"):
+    for name in ("name", "node", "trigger", "wanted", "topic"):
         path = path.replace(f"{{{name}}}", "nothing")
     return path + ("?q=x" if path == "/search" else "")
 

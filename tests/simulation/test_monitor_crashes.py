@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import value
+from tests.support.operate_streams import ack_alerts
 from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
@@ -22,7 +23,7 @@ from tidemill.monitors.runner.ingest import Ingest
 from tidemill.monitors.view.backtest import as_identity, identity, replay
 from tidemill.sources import SourceError
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.monitors.alerts import ack_alerts, list_alerts
+from tidemill.store.monitors.alerts import list_alerts
 
 SEEDS = range(4)
 ROUNDS = 20

@@ -8,8 +8,10 @@ from typing import Any
 from tidemill import App
 from tidemill.dags import Dag, input_node, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.monitors import Monitor, sustained
 from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.pipelines.workflows import TriggerWorkflow, parse_workflow
+from tidemill.sources import JsonlSource
 
 SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
 
@@ -71,6 +73,19 @@ def make_notes() -> Pipeline:
         return text.upper()
 
     return notes
+
+
+class Oven:
+    """Since when an oven has been hot."""
+
+    def on_event(self, state: Any, event: Any) -> None:
+        state.hot_since = (state.hot_since or event.at) if event["celsius"] >= 80 else None
+
+
+def make_ovens() -> Monitor:
+    """A monitor with one trigger; the server does not run it."""
+    hot = sustained("hot", when=lambda s, now: s.hot_since, since=lambda s: s.hot_since)
+    return Monitor("ovens", source=JsonlSource("ovens.jsonl"), entity=lambda e: e["oven"], fold=Oven, triggers=[hot])
 
 
 def make_greetings() -> list[TriggerWorkflow]:

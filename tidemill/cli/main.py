@@ -118,7 +118,7 @@ def explain(error: BaseException) -> str:
     """What went wrong, for the person who gave the command."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, TidemillError):
+    if isinstance(error, TidemillError) or (isinstance(error, TimeoutError) and str(error)):
         # A hint of PostgreSQL's joins its line; the end of a server's log stays as it is.
         return _one_line(error) if len(str(error).splitlines()) <= 2 else str(error)
     if is_full(error):

@@ -10,7 +10,7 @@ from tidemill.ops.operation import REGISTRY, Operation
 #: The modules of nouns, each of which declares operations.
 NOUNS = (
     "overview", "jobs", "runs", "dags", "inputs", "queues", "workers", "schedules", "hosts", "search", "audit",
-    "tokens", "retention",
+    "tokens", "retention", "streams", "dead_letters", "monitors", "roster", "alerts", "backtests",
     "pipelines.read", "pipelines.change", "pipelines.triggers", "workflows.files",
 )  # fmt: skip
 

@@ -1,29 +1,29 @@
-"""`tidemill monitor backtest`: what the triggers of an application would have opened in a stored span."""
+"""`tidemill monitor backtest`: what the triggers of an application would have opened in a stored time span."""
 
 from __future__ import annotations
 
-import asyncio
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
+import msgspec
+
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.monitors.options import with_monitor
 from tidemill.cli.render import out, print_json, table
-from tidemill.cli.run.roles import application
-from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.monitors.definition.triggers import Trigger
-from tidemill.monitors.view.backtest import BacktestReport, as_identity, identity
-from tidemill.monitors.view.backtest import backtest as run_backtest
-from tidemill.monitors.view.backtest import compare as compare_reports
-from tidemill.monitors.view.backtest import replay as run_replay
+from tidemill.monitors.reducer.entity_state import AlertRecord
+from tidemill.monitors.view.backtest import BacktestReport, Difference, compare
 from tidemill.monitors.view.backtest_chart import svg as draw
-from tidemill.store.monitors.alerts import list_alerts
+from tidemill.ops.backtests import Backtested, BacktestMonitor, backtest_monitor
+from tidemill.ops.operation import Operator
 from tidemill.store.monitors.events import moment
+
+MOST_ALERTS = 100_000
 
 
 def backtest(
-    app: str,
+    app: str | None = None,
     /,
     *,
     monitor: str | None = None,
@@ -34,15 +34,16 @@ def backtest(
     against: str | None = None,
     svg: str | None = None,
     replay: bool = False,
+    timeout: float = 60.0,
     json: bool = False,
-    place: ConnectionOptions = HERE,
+    place: ServerOptions = ANYWHERE,
 ) -> int:
     """Say what triggers would have opened in a stored span, before they are turned on.
 
     Parameters
     ----------
     app
-        The application: app.py, app.py:name or package.module.
+        The application: app.py, app.py:name or package.module; left out with a server, which has it.
     monitor
         Its monitor; needed when there are several.
     since
@@ -58,82 +59,82 @@ def backtest(
     svg
         Draw a picture into this file.
     replay
-        Go through the ticks as they were instead, and check that the stored alerts come out again.
+        Repeat all stored ticks instead, and check that the stored alerts are opened again.
+    timeout
+        Give up after this many seconds.
     json
         Print one JSON document.
     """
-    end = time.time() if until is None else moment(until, what="--until")
-    begin = end - parse_duration(last, what="--last") if since is None else moment(since, what="--since")
-    if begin >= end:
-        raise ConfigError("the span ends before it begins: check --since and --until")
-    watch = application(app, place).monitors.require(monitor)
-    other = None if against is None else application(against, place).monitors.require(watch.name)
-    wanted = _chosen(watch.triggers, trigger)
+    if place.server_url is not None and (app or against):
+        raise ConfigError("the server has the application: leave out APP and --against")
+    wanted = BacktestMonitor(
+        name="",
+        last=last,
+        since=None if since is None else datetime.fromtimestamp(moment(since, what="--since"), UTC),
+        until=None if until is None else datetime.fromtimestamp(moment(until, what="--until"), UTC),
+        triggers=trigger,
+        replay=replay,
+        most=MOST_ALERTS,
+        timeout=timeout,
+    )
 
-    async def go() -> tuple[BacktestReport, BacktestReport | None, bool | None]:
-        async with opened(place.settings()) as database:
-            if replay:
-                report = await run_replay(database, watch, -1e12, end)
-                stored = await list_alerts(database, watch.name, limit=1_000_000)
-                return report, None, identity(report) == as_identity([dict(row) for row in stored])
-            report = await run_backtest(database, watch, begin, end, triggers=wanted)
-            if other is None:
-                return report, None, None
-            then = _chosen(other.triggers, trigger)
-            return report, await run_backtest(database, other, begin, end, triggers=then), None
+    async def work(at: Operator, name: str) -> Backtested:
+        return await at.do(backtest_monitor, msgspec.structs.replace(wanted, name=name))
 
-    report, second, same = asyncio.run(go())
+    found = with_monitor(place, monitor, work, app=app)
+    second = None if against is None else with_monitor(place, monitor, work, app=against)
     if svg is not None:
-        Path(svg).write_text(draw(second or report), encoding="utf-8")
+        Path(svg).write_text(draw(_report(second or found)), encoding="utf-8")
     if json:
-        print_json(_as_json(report, second, same))
+        print_json(found if second is None else _compared(found, second))
     else:
-        _print(report, second, same)
-    return 1 if same is False else 0
+        _print(found, second)
+    return 1 if found.replayed is False else 0
 
 
-def _chosen(triggers: tuple[Trigger, ...], names: list[str] | None) -> tuple[Trigger, ...]:
-    if names is None:
-        return triggers
-    known = {trigger.name for trigger in triggers}
-    if unknown := set(names) - known:
-        raise ConfigError(f"there is no trigger {min(unknown)!r}; there are {', '.join(sorted(known))}")
-    return tuple(trigger for trigger in triggers if trigger.name in names)
-
-
-def _as_json(report: BacktestReport, second: BacktestReport | None, same: bool | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "entities": report.entities,
-        "events": report.events,
-        "counts": report.counts(),
-        "replayed": same,
-    }
-    told["alerts"] = [
-        {name: getattr(alert, name) for name in alert.__struct_fields__ if name != "explain"} for alert in report.alerts
+def _report(found: Backtested) -> BacktestReport:
+    """A result as it can be drawn and compared."""
+    alerts = [
+        AlertRecord(
+            monitor=found.monitor,
+            trigger=each.trigger,
+            entity=each.entity,
+            kind=each.kind,
+            severity=each.severity,
+            started_at=each.started_at.timestamp(),
+            opened_at=each.opened_at.timestamp(),
+            tick=0,
+            key=each.key,
+            resolved_at=None if each.resolved_at is None else each.resolved_at.timestamp(),
+        )
+        for each in found.alerts
     ]
-    if second is not None:
-        found = compare_reports(report, second)
-        told["against"] = second.counts()
-        told["differs"] = {
-            "both": len(found.both), "only_first": len(found.only_first), "only_second": len(found.only_second)
-        }  # fmt: skip
-    return told
+    since, until = found.since.timestamp(), found.until.timestamp()
+    return BacktestReport(found.monitor, since, until, alerts, entities=found.entities, events=found.events)
 
 
-def _print(report: BacktestReport, second: BacktestReport | None, same: bool | None) -> None:
-    out().print(f"{report.events:,} events of {report.entities:,} entities")
+def _difference(found: Backtested, second: Backtested) -> Difference:
+    return compare(_report(found), _report(second))
+
+
+def _compared(found: Backtested, second: Backtested) -> dict[str, Any]:
+    differs = {name: len(alerts) for name, alerts in msgspec.structs.asdict(_difference(found, second)).items()}
+    return {**msgspec.structs.asdict(found), "against": second.counts, "differs": differs}
+
+
+def _print(found: Backtested, second: Backtested | None) -> None:
+    out().print(f"{found.events:,} events of {found.entities:,} entities")
     made = table("trigger", "would open", *(() if second is None else ("then",)), numbers=("would open", "then"))
-    then = {} if second is None else second.counts()
-    for name in sorted({*report.counts(), *then}):
-        counts = [report.counts().get(name, 0), *(() if second is None else (then.get(name, 0),))]
+    then = {} if second is None else second.counts
+    for name in sorted({*found.counts, *then}):
+        counts = [found.counts.get(name, 0), *(() if second is None else (then.get(name, 0),))]
         made.add_row(name, *(f"{count:,}" for count in counts))
     out().print(made)
     if second is not None:
-        found = compare_reports(report, second)
-        out().print(
-            f"{len(found.both)} the same, {len(found.only_first)} no longer, {len(found.only_second)} only then"
-        )
-    for problem in report.problems[:5]:
-        out().print(f"problem: {problem.place} for {problem.entity}: {problem.error}", style="yellow")
-    if same is not None:
-        out().print("the stored alerts came out again" if same else "the stored alerts are others", style="bold")
+        both = _difference(found, second)
+        out().print(f"{len(both.both)} the same, {len(both.only_first)} no longer, {len(both.only_second)} only then")
+    for problem in found.problems[:5]:
+        out().print(f"problem: {problem}", style="yellow")
+    if found.replayed is not None:
+        told = "the replay opened the stored alerts" if found.replayed else "the replay opened other alerts"
+        out().print(told, style="bold")

@@ -1,45 +1,36 @@
-"""`tidemill monitor`: follow the monitors of an application, see how they stand, and act on their alerts."""
+"""`tidemill monitor`: run the monitors of an application, see their status, and act on their alerts."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
-import msgspec
 from cyclopts import App
-from rich.text import Text
 
-from tidemill.cli.connection_options import (
-    ANYWHERE,
-    HERE,
-    ConnectionOptions,
-    ServerOptions,
-    operator,
-    require_database,
-    with_database,
-)
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, require_database
 from tidemill.cli.monitors import alerts
 from tidemill.cli.monitors.backtest import backtest
-from tidemill.cli.monitors.options import for_monitor, with_monitor
+from tidemill.cli.monitors.options import with_monitor
 from tidemill.cli.monitors.roster import roster
-from tidemill.cli.monitors.view import print_status
-from tidemill.cli.render import local, out, print_json, read_json, timely
+from tidemill.cli.monitors.view import print_event, print_status
+from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, application, play
-from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.monitors.runner.ingest import EntityBackfill
+from tidemill.ops.monitors import (
+    ListMonitorEvents,
+    ListMonitors,
+    MonitorRef,
+    SwitchTrigger,
+    list_monitors,
+    pause_monitor,
+    resume_monitor,
+    switch_trigger,
+)
+from tidemill.ops.operation import Operator
+from tidemill.ops.roster import BackfillMonitor, ResetMonitor, backfill_monitor, reset_monitor
+from tidemill.ops.waiting import follow_events, wait_for_backfill
 from tidemill.roles import monitors_role
-from tidemill.store.database import Database
-from tidemill.store.monitors import roster as roster_store
-from tidemill.store.monitors.events import read_tail
-from tidemill.store.monitors.monitors import list_monitors, list_problems
 
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
-
-commands = App(name="monitor", help="Follow entities, and act on what monitors tell.")
+commands = App(name="monitor", help="Follow entities, and act on alerts.")
 commands.command(roster)
 commands.command(backtest)
 for command in alerts.COMMANDS:
@@ -82,23 +73,7 @@ def status(name: str | None = None, /, *, json: bool = False, place: ServerOptio
     json
         Print one JSON document.
     """
-
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for row in await list_monitors(database, name):
-            problems = [dict(each) for each in await list_problems(database, row["name"])]
-            found.append({**row, "status": read_json(row["status"]), "problems": problems})
-        return found
-
-    def served(server: RowClient) -> list[dict[str, Any]]:
-        return [
-            {each: value for each, value in row.items() if each != "triggers"}
-            | {"problems": [timely(each) for each in row["problems"]]}
-            for row in server.items("monitors")
-            if name is None or row["name"] == name
-        ]
-
-    found = place.ask(stored, served)
+    found = place.do(list_monitors, ListMonitors(name=name)).items
     if json:
         return print_json(found)
     if not found:
@@ -109,61 +84,64 @@ def status(name: str | None = None, /, *, json: bool = False, place: ServerOptio
 
 
 @commands.command
-def backfill(*entities: str, monitor: str | None = None, past: str = "24h", place: ServerOptions = ANYWHERE) -> None:
-    """Read the past of entities again; what is in the log already is not stored twice.
+def backfill(
+    *entities: str,
+    monitor: str | None = None,
+    past: str = "24h",
+    wait: bool = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Read the past of entities again; events that are in the log already are not stored twice.
 
     Parameters
     ----------
     entities
-        Whose past; everybody's, if nobody is named.
+        The entities; all of them, if none is named.
     monitor
         The monitor; needed when there are several.
     past
         How far back to read.
+    wait
+        Return when their past has been read.
     """
-    plan = EntityBackfill(time.time() - parse_duration(past, what="--past"))
 
-    async def stored(database: Database, name: str) -> int:
-        return len(await roster_store.start_backfill(database, name, entities or None, plan, by=operator()))
+    async def work(at: Operator, name: str) -> None:
+        wanted = BackfillMonitor(name=name, entities=list(entities) or None, past=past)
+        out().print(f"the past of {(await at.do(backfill_monitor, wanted)).count} entities will be read")
+        if wait:
+            await wait_for_backfill(at, name, entities)
+            out().print("it has been read")
 
-    def served(server: RowClient, name: str) -> int:
-        body = {"entities": entities or None, "past": past}
-        return server.post("monitors", name, "backfill", body=body)["count"]
-
-    out().print(f"the past of {with_monitor(place, monitor, stored, served)} entities will be read")
+    with_monitor(place, monitor, work)
 
 
 @commands.command
 def reset(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Make states anew from the log. Alerts stay, and nobody is told again of what was told.
+    """Rebuild states from the log. Alerts stay, and no notice is sent twice.
 
     Parameters
     ----------
     entities
-        Whose state; everybody's, if nobody is named.
+        The entities; all of them, if none is named.
     monitor
         The monitor; needed when there are several.
     """
-
-    async def stored(database: Database, name: str) -> int:
-        return len(await roster_store.reset_monitor(database, name, entities or None, by=operator()))
-
-    def served(server: RowClient, name: str) -> int:
-        return server.post("monitors", name, "reset", body={"entities": entities or None})["count"]
-
-    out().print(f"the states of {with_monitor(place, monitor, stored, served)} entities will be made anew")
+    wanted = list(entities) or None
+    done = with_monitor(place, monitor, lambda at, name: at.do(reset_monitor, ResetMonitor(name=name, entities=wanted)))
+    out().print(f"the states of {done.count} entities will be made anew")
 
 
 @commands.command
 def pause(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Stop polling and judging; nothing is lost, for the cursor stays.
+    """Stop polling and evaluating; nothing is lost, since the cursor stays.
 
     Parameters
     ----------
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {_set_paused(place, monitor, True)} is paused")
+    done = with_monitor(place, monitor, lambda at, name: at.do(pause_monitor, MonitorRef(name=name)))
+    out().print(f"monitor {done.name} is paused")
 
 
 @commands.command
@@ -175,11 +153,14 @@ def resume(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> No
     monitor
         The monitor; needed when there are several.
     """
-    out().print(f"monitor {_set_paused(place, monitor, False)} goes on")
+    done = with_monitor(place, monitor, lambda at, name: at.do(resume_monitor, MonitorRef(name=name)))
+    out().print(f"monitor {done.name} goes on")
 
 
 @commands.command
-def trigger(name: str, to: str, /, *, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
+def trigger(
+    name: str, to: Literal["on", "off"], /, *, monitor: str | None = None, place: ServerOptions = ANYWHERE
+) -> None:
     """Switch a trigger off, which resolves its open alerts, or on again.
 
     Parameters
@@ -191,23 +172,16 @@ def trigger(name: str, to: str, /, *, monitor: str | None = None, place: ServerO
     monitor
         The monitor; needed when there are several.
     """
-    if to not in ("on", "off"):
-        raise ConfigError(f"{to!r}: say on or off")
-
-    async def stored(database: Database, monitor_name: str) -> None:
-        await roster_store.switch_trigger(database, monitor_name, name, to == "on", by=operator())
-
-    def served(server: RowClient, monitor_name: str) -> None:
-        server.post("monitors", monitor_name, "triggers", name, to)
-
-    with_monitor(place, monitor, stored, served)
+    with_monitor(
+        place, monitor, lambda at, known: at.do(switch_trigger, SwitchTrigger(name=known, trigger=name, wanted=to))
+    )
     out().print(f"trigger {name} is {to}")
 
 
 @commands.command
 def tail(
     *, monitor: str | None = None, entity: str | None = None, lines: int = 20, follow: bool = False,
-    json: bool = False, place: ConnectionOptions = HERE,
+    json: bool = False, place: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """Show the newest events of a monitor's log, as they arrived.
 
@@ -225,44 +199,8 @@ def tail(
         One JSON object a line.
     """
 
-    async def show(database: Database, name: str) -> None:
-        seen: set[str] = set()
-        tick = 0
-        while True:
-            rows = await read_tail(database, name, entity=entity, tick=tick, limit=lines if not tick else 1000)
-            for row in reversed(rows):
-                if row["source_id"] not in seen:
-                    _print_event(row, json=json)
-            if rows:
-                tick = rows[0]["tick"]
-                seen = {row["source_id"] for row in rows}
-            if not follow:
-                return
-            await asyncio.sleep(0.5)
+    async def work(at: Operator, name: str) -> None:
+        async for event in follow_events(at, ListMonitorEvents(name=name, entity=entity, limit=lines), follow=follow):
+            print_event(event, json=json)
 
-    with_database(place, lambda database: for_monitor(database, monitor, show))
-
-
-def _print_event(row: Any, *, json: bool) -> None:
-    if json:
-        told = {"id": row["source_id"], "at": row["at"], "entity": row["entity"], "data": msgspec.Raw(row["data"])}
-        out().print(msgspec.json.encode(told).decode(), soft_wrap=True)
-        return
-    moment = local(datetime.fromtimestamp(row["at"], UTC))
-    line = Text.assemble(
-        f"{moment}  ", (row["entity"], "bold"), f"  {row['source_id']}  ", (str(read_json(row["data"])), "dim")
-    )
-    out().print(line, overflow="ellipsis", no_wrap=True)
-
-
-def _set_paused(place: ServerOptions, monitor: str | None, paused: bool) -> str:
-    """Pause a monitor or let it go on; returns which."""
-
-    async def stored(database: Database, name: str) -> str:
-        await roster_store.set_paused(database, name, paused, by=operator())
-        return name
-
-    def served(server: RowClient, name: str) -> str:
-        return server.post("monitors", name, "pause" if paused else "resume")["name"]
-
-    return with_monitor(place, monitor, stored, served)
+    with_monitor(place, monitor, work)

@@ -1,44 +1,33 @@
-"""What the commands of `tidemill monitor` have in common: which monitor is meant, and how its names are read."""
+"""What the commands of `tidemill monitor` have in common: which monitor is meant, and how names and values are read."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from tidemill.cli.connection_options import ServerOptions
 from tidemill.core.errors import ConfigError
-from tidemill.store.database import Database
-from tidemill.store.monitors.monitors import list_monitors
-
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
+from tidemill.ops.monitors import ListMonitors, list_monitors
+from tidemill.ops.operation import Operator
 
 T = TypeVar("T")
 
 
 def with_monitor(
-    place: ServerOptions,
-    name: str | None,
-    stored: Callable[[Database, str], Awaitable[T]],
-    served: Callable[[RowClient, str], T],
+    place: ServerOptions, name: str | None, work: Callable[[Operator, str], Awaitable[T]], *, app: str | None = None
 ) -> T:
-    """Do something for a monitor in the database or by a server: the named one, or the only one there is."""
+    """Do operations on a monitor: the named one, or the only one there is."""
 
-    def there(server: RowClient) -> T:
-        return served(server, name or _only([each["name"] for each in server.items("monitors")]))
+    async def run(at: Operator) -> T:
+        return await work(at, name or _only([each.name for each in (await at.do(list_monitors, ListMonitors())).items]))
 
-    return place.ask(lambda database: for_monitor(database, name, stored), there)
-
-
-async def for_monitor(database: Database, name: str | None, work: Callable[[Database, str], Awaitable[T]]) -> T:
-    """Do something for a monitor of the database: the named one, or the only one there is."""
-    return await work(database, name or _only([row["name"] for row in await list_monitors(database)]))
+    return place.run(run, app=app)
 
 
 def _only(known: list[str]) -> str:
     if len(known) != 1:
-        told = ", ".join(known) or "none yet: run `tidemill monitor run app.py`"
-        raise ConfigError(f"say which monitor with --monitor; there is {told}")
+        found = ", ".join(known) or "none yet: run `tidemill monitor run app.py`"
+        raise ConfigError(f"say which monitor with --monitor; there is {found}")
     return known[0]
 
 
@@ -57,5 +46,5 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def value(text: str) -> Any:
-    """A value as people write it."""
+    """A label's value from its text."""
     return {"true": True, "false": False}.get(text, text)

@@ -1,26 +1,17 @@
-"""`tidemill monitor roster`: whom a monitor follows."""
+"""`tidemill monitor roster`: the entities that a monitor follows."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING, Any
-
 from cyclopts import App
 
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.monitors.options import pair, some, value, with_monitor
 from tidemill.cli.monitors.view import roster_table
-from tidemill.cli.render import out, print_json, read_json
-from tidemill.core.duration import parse_duration
-from tidemill.monitors.runner.evaluate import shard_of
-from tidemill.monitors.runner.ingest import EntityBackfill
-from tidemill.store.database import Database
-from tidemill.store.monitors import roster as roster_store
+from tidemill.cli.paging import read_pages
+from tidemill.cli.render import out, print_json
+from tidemill.ops.roster import ChangeRoster, LabelEntity, ListRoster, change_roster, label_entity, list_roster
 
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
-
-roster = App(name="roster", help="Whom a monitor follows.")
+roster = App(name="roster", help="The entities that a monitor follows.")
 
 
 @roster.command(name="add")
@@ -36,7 +27,7 @@ def roster_add(
     Parameters
     ----------
     entities
-        Whom to follow.
+        The entities.
     monitor
         The monitor; needed when there are several.
     past
@@ -45,41 +36,31 @@ def roster_add(
         Do not read their past.
     """
     some(entities)
-    plan = None if no_backfill else EntityBackfill(time.time() - parse_duration(past, what="--past"))
-
-    async def stored(database: Database, name: str) -> list[str]:
-        shards = [shard_of(entity) for entity in entities]
-        return await roster_store.add_to_roster(database, name, entities, shards, backfill=plan, by=operator())
-
-    def served(server: RowClient, name: str) -> list[str]:
-        body = {"add": entities, "past": None if no_backfill else past}
-        return server.post("monitors", name, "roster", body=body)["added"]
-
-    added = with_monitor(place, monitor, stored, served)
+    wanted = None if no_backfill else past
+    added = with_monitor(
+        place,
+        monitor,
+        lambda at, name: at.do(change_roster, ChangeRoster(name=name, add=list(entities), past=wanted)),
+    ).added
     for entity in entities:
         out().print(f"{entity} is followed{' now' if entity in added else ' already'}")
 
 
 @roster.command(name="remove")
 def roster_remove(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Follow entities no longer: their events are ignored, their open alerts resolved.
+    """Stop following entities: their events are ignored, their open alerts resolved.
 
     Parameters
     ----------
     entities
-        Whom to follow no longer.
+        The entities.
     monitor
         The monitor; needed when there are several.
     """
     some(entities)
-
-    async def stored(database: Database, name: str) -> list[str]:
-        return await roster_store.remove_from_roster(database, name, entities, by=operator())
-
-    def served(server: RowClient, name: str) -> list[str]:
-        return server.post("monitors", name, "roster", body={"remove": entities})["removed"]
-
-    gone = with_monitor(place, monitor, stored, served)
+    gone = with_monitor(
+        place, monitor, lambda at, name: at.do(change_roster, ChangeRoster(name=name, remove=list(entities)))
+    ).removed
     for entity in entities:
         out().print(f"{entity} {'is no longer followed' if entity in gone else 'was not followed'}")
 
@@ -93,31 +74,25 @@ def roster_list(
     json: bool = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """List whom a monitor follows, and how far the reading of their past has come.
+    """List the entities that a monitor follows, and how far the reading of their past has come.
 
     Parameters
     ----------
     monitor
         The monitor; needed when there are several.
     all
-        Those who are followed no longer, too.
+        Also those that are no longer followed.
     limit
         How many to show.
     json
         Print one JSON document.
     """
-
-    async def stored(database: Database, name: str) -> list[dict[str, Any]]:
-        rows = await roster_store.list_roster(database, name, everybody=all, limit=limit)
-        return [{**row, "labels": read_json(row["labels"]), "backfill": read_json(row["backfill"])} for row in rows]
-
-    def served(server: RowClient, name: str) -> list[dict[str, Any]]:
-        return server.pages("monitors", name, "roster", limit=limit, everybody=all)
-
-    rows = with_monitor(place, monitor, stored, served)
+    rows, _ = with_monitor(
+        place, monitor, lambda at, name: read_pages(at, list_roster, ListRoster(name=name, everybody=all), limit)
+    )
     if json:
         return print_json(rows)
-    return out().print(roster_table(rows) if rows else "nobody is followed")
+    return out().print(roster_table(rows) if rows else "no entity is followed")
 
 
 @roster.command(name="label")
@@ -127,7 +102,7 @@ def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place
     Parameters
     ----------
     entity
-        Whom.
+        The entity.
     labels
         As in present=false room=12.
     monitor
@@ -135,12 +110,7 @@ def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place
     """
     some(labels)
     read = {name: value(text) for name, text in (pair(label) for label in labels)}
-
-    async def stored(database: Database, name: str) -> None:
-        await roster_store.label_entity(database, name, entity, read, by=operator())
-
-    def served(server: RowClient, name: str) -> None:
-        server.post("monitors", name, "labels", body={"entity": entity, "labels": read})
-
-    with_monitor(place, monitor, stored, served)
+    with_monitor(
+        place, monitor, lambda at, name: at.do(label_entity, LabelEntity(name=name, entity=entity, labels=read))
+    )
     out().print(f"{entity}: {', '.join(labels)}")

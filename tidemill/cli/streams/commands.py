@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
+from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import (
     ANYWHERE,
     HERE,
@@ -19,22 +19,23 @@ from tidemill.cli.connection_options import (
     ServerOptions,
     open_soon,
     require_database,
-    with_database,
 )
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, application, hear_signals, play, role_command
 from tidemill.cli.streams import control
+from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
-from tidemill.cli.streams.status import EVERY, look, look_there
 from tidemill.cli.streams.view import picture
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import ChildSpec, Supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.ops.operation import Operator
+from tidemill.ops.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
+from tidemill.ops.waiting import SAFETY_POLL
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate
-from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.dispatcher import dispatcher_role
@@ -119,7 +120,13 @@ def run(
 
 @commands.command
 def status(
-    stream: str | None = None, /, *, watch: bool = False, json: bool = False, place: ServerOptions = ANYWHERE
+    stream: str | None = None,
+    /,
+    *,
+    watch: bool = False,
+    json: bool = False,
+    app: AppOption = None,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Show sources and plans: rate, lag, in flight, retries, dead letters, latency.
 
@@ -132,61 +139,52 @@ def status(
     json
         Print one JSON document.
     """
+    args = ListStreams(name=stream)
     if watch and not json:
         if not sys.stdout.isatty():
             raise ConfigError("--watch needs a terminal to draw on: leave it out here")
-        return place.ask(
-            lambda database: _watch(lambda: look(database, stream)),
-            lambda server: asyncio.run(_watch(lambda: asyncio.to_thread(look_there, server, stream))),
-        )
-    found = place.ask(lambda database: look(database, stream), lambda server: look_there(server, stream))
-    if json:
-        return print_json(found)
-    if not found["dispatchers"]:
-        return out().print("no stream is running: start one with `tidemill stream run app.py`", style="dim")
-    return out().print(picture(found))
+        return place.run(lambda at: _watch(at, args), app=app)
+    found = place.do(list_streams, args, app=app).items
+    return print_json(found) if json else out().print(picture(found))
 
 
 @commands.command
-def publish(
-    topic: str, payload: list[str] | None = None, /, *, key: str | None = None, place: ConnectionOptions = HERE
-) -> None:
+@options_of(PublishMessages, positional=("topic",), without=("messages", "headers"))
+def publish(args: PublishMessages, payload: list[str] | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input.
 
     Parameters
     ----------
-    topic
-        The topic.
     payload
         The messages, as they are.
-    key
-        The key of them all.
     """
     lines = payload if payload else [line.rstrip("\n") for line in sys.stdin if line.strip()]
 
-    async def put(database: Database) -> None:
-        async with database.transaction(patience=30.0) as connection:
-            await append(connection, database.schema, [Entry(topic, line.encode(), key) for line in lines])
+    async def work(at: Operator) -> None:
+        for first in range(0, len(lines), MOST_MESSAGES):
+            some = lines[first : first + MOST_MESSAGES]
+            await at.do(publish_messages, msgspec.structs.replace(args, messages=some))
 
-    with_database(place, put)
-    out().print(f"{len(lines)} messages are in {topic}")
+    place.run(work)
+    out().print(f"{len(lines)} messages are in {args.topic}")
 
 
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-async def _watch(look: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+async def _watch(at: Operator, args: ListStreams) -> None:
+    """Draw the streams again at every change of them, until a signal."""
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     leaving = asyncio.Event()
     hear_signals(leaving.set)
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        while not leaving.is_set():
-            live.update(picture(await look()), refresh=True)
-            try:
-                async with asyncio.timeout(EVERY):
-                    await leaving.wait()
-            except TimeoutError:
-                continue
+        async with at.watch("streams") as changes:
+            left = asyncio.create_task(leaving.wait())
+            while not left.done():
+                live.update(picture((await at.do(list_streams, args)).items), refresh=True)
+                changed = asyncio.create_task(changes.wait(SAFETY_POLL))
+                await asyncio.wait((left, changed), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
 
 
 def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamTarget:

@@ -1,67 +1,60 @@
-"""What operators want of streams while they run: `tidemill stream drain`, weights, limits, sources off and on."""
+"""Changes to streams while they run: `tidemill stream drain`, weights, limits, sources disabled and enabled."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
-from tidemill.cli.streams.status import EVERY, look, look_there
-from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
-
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
+from tidemill.core.errors import ConfigError
+from tidemill.ops.operation import Operator
+from tidemill.ops.streams import ControlStream, control_stream
+from tidemill.ops.waiting import wait_for_drain
 
 DRAIN_PATIENCE = 600.0
 
+AppOption = Annotated[
+    str | None, Parameter(help="The application, app.py: its streams are known even when they do not run.")
+]
+
 
 def drain(
-    stream: str, /, *, wait: Annotated[bool, Parameter(negative="--no-wait")] = True, place: ServerOptions = ANYWHERE
+    stream: str,
+    /,
+    *,
+    wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
+    app: AppOption = None,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Take no more messages of a stream and finish what is under way; `resume` takes more again.
+    """Take no more messages of a stream and finish those in flight; `resume` takes more again.
 
     Parameters
     ----------
     stream
         The stream.
     wait
-        Return when nothing is under way any more.
+        Return when nothing is in flight any more.
     """
-    give_up = time.monotonic() + DRAIN_PATIENCE
 
-    def is_over(found: dict[str, Any]) -> bool:
-        left = sum(each["in_flight"] for each in found["dispatchers"])
-        if all(each["mode"] == "drain" for each in found["dispatchers"]) and not left:
-            return True
-        if time.monotonic() > give_up:
-            raise ConfigError(f"stream {stream} still has {left} messages under way; see `tidemill stream status`")
-        out().print(f"{left} under way", style="dim")
-        return False
+    async def work(at: Operator) -> None:
+        await at.do(control_stream, ControlStream(name=stream, mode="drain"))
+        if not wait:
+            return
+        try:
+            async with asyncio.timeout(DRAIN_PATIENCE):
+                await wait_for_drain(at, stream, each=lambda left: out().print(f"{left} in flight", style="dim"))
+        except TimeoutError as error:
+            told = f"stream {stream} has had messages in flight for {DRAIN_PATIENCE:g} s"
+            raise ConfigError(f"{told}; see `tidemill stream status`") from error
 
-    async def stored(database: Database) -> None:
-        await _say(database, stream, "", mode="drain")
-        while wait:
-            if is_over(await look(database, stream)):
-                break
-            await asyncio.sleep(EVERY / 2)
-
-    def served(server: RowClient) -> None:
-        server.post("streams", stream, "control", body={"mode": "drain"})
-        while wait and not is_over(look_there(server, stream)):
-            time.sleep(EVERY / 2)
-
-    place.ask(stored, served)
+    place.run(work, app=app)
     out().print(f"stream {stream} {'is drained' if wait else 'drains'}; `tidemill stream resume {stream}` goes on")
 
 
-def resume(stream: str, /, *, place: ServerOptions = ANYWHERE) -> None:
+def resume(stream: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
     """Take messages again, after `drain`.
 
     Parameters
@@ -69,11 +62,13 @@ def resume(stream: str, /, *, place: ServerOptions = ANYWHERE) -> None:
     stream
         The stream.
     """
-    _control(place, stream, mode="run")
+    _control(place, app, stream, mode="run")
     out().print(f"stream {stream} takes messages again")
 
 
-def set_weight(stream: str, source: str, weight: float, /, *, place: ServerOptions = ANYWHERE) -> None:
+def set_weight(
+    stream: str, source: str, weight: float, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE
+) -> None:
     """Give a source another share, at once.
 
     Parameters
@@ -85,13 +80,13 @@ def set_weight(stream: str, source: str, weight: float, /, *, place: ServerOptio
     weight
         Its weight against those of the others.
     """
-    if not weight > 0:
-        raise ConfigError(f"a weight of {weight:g} would never let a message through; use `tidemill stream disable`")
-    _control(place, stream, source, weight=weight)
+    _control(place, app, stream, source=source, weight=weight)
     out().print(f"{stream}/{source} has weight {weight:g} now")
 
 
-def set_limit(stream: str, source: str, max_qps: float, /, *, place: ServerOptions = ANYWHERE) -> None:
+def set_limit(
+    stream: str, source: str, max_qps: float, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE
+) -> None:
     """Give a source another limit of messages a second, at once.
 
     Parameters
@@ -103,13 +98,11 @@ def set_limit(stream: str, source: str, max_qps: float, /, *, place: ServerOptio
     max_qps
         Messages a second; 0 for no limit.
     """
-    if max_qps < 0:
-        raise ConfigError(f"{max_qps:g} is not a number of messages a second")
-    _control(place, stream, source, max_qps=max_qps)
+    _control(place, app, stream, source=source, max_qps=max_qps)
     out().print(f"{stream}/{source} sends {f'at most {max_qps:g}/s' if max_qps else 'without a limit'} now")
 
 
-def enable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> None:
+def enable(stream: str, source: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
     """Take messages of a source again.
 
     Parameters
@@ -119,12 +112,12 @@ def enable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> N
     source
         The source.
     """
-    _control(place, stream, source, enabled=True)
+    _control(place, app, stream, source=source, enabled=True)
     out().print(f"{stream}/{source} is on")
 
 
-def disable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Send no message of a source any more; what is under way ends.
+def disable(stream: str, source: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Take no more messages of a source; those in flight finish.
 
     Parameters
     ----------
@@ -133,27 +126,12 @@ def disable(stream: str, source: str, /, *, place: ServerOptions = ANYWHERE) -> 
     source
         The source.
     """
-    _control(place, stream, source, enabled=False)
+    _control(place, app, stream, source=source, enabled=False)
     out().print(f"{stream}/{source} is off")
 
 
-def _control(place: ServerOptions, stream: str, source: str = "", **wanted: Any) -> None:
-    place.ask(
-        lambda database: _say(database, stream, source, **wanted),
-        lambda server: server.post("streams", stream, "control", body={"source": source, **wanted}),
-    )
-
-
-async def _say(database: Database, stream: str, source: str, **wanted: Any) -> None:
-    """Say what is wanted; an error for a name that no running dispatcher knows: a slip of the pen must not look like
-    success."""
-    rows = await store.read_status(database, stream)
-    if not rows:
-        raise NotFoundError(f"no stream {stream!r} is running; see `tidemill stream status`")
-    known = [each["name"] for each in msgspec.json.decode(rows[0]["status"])["sources"]]
-    if source and source not in known:
-        raise NotFoundError(f"stream {stream} has no source {source!r}; its sources are {', '.join(known)}")
-    await store.set_control(database, stream, source, by=operator(), **wanted)
+def _control(place: ServerOptions, app: str | None, stream: str, **wanted: Any) -> None:
+    place.do(control_stream, ControlStream(name=stream, **wanted), app=app)
 
 
 COMMANDS = (drain, resume, set_weight, set_limit, enable, disable)

@@ -1,36 +1,39 @@
-"""`tidemill stream dead-letters` and `tidemill stream replay`: messages that were given up, and another chance."""
+"""`tidemill stream dead-letters` and `tidemill stream replay`: messages that were given up, and another attempt."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidemill.cli.arguments import options_of
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions, operator
-from tidemill.cli.render import out, print_json, read_json
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.paging import read_pages
+from tidemill.cli.render import out, print_json
 from tidemill.cli.streams.view import dead_page, dead_table
 from tidemill.core.duration import parse_duration
-from tidemill.core.errors import ConfigError
-from tidemill.store.database import Database
-from tidemill.store.streams.streams import DeadFilter, list_dead, replay_dead
+from tidemill.ops.dead_letters import (
+    DeadLetter,
+    GetDeadLetter,
+    ListDeadLetters,
+    ReplayDeadLetters,
+    get_dead_letter,
+    list_dead_letters,
+    preview_replay_dead_letters,
+    replay_dead_letters,
+)
+from tidemill.ops.operation import Operator
 
-if TYPE_CHECKING:
-    from tidemill.cli.client import RowClient
 
-
+@options_of(ListDeadLetters)
 def dead_letters(
+    args: ListDeadLetters,
     stream: str | None = None,
     /,
     *,
-    source: str | None = None,
-    plan: str | None = None,
-    why: str | None = None,
-    error: str | None = None,
     since: str | None = None,
-    id: list[int] | None = None,
     limit: int = 25,
     json: bool = False,
     place: ServerOptions = ANYWHERE,
@@ -41,49 +44,33 @@ def dead_letters(
     ----------
     stream
         Only of this stream.
-    source
-        Only of this source.
-    plan
-        Only those that this plan failed for.
-    why
-        Only failed, undecodable or lost ones.
-    error
-        Only those whose error contains this text.
     since
         Only those given up within this time, such as 2h.
-    id
-        Only this one; say it again for more.
     limit
         How many to show.
     json
         Print one JSON document.
     """
-    which = _which(stream, source, plan, why, error, since, id)
+    wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since))
 
-    async def stored(database: Database) -> list[dict[str, Any]]:
-        return [_letter(dict(row)) for row in await list_dead(database, which, limit=limit)]
+    async def work(at: Operator) -> list[DeadLetter]:
+        letters, _ = await read_pages(at, list_dead_letters, wanted, limit)
+        return [await at.do(get_dead_letter, GetDeadLetter(id=each.id)) if each.truncated else each for each in letters]
 
-    def served(server: RowClient) -> list[dict[str, Any]]:
-        asked = msgspec.structs.asdict(which)
-        rows = server.pages("dead-letters", limit=limit, id=asked.pop("ids"), **asked)
-        return [_whole(server, row) for row in rows]
-
-    rows = place.ask(stored, served)
+    letters = place.run(work)
     if json:
-        return print_json(rows)
-    if not rows:
+        return print_json(letters)
+    if not letters:
         return out().print("no dead letters", style="dim")
-    return out().print(dead_page(rows[0]) if id and len(rows) == 1 else dead_table(rows))
+    return out().print(dead_page(letters[0]) if args.id and len(letters) == 1 else dead_table(letters))
 
 
+@options_of(ReplayDeadLetters, without=("ids", "up_to"))
 def replay(
+    args: ReplayDeadLetters,
     stream: str | None = None,
     /,
     *,
-    source: str | None = None,
-    plan: str | None = None,
-    why: str | None = None,
-    error: str | None = None,
     since: str | None = None,
     id: list[int] | None = None,
     yes: bool = False,
@@ -95,14 +82,6 @@ def replay(
     ----------
     stream
         Only of this stream.
-    source
-        Only of this source.
-    plan
-        Only those that this plan failed for.
-    why
-        Only failed, undecodable or lost ones.
-    error
-        Only those whose error contains this text.
     since
         Only those given up within this time, such as 2h.
     id
@@ -110,45 +89,23 @@ def replay(
     yes
         Do not ask, even if this means all of them.
     """
-    which = _which(stream, source, plan, why, error, since, id)
-    if which == DeadFilter() and not yes and not agreed("replay all dead letters of all streams"):
-        return
-    count = place.ask(
-        lambda database: replay_dead(database, which, by=operator()),
-        lambda server: server.post("dead-letters", "replay", body=which)["count"],
-    )
-    out().print(f"{count} dead letters are tried again")
+    wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since), ids=id or None)
+
+    async def work(at: Operator) -> int | None:
+        meant = wanted
+        if wanted == ReplayDeadLetters(stream=None) and not yes:
+            found = await at.do(preview_replay_dead_letters, wanted)
+            if not agreed(f"replay all {found.count:,} dead letters of all streams"):
+                return None
+            meant = msgspec.structs.replace(wanted, up_to=found.up_to)
+        return (await at.do(replay_dead_letters, meant)).count
+
+    count = place.run(work)
+    if count is not None:
+        out().print(f"{count} dead letters are tried again")
 
 
-def _which(
-    stream: str | None,
-    source: str | None,
-    plan: str | None,
-    why: str | None,
-    error: str | None,
-    since: str | None,
-    ids: list[int] | None,
-) -> DeadFilter:
-    if why not in (None, "failed", "undecodable", "lost"):
-        raise ConfigError(f"--why {why}: it is one of failed, undecodable, lost")
-    moment = None
-    if since is not None:
-        moment = datetime.fromtimestamp(time.time() - parse_duration(since, what="--since"), UTC)
-    return DeadFilter(stream, source, plan, why, error, moment, tuple(ids) if ids else None)
-
-
-def _letter(row: dict[str, Any]) -> dict[str, Any]:
-    """A letter from its row."""
-    key = None if row["key"] is None else row["key"].decode(errors="replace")
-    return {
-        **row,
-        "key": key,
-        "headers": read_json(row["headers"]),
-        "payload": row["payload"].decode(errors="replace"),
-    }
-
-
-def _whole(server: RowClient, row: dict[str, Any]) -> dict[str, Any]:
-    """A letter of a server's list, with all of its payload."""
-    told = server.row("dead-letters", row["id"]) if row["truncated"] else row
-    return {name: value for name, value in told.items() if name != "truncated"}
+def _moment(within: str | None) -> datetime | None:
+    if within is None:
+        return None
+    return datetime.fromtimestamp(time.time() - parse_duration(within, what="--since"), UTC)

@@ -12,33 +12,33 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
+from tidemill.ops.dead_letters import DeadLetter
+from tidemill.ops.streams import StreamLine
 
 SHOWN = 2000
 
 
-def picture(found: Mapping[str, Any]) -> RenderableType:
+def picture(lines: Sequence[StreamLine]) -> RenderableType:
     """All running streams."""
-    if not found["dispatchers"]:
-        return Text("no stream is running", style="dim")
     parts: list[RenderableType] = []
-    for each in found["dispatchers"]:
-        kept = found["kept"].get(each["stream"], {"retries": 0, "dead": 0})
-        parts += [_title(each, kept), Padding(_sources(each["sources"]), (0, 0, 1, 2), expand=False)]
-        if each["plans"]:
-            parts.append(Padding(_plans(each["plans"]), (0, 0, 1, 2), expand=False))
-    return Group(*parts)
+    for line in lines:
+        for each in line.dispatchers:
+            parts += [_title(line, each), Padding(_sources(each["sources"]), (0, 0, 1, 2), expand=False)]
+            if each["plans"]:
+                parts.append(Padding(_plans(each["plans"]), (0, 0, 1, 2), expand=False))
+    return Group(*parts) if parts else Text("no stream is running: start one with `tidemill stream run app.py`", "dim")
 
 
-def _title(each: Mapping[str, Any], kept: Mapping[str, int]) -> Text:
+def _title(line: StreamLine, each: Mapping[str, Any]) -> Text:
     live = each["live"]
     return Text.assemble(
-        (each["stream"], "bold"),
+        (line.name, "bold"),
         "  ",
         (each["mode"], "" if each["mode"] == "run" else "yellow"),
         f"  {each['host']}:{each['pid']}  {each['in_flight']}/{each['max_in_flight']} in flight, ",
         (f"{each['engines']} engines", "" if each["engines"] else "red"),
-        f" ({each['restarts']} restarts), {kept['retries']} wait for another attempt, ",
-        (f"{kept['dead']} dead letters", "red" if kept["dead"] else ""),
+        f" ({each['restarts']} restarts), {line.retries} wait for another attempt, ",
+        (f"{line.dead} dead letters", "red" if line.dead else ""),
         f", live {live['open']} open, {live['done']} done, {live['shed']} turned away" if live["done"] else "",
     )
 
@@ -85,33 +85,34 @@ def _length(seconds: float | None) -> str:
     return f"{seconds * 1e6:.0f}µs" if seconds < 0.001 else format_duration(seconds)
 
 
-def dead_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def dead_table(letters: Sequence[DeadLetter]) -> RenderableType:
     """Dead letters, one a line."""
     made = table("id", "stream", "source", "plan", "why", "attempts", "when", "error", numbers=("id",), wide="error")
-    for row in rows:
+    for each in letters:
         made.add_row(
-            str(row["id"]),
-            row["stream"],
-            row["source"],
-            names(row["plans"]),
-            row["why"],
-            str(row["attempts"]),
-            ago(row["buried_at"]),
-            cut(row["error"]),
+            str(each.id),
+            each.stream,
+            each.source,
+            names(each.plans),
+            each.why,
+            str(each.attempts),
+            ago(each.buried_at),
+            cut(each.error),
         )
     return made
 
 
-def dead_page(row: Mapping[str, Any]) -> RenderableType:
+def dead_page(letter: DeadLetter) -> RenderableType:
     """One dead letter in full."""
+    given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {letter.attempts} attempts"
     facts = [
-        ("stream", f"{row['stream']}, source {row['source']}, message {row['place']}"),
-        ("plans", names(row["plans"]) or "all"),
-        ("given up", f"{local(row['buried_at'])}  ({ago(row['buried_at'])}), after {row['attempts']} attempts"),
-        ("why", f"{row['why']}: {row['error']}"),
-        ("key", row["key"] or ""),
-        ("headers", "" if row["headers"] is None else msgspec.json.encode(row["headers"]).decode()),
-        ("payload", row["payload"][:SHOWN]),
+        ("stream", f"{letter.stream}, source {letter.source}, message {letter.place}"),
+        ("plans", names(letter.plans) or "all"),
+        ("given up", given_up),
+        ("why", f"{letter.why}: {letter.error}"),
+        ("key", letter.key or ""),
+        ("headers", "" if letter.headers is None else msgspec.json.encode(letter.headers).decode()),
+        ("payload", letter.payload[:SHOWN]),
     ]
     shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
-    return Group(Text(f"dead letter {row['id']}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))
+    return Group(Text(f"dead letter {letter.id}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))

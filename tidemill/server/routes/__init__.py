@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from tidemill.server import pages
 from tidemill.server.routes import (
-    alerts,
     changes,
-    dead_letters,
     metrics,
-    monitors,
-    roster,
     run_stream,
     session,
     streams,
@@ -20,10 +16,6 @@ RESOURCES = (
     run_stream,
     metrics,
     streams,
-    dead_letters,
-    monitors,
-    roster,
-    alerts,
     pages,
     changes,
 )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import asyncpg
 import msgspec
+from msgspec import Meta
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.audit import targets, write_audit
+from tidemill.store.audit import targets
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.notices import send_silenced_now
+from tidemill.store.transaction import Reader, Transaction
 
 ACKED_AT_ONCE = 500
 
@@ -176,15 +178,14 @@ class Silence(msgspec.Struct, frozen=True):
     ends_at: float
 
 
-class Unseen(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A filter of unacknowledged alerts, open and momentary. Fields that are not given match everything; `up_to`
-    excludes alerts that were opened after the caller's list was read."""
+class Unseen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Alerts that are not acknowledged, open or momentary, and match every condition that is given."""
 
-    monitor: str | None = None
-    entity: str | None = None
-    trigger: str | None = None
-    severity: str | None = None
-    up_to: int | None = None
+    monitor: Annotated[str | None, Meta(description="Alerts of this monitor.")] = None
+    entity: Annotated[str | None, Meta(description="Alerts of this entity.")] = None
+    trigger: Annotated[str | None, Meta(description="Alerts of this trigger.")] = None
+    severity: Annotated[str | None, Meta(description="Alerts of this severity.")] = None
+    up_to: Annotated[int | None, Meta(description="No alert above this id.")] = None
 
     def arguments(self) -> tuple[Any, ...]:
         return self.monitor, self.entity, self.trigger, self.severity, self.up_to
@@ -250,17 +251,16 @@ async def show_history(database: Database, id: int) -> list[asyncpg.Record]:
 
 
 async def ack_alerts(
-    database: Database, ids: Sequence[int], *, by: str, at: float, note: str | None = None, said: str = ""
-) -> set[int]:
+    tx: Transaction, ids: Sequence[int], *, at: float, note: str | None = None, said: str = ""
+) -> list[int]:
     """Acknowledge alerts; returns those that were not acknowledged before. One that does not exist is an error.
 
-    `said` is a display name: people see it on the alert, while the audit entry names `by`.
+    `said` is the name by which a person introduces themselves: the alert shows it, and the audit names the caller.
     """
-    async with database.transaction(patience=30.0) as connection:
-        known = await connection.fetch(database.sql(HOLD_ALERTS), list(ids))
-        if missing := set(ids) - {row["id"] for row in known}:
-            raise NotFoundError(f"there is no alert {min(missing)}")
-        return set(await _ack(database, connection, known, by=by, at=at, note=note, said=said))
+    known = await tx.fetch(HOLD_ALERTS, list(ids))
+    if missing := set(ids) - {row["id"] for row in known}:
+        raise NotFoundError(f"there is no alert {min(missing)}")
+    return await _ack(tx, known, at=at, note=note, said=said)
 
 
 async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list[int]:
@@ -268,60 +268,47 @@ async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list
     return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
 
 
-async def ack_unseen(database: Database, which: Unseen, *, by: str, at: float, note: str | None = None) -> list[int]:
-    """Acknowledge all that match now, in batches; returns their ids. Alerts opened meanwhile are left alone."""
+async def ack_unseen(reader: Reader, which: Unseen, *, at: float, note: str | None = None) -> list[int]:
+    """Acknowledge all that match now, in batches; returns which. Alerts that are opened meanwhile are left alone."""
     if which.up_to is None:
-        newest = (await database.fetch(NEWEST_ALERT))[0]["id"]
+        newest = (await reader.fetch(NEWEST_ALERT))[0]["id"]
         which = msgspec.structs.replace(which, up_to=newest)
     done: list[int] = []
     while True:
-        async with database.transaction(patience=30.0) as connection:
-            known = await connection.fetch(database.sql(HOLD_UNSEEN), *which.arguments(), ACKED_AT_ONCE)
-            done += await _ack(database, connection, known, by=by, at=at, note=note)
+        async with reader.transaction() as tx:
+            known = await tx.fetch(HOLD_UNSEEN, *which.arguments(), ACKED_AT_ONCE)
+            done += await _ack(tx, known, at=at, note=note)
         if len(known) < ACKED_AT_ONCE:
             return done
 
 
 async def _ack(
-    database: Database,
-    connection: Executor,
-    known: Sequence[asyncpg.Record],
-    *,
-    by: str,
-    at: float,
-    note: str | None,
-    said: str = "",
+    tx: Transaction, known: Sequence[asyncpg.Record], *, at: float, note: str | None, said: str = ""
 ) -> list[int]:
-    """Acknowledge locked alerts; returns those that were not acknowledged before."""
+    """Acknowledge alerts that are locked; returns those that were not acknowledged before."""
     ids = [row["id"] for row in known]
-    rows = await connection.fetch(database.sql(ACK_ALERTS), ids, at, _seen_as(by, said), note)
+    rows = await tx.fetch(ACK_ALERTS, ids, at, _seen_as(tx.by, said), note)
     done = [row["id"] for row in rows]
     if done:
         before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
-        await write_audit(
-            database, connection, who=by, action="alert.ack", target=targets(done),
-            before=before, after=_said({"ids": done, "note": note}, said),
-        )  # fmt: skip
+        await tx.audit("alert.ack", targets(done), before=before, after=_said({"ids": done, "note": note}, said))
     return done
 
 
 async def note_alert(
-    database: Database, id: int, *, by: str, note: str | None = None, owner: str | None = None, said: str = ""
+    tx: Transaction, id: int, *, note: str | None = None, owner: str | None = None, said: str = ""
 ) -> None:
-    """Set the note or the owner of an alert."""
+    """Put a note on an alert, or name its owner."""
     if note is None and owner is None:
         raise ConfigError("give a note or an owner")
-    async with database.transaction(patience=30.0) as connection:
-        known = await connection.fetchrow(database.sql(HOLD_ALERTS), [id])
-        if known is None:
-            raise NotFoundError(f"there is no alert {id}")
-        await connection.fetch(database.sql(NOTE_ALERT), id, note, owner, _seen_as(by, said))
-        before = _held(known)
-        given = {"note": note, "owner": owner}
-        after = before | {name: value for name, value in given.items() if value is not None}
-        await write_audit(
-            database, connection, who=by, action="alert.note", target=str(id), before=before, after=_said(after, said)
-        )
+    known = await tx.fetchrow(HOLD_ALERTS, [id])
+    if known is None:
+        raise NotFoundError(f"there is no alert {id}")
+    await tx.fetch(NOTE_ALERT, id, note, owner, _seen_as(tx.by, said))
+    before = _held(known)
+    given = {"note": note, "owner": owner}
+    after = before | {name: value for name, value in given.items() if value is not None}
+    await tx.audit("alert.note", str(id), before=before, after=_said(after, said))
 
 
 def _held(row: asyncpg.Record) -> dict[str, Any]:
@@ -338,44 +325,28 @@ def _said(after: dict[str, Any], said: str) -> dict[str, Any]:
 
 
 async def add_silence(
-    database: Database,
-    monitor: str,
-    matchers: Mapping[str, str],
-    *,
-    starts_at: float,
-    ends_at: float,
-    by: str,
-    comment: str = "",
+    tx: Transaction, monitor: str, matchers: Mapping[str, str], *, starts_at: float, ends_at: float, comment: str = ""
 ) -> int:
-    """Suppress notices of the alerts that these matchers match, until a time."""
+    """Send no notices of the alerts that these matchers fit, for a time."""
     if unknown := set(matchers) - {"trigger", "entity", "severity"}:
         raise ConfigError(f"a silence matches by trigger, entity or severity, not by {min(unknown)!r}")
     if not matchers:
         raise ConfigError("a silence without a matcher would silence everything: use trigger=* to do that on purpose")
-    async with database.transaction(patience=30.0) as connection:
-        number: Any = await connection.fetchval(
-            database.sql(ADD_SILENCE), monitor, encode(dict(matchers)), starts_at, ends_at, by, comment
-        )
-        await write_audit(
-            database, connection, who=by, action="monitor.silence", target=monitor,
-            after={"silence": number, "matchers": dict(matchers), "until": ends_at, "comment": comment},
-        )  # fmt: skip
+    number: int = await tx.fetchval(ADD_SILENCE, monitor, encode(dict(matchers)), starts_at, ends_at, tx.by, comment)
+    after = {"silence": number, "matchers": dict(matchers), "until": ends_at, "comment": comment}
+    await tx.audit("monitor.silence", monitor, after=after)
     return number
 
 
-async def end_silence(database: Database, id: int, *, by: str) -> None:
+async def end_silence(tx: Transaction, id: int) -> None:
     """End a silence now: notices of alerts that are still open are sent at once."""
-    async with database.transaction(patience=30.0) as connection:
-        held = await connection.fetchrow(database.sql(HOLD_SILENCE), id)
-        if held is None:
-            raise NotFoundError(f"there is no silence {id} that has not ended")
-        await connection.execute(database.sql(END_SILENCE), id)
-        await send_silenced_now(database, connection, held["monitor"], id)
-        before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}
-        await write_audit(
-            database, connection, who=by, action="monitor.unsilence", target=held["monitor"],
-            before={"silence": id, **before}, after={"silence": id},
-        )  # fmt: skip
+    held = await tx.fetchrow(HOLD_SILENCE, id)
+    if held is None:
+        raise NotFoundError(f"there is no silence {id} that has not ended")
+    await tx.execute(END_SILENCE, id)
+    await send_silenced_now(tx.database, tx.connection, held["monitor"], id)
+    before = {"matchers": decode(held["matchers"]), "until": held["until"], "comment": held["comment"]}
+    await tx.audit("monitor.unsilence", held["monitor"], before={"silence": id, **before}, after={"silence": id})
 
 
 async def read_silences(database: Database, monitor: str | None, now: float) -> list[Silence]:

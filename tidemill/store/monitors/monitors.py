@@ -15,6 +15,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.errors import LeaseLostError, NotFoundError
 from tidemill.store.database import Database, Executor
+from tidemill.store.transaction import Transaction
 
 #: Notifies monitors of a complete tick or an operator's request.
 MONITORS_CHANNEL = "monitors"
@@ -293,8 +294,12 @@ async def declare_monitor(database: Database, name: str, version: str, *, keep: 
     await database.fetch(DECLARE_MONITOR, name, version, keep, SHARDS, patience=None)
 
 
-async def read_monitor(database: Database, name: str) -> asyncpg.Record:
-    row = await database.fetchrow(READ_MONITOR, name)
+async def read_monitor(at: Database | Transaction, name: str) -> asyncpg.Record:
+    return require_monitor(await at.fetchrow(READ_MONITOR, name), name)
+
+
+def require_monitor(row: asyncpg.Record | None, name: str) -> asyncpg.Record:
+    """The row of a monitor, or an error if there is none."""
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r}: start it with `tidemill monitor run app.py`")
     return row

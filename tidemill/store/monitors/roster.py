@@ -1,4 +1,4 @@
-"""The entities of a monitor, the progress of their backfills, and operators' requests."""
+"""The entities that a monitor follows, how far the past of each has been read, and what operators set."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import asyncpg
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.alerts import RESOLVE_TRIGGER
 from tidemill.store.monitors.monitors import read_monitor
 from tidemill.store.monitors.settings_history import hold_monitor, write_setting
+from tidemill.store.transaction import Transaction
 
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
@@ -35,6 +35,7 @@ WHERE monitor = $1 AND entity = ANY ($2) AND active RETURNING entity
 LIST_ROSTER = """
 SELECT entity, active, added_at, last_at, count, folded, head > folded AS behind, due_at, labels, problem, backfill
 FROM tidemill.monitor_entity WHERE monitor = $1 AND ($2 OR active) AND ($3::text IS NULL OR entity > $3)
+  AND (NOT $5 OR backfill IS NOT NULL)
 ORDER BY entity LIMIT $4
 """
 
@@ -100,51 +101,53 @@ ORDER BY entity LIMIT $2
 
 
 async def add_to_roster(
-    database: Database, monitor: str, entities: Sequence[str], shards: Sequence[int], *, backfill: object, by: str
+    tx: Transaction, monitor: str, entities: Sequence[str], shards: Sequence[int], *, backfill: object
 ) -> list[str]:
-    """Follow entities; returns those that are new, whose backfill starts now."""
-    async with database.transaction(patience=30.0) as connection:
-        await read_monitor(database, monitor)
-        plan = None if backfill is None else encode(backfill)
-        rows = await connection.fetch(database.sql(ADD_TO_ROSTER), monitor, list(entities), list(shards), plan)
-        added = sorted(row["entity"] for row in rows)
-        if added:
-            await _tell(database, connection, monitor, "roster.add", by, after={"entities": added})
+    """Follow entities; returns those that were not followed before, whose past is read from now on."""
+    await read_monitor(tx, monitor)
+    plan = None if backfill is None else encode(backfill)
+    rows = await tx.fetch(ADD_TO_ROSTER, monitor, list(entities), list(shards), plan)
+    added = sorted(row["entity"] for row in rows)
+    if added:
+        await _record(tx, monitor, "roster.add", after={"entities": added})
     return added
 
 
-async def remove_from_roster(database: Database, monitor: str, entities: Sequence[str], *, by: str) -> list[str]:
-    """Stop following entities and resolve their alerts; returns those that were followed."""
-    async with database.transaction(patience=30.0) as connection:
-        await read_monitor(database, monitor)
-        rows = await connection.fetch(database.sql(REMOVE_FROM_ROSTER), monitor, list(entities))
-        gone = sorted(row["entity"] for row in rows)
-        for entity in gone:
-            await connection.fetch(database.sql(RESOLVE_TRIGGER), monitor, None, "no longer followed", entity, by)
-        if gone:
-            await _tell(database, connection, monitor, "roster.remove", by, after={"entities": gone})
+async def remove_from_roster(tx: Transaction, monitor: str, entities: Sequence[str]) -> list[str]:
+    """Stop following entities, and resolve their alerts; returns those that were followed."""
+    await read_monitor(tx, monitor)
+    rows = await tx.fetch(REMOVE_FROM_ROSTER, monitor, list(entities))
+    gone = sorted(row["entity"] for row in rows)
+    for entity in gone:
+        await tx.fetch(RESOLVE_TRIGGER, monitor, None, "no longer followed", entity, tx.by)
+    if gone:
+        await _record(tx, monitor, "roster.remove", after={"entities": gone})
     return gone
 
 
 async def list_roster(
-    database: Database, monitor: str, *, everybody: bool = False, after: str | None = None, limit: int = 1000
+    database: Database,
+    monitor: str,
+    *,
+    everybody: bool = False,
+    filling: bool = False,
+    after: str | None = None,
+    limit: int = 1000,
 ) -> list[asyncpg.Record]:
+    """Entities of a monitor by name: `everybody` adds removed ones, `filling` are those whose past is being read."""
     await read_monitor(database, monitor)
-    return await database.fetch(LIST_ROSTER, monitor, everybody, after, limit)
+    return await database.fetch(LIST_ROSTER, monitor, everybody, after, limit, filling)
 
 
-async def start_backfill(
-    database: Database, monitor: str, entities: Sequence[str] | None, plan: object, *, by: str
-) -> list[str]:
-    """Start the backfill of entities again, or of all."""
-    async with database.transaction(patience=30.0) as connection:
-        await read_monitor(database, monitor)
-        wanted = None if entities is None else list(entities)
-        rows = await connection.fetch(database.sql(START_BACKFILL), monitor, wanted, encode(plan))
-        found = sorted(row["entity"] for row in rows)
-        if wanted is not None and (missing := set(wanted) - set(found)):
-            raise NotFoundError(f"monitor {monitor} does not follow {min(missing)!r}: add it with `roster add`")
-        await _tell(database, connection, monitor, "backfill", by, after={"entities": wanted or "all"})
+async def start_backfill(tx: Transaction, monitor: str, entities: Sequence[str] | None, plan: object) -> list[str]:
+    """Read the past of entities again, or of all of them."""
+    await read_monitor(tx, monitor)
+    wanted = None if entities is None else list(entities)
+    rows = await tx.fetch(START_BACKFILL, monitor, wanted, encode(plan))
+    found = sorted(row["entity"] for row in rows)
+    if wanted is not None and (missing := set(wanted) - set(found)):
+        raise NotFoundError(f"monitor {monitor} does not follow {min(missing)!r}: add it with `roster add`")
+    await _record(tx, monitor, "backfill", after={"entities": wanted or "all"})
     return found
 
 
@@ -155,62 +158,52 @@ async def next_backfills(database: Database, monitor: str, limit: int) -> list[a
 async def move_backfill(
     database: Database, connection: Executor, monitor: str, entity: str, plan: object | None
 ) -> None:
-    """Store how far the backfill of an entity has come; None when it is complete."""
+    """Store how far the past of an entity has been read; None when all of it has."""
     await connection.execute(database.sql(MOVE_BACKFILL), monitor, entity, None if plan is None else encode(plan))
 
 
-async def reset_monitor(database: Database, monitor: str, entities: Sequence[str] | None, *, by: str) -> list[str]:
-    """Rebuild states from the log: of these entities, or of all."""
-    async with database.transaction(patience=30.0) as connection:
-        await read_monitor(database, monitor)
-        wanted = None if entities is None else list(entities)
-        await connection.execute(database.sql(RESET_MONITOR), monitor)
-        rows = await connection.fetch(database.sql(RESET_STATES), monitor, wanted)
-        await connection.execute(database.sql(FORGET_CHECKPOINTS), monitor, wanted)
-        await connection.execute(database.sql(FORGET_PROBLEMS), monitor, wanted)
-        await _tell(database, connection, monitor, "reset", by, after={"entities": wanted or "all"})
+async def reset_monitor(tx: Transaction, monitor: str, entities: Sequence[str] | None) -> list[str]:
+    """Build states again from the log: of these entities, or of all."""
+    await read_monitor(tx, monitor)
+    wanted = None if entities is None else list(entities)
+    await tx.execute(RESET_MONITOR, monitor)
+    rows = await tx.fetch(RESET_STATES, monitor, wanted)
+    await tx.execute(FORGET_CHECKPOINTS, monitor, wanted)
+    await tx.execute(FORGET_PROBLEMS, monitor, wanted)
+    await _record(tx, monitor, "reset", after={"entities": wanted or "all"})
     return sorted(row["entity"] for row in rows)
 
 
-async def set_paused(database: Database, monitor: str, paused: bool, *, by: str) -> None:
-    async with database.transaction(patience=30.0) as connection:
-        before = await read_monitor(database, monitor)
-        await connection.execute(database.sql(SET_PAUSED), monitor, paused)
-        action = "pause" if paused else "resume"
-        await _tell(database, connection, monitor, action, by, before=before["paused"], after=paused)
+async def set_paused(tx: Transaction, monitor: str, paused: bool) -> None:
+    before = await read_monitor(tx, monitor)
+    await tx.execute(SET_PAUSED, monitor, paused)
+    await _record(tx, monitor, "pause" if paused else "resume", before=before["paused"], after=paused)
 
 
-async def switch_trigger(database: Database, monitor: str, trigger: str, on: bool, *, by: str, said: str = "") -> None:
-    """Switch a trigger off, which resolves its open alerts, or on, which evaluates all entities again.
+async def switch_trigger(tx: Transaction, monitor: str, trigger: str, on: bool, *, said: str = "") -> None:
+    """Switch a trigger off, which resolves its open alerts, or on again, which evaluates all entities again.
 
-    `said` is a display name; the audit entry names `by` and includes it.
+    `said` is the name by which a person introduces themselves; it stands in the audit entry beside the caller.
     """
-    async with database.transaction(patience=30.0) as connection:
-        held = await hold_monitor(database, connection, monitor)
-        others = [name for name in held["off"] if name != trigger]
-        await write_setting(
-            database, connection, monitor, held["tick"], None, held["off"], others if on else [*others, trigger]
-        )
-        await connection.execute(database.sql(SWITCH_ON if on else SWITCH_OFF), monitor, trigger)
-        if on:
-            await connection.execute(database.sql(EVALUATE_ALL), monitor)
-        else:
-            await connection.fetch(
-                database.sql(RESOLVE_TRIGGER), monitor, trigger, "its trigger was switched off", None, by
-            )
-        before = {"trigger": trigger, "on": trigger not in held["off"]}
-        after = {"trigger": trigger, "on": on, **({"said": said} if said else {})}
-        action = f"trigger.{'on' if on else 'off'}"
-        await _tell(database, connection, monitor, action, by, before=before, after=after)
+    held = await hold_monitor(tx, monitor)
+    others = [name for name in held["off"] if name != trigger]
+    await write_setting(tx, monitor, held["tick"], None, held["off"], others if on else [*others, trigger])
+    await tx.execute(SWITCH_ON if on else SWITCH_OFF, monitor, trigger)
+    if on:
+        await tx.execute(EVALUATE_ALL, monitor)
+    else:
+        await tx.fetch(RESOLVE_TRIGGER, monitor, trigger, "its trigger was switched off", None, tx.by)
+    before = {"trigger": trigger, "on": trigger not in held["off"]}
+    after = {"trigger": trigger, "on": on, **({"said": said} if said else {})}
+    await _record(tx, monitor, f"trigger.{'on' if on else 'off'}", before=before, after=after)
 
 
 async def label_entity(
-    database: Database,
+    tx: Transaction,
     monitor: str,
     entity: str,
     labels: dict[str, Any],
     *,
-    by: str,
     expecting: tuple[str, Any] | None = None,
     said: str = "",
 ) -> bool:
@@ -218,19 +211,18 @@ async def label_entity(
 
     Returns whether they were set. A missing label is None. `said` is as in `switch_trigger`.
     """
-    async with database.transaction(patience=30.0) as connection:
-        held = await hold_monitor(database, connection, monitor)
-        found: Any = await connection.fetchval(database.sql(READ_LABELS), monitor, entity)
-        if found is None:
-            raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
-        before: dict[str, Any] = decode(found)
-        if expecting is not None and before.get(expecting[0]) != expecting[1]:
-            return False
-        after: Any = await connection.fetchval(database.sql(LABEL_ENTITY), monitor, entity, encode(labels).decode())
-        await write_setting(database, connection, monitor, held["tick"], entity, before, decode(after))
-        held_labels = {"entity": entity, **{name: before.get(name) for name in labels}}
-        wanted = {"entity": entity, **labels, **({"said": said} if said else {})}
-        await _tell(database, connection, monitor, "label", by, before=held_labels, after=wanted)
+    held = await hold_monitor(tx, monitor)
+    found: Any = await tx.fetchval(READ_LABELS, monitor, entity)
+    if found is None:
+        raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
+    before: dict[str, Any] = decode(found)
+    if expecting is not None and before.get(expecting[0]) != expecting[1]:
+        return False
+    after: Any = await tx.fetchval(LABEL_ENTITY, monitor, entity, encode(labels).decode())
+    await write_setting(tx, monitor, held["tick"], entity, before, decode(after))
+    held_labels = {"entity": entity, **{name: before.get(name) for name in labels}}
+    wanted = {"entity": entity, **labels, **({"said": said} if said else {})}
+    await _record(tx, monitor, "label", before=held_labels, after=wanted)
     return True
 
 
@@ -253,10 +245,7 @@ async def show_states(
     return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
 
 
-async def _tell(
-    database: Database, connection: Executor, monitor: str, action: str, by: str, *, before: Any = None, after: Any
-) -> None:
-    await write_audit(
-        database, connection, who=by, action=f"monitor.{action}", target=monitor, before=before, after=after
-    )
-    await connection.execute(database.sql(_NEWS), monitor)
+async def _record(tx: Transaction, monitor: str, action: str, *, before: Any = None, after: Any) -> None:
+    """Write the audit entry, and notify the processes that follow the monitor."""
+    await tx.audit(f"monitor.{action}", monitor, before=before, after=after)
+    await tx.execute(_NEWS, monitor)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import asyncpg
 
 from tidemill.core.codec import encode
-from tidemill.core.errors import NotFoundError
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database
+from tidemill.store.monitors.monitors import require_monitor
+from tidemill.store.transaction import Transaction
 
 #: Locks the monitor until a change is stored: no tick is completed meanwhile.
 HOLD_MONITOR = "SELECT tick, off FROM tidemill.monitor WHERE name = $1 FOR UPDATE"
@@ -33,19 +34,16 @@ WHERE m.name = w.monitor AND w.tick < (SELECT min(number) FROM tidemill.monitor_
 """
 
 
-async def hold_monitor(database: Database, connection: Executor, monitor: str) -> asyncpg.Record:
+async def hold_monitor(tx: Transaction, monitor: str) -> asyncpg.Record:
     """Block the completion of ticks until the transaction ends; returns the last complete tick and the triggers off."""
-    rows = await connection.fetch(database.sql(HOLD_MONITOR), monitor)
-    if not rows:
-        raise NotFoundError(f"there is no monitor {monitor!r}: run it with `tidemill monitor run app.py`")
-    return rows[0]
+    return require_monitor(await tx.fetchrow(HOLD_MONITOR, monitor), monitor)
 
 
 async def write_setting(
-    database: Database, connection: Executor, monitor: str, tick: int, entity: str | None, before: object, after: object
+    tx: Transaction, monitor: str, tick: int, entity: str | None, before: object, after: object
 ) -> None:
-    """Store a change, after `hold_monitor`: it applies from the tick after this one."""
-    await connection.execute(database.sql(WRITE_SETTING), monitor, tick + 1, entity, encode(before), encode(after))
+    """Store a change, after `hold_monitor`: it counts from the tick after this one."""
+    await tx.execute(WRITE_SETTING, monitor, tick + 1, entity, encode(before), encode(after))
 
 
 async def read_settings_history(

@@ -11,8 +11,8 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
+from tidemill.store.transaction import Transaction
 
 #: Takes over a partition's cursor; returns where to begin.
 OWN_CURSOR = """
@@ -118,19 +118,21 @@ _DEAD_FILTER = """
 ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
 AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
 AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
+AND ($8::bigint IS NULL OR id <= $8)
 """
 
 LIST_DEAD = f"""
-SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($9::bigint IS NULL OR id < $9) ORDER BY id DESC LIMIT $8
+SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
 """
 
 COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
+MATCH_DEAD = f"SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9"
 
 #: Turns dead letters back into messages.
 REPLAY = f"""
 WITH chosen AS (
     DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
-        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $8 FOR UPDATE SKIP LOCKED))
+        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9 FOR UPDATE SKIP LOCKED))
     RETURNING *),
 again AS (
     INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
@@ -143,24 +145,19 @@ SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
 
 #: The controls of a stream and its sources.
 READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
+HOLD_CONTROL = """
+SELECT mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2 FOR UPDATE
+"""
 
-#: Sets an operator's control; values that are not given stay.
+#: What an operator sets; fields that are NULL stay as they are.
 SET_CONTROL = """
-WITH old AS (
-    SELECT mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2),
-wanted AS (
-    INSERT INTO tidemill.stream_control AS c (stream, source, mode, weight, max_qps, enabled, by)
+WITH wanted AS (
+    INSERT INTO tidemill.stream_control AS c (stream, source, by, mode, weight, max_qps, enabled)
     VALUES ($1, $2, $3, $4, $5, $6, $7)
     ON CONFLICT (stream, source) DO UPDATE SET mode = coalesce(excluded.mode, c.mode),
         weight = coalesce(excluded.weight, c.weight), max_qps = coalesce(excluded.max_qps, c.max_qps),
         enabled = coalesce(excluded.enabled, c.enabled), by = excluded.by, at = now()
-    RETURNING stream),
-noted AS (
-    INSERT INTO installation.audit (application, who, action, target, before, after)
-    SELECT $8, $7, 'stream.control', $1 || CASE WHEN $2 = '' THEN '' ELSE '/' || $2 END,
-           (SELECT json_strip_nulls(to_json(old)) FROM old),
-           json_strip_nulls(json_build_object('mode', $3::text, 'weight', $4::float8, 'max_qps', $5::float8,
-                                              'enabled', $6::boolean)))
+    RETURNING stream)
 SELECT pg_notify('tidemill_streams', stream) FROM wanted
 """
 
@@ -204,7 +201,7 @@ class StoredCursor(msgspec.Struct, frozen=True):
 
 
 class DeadFilter(msgspec.Struct, frozen=True):
-    """A filter of dead letters; fields that are not given match everything."""
+    """Dead letters that match every condition that is given; none given means all. `up_to` is the newest id."""
 
     stream: str | None = None
     source: str | None = None
@@ -213,10 +210,11 @@ class DeadFilter(msgspec.Struct, frozen=True):
     error: str | None = None
     since: datetime | None = None
     ids: tuple[int, ...] | None = None
+    up_to: int | None = None
 
     def arguments(self) -> tuple[Any, ...]:
         ids = None if self.ids is None else list(self.ids)
-        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids
+        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to
 
 
 async def current_transaction(connection: Executor) -> str:
@@ -312,21 +310,27 @@ async def list_dead(
     return await database.fetch(LIST_DEAD, *which.arguments(), limit, before)
 
 
-async def replay_dead(database: Database, which: DeadFilter, *, by: str | None = None, limit: int = 100_000) -> int:
-    """Turn dead letters back into messages; returns how many. With `by`, an audit entry is written."""
-    async with database.transaction(patience=30.0) as connection:
-        count: int = await connection.fetchval(database.sql(REPLAY), *which.arguments(), limit) or 0
-        if by is not None:
-            said = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
-            after = {"count": count, **said}
-            await write_audit(
-                database, connection, who=by, action="stream.replay", target=which.stream or "*", after=after
-            )
-        return count
+async def count_dead(database: Database, which: DeadFilter) -> int:
+    """How many dead letters match."""
+    return (await database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
+
+
+async def match_dead(database: Database, which: DeadFilter, *, limit: int) -> list[int]:
+    """The ids of dead letters that match, oldest first."""
+    return [row["id"] for row in await database.fetch(MATCH_DEAD, *which.arguments(), limit)]
+
+
+async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000) -> int:
+    """Make dead letters messages again; returns how many."""
+    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit) or 0
+    await tx.audit(
+        "stream.replay", which.stream or "*", after={"count": count, **_given(msgspec.structs.asdict(which))}
+    )
+    return count
 
 
 async def set_control(
-    database: Database,
+    tx: Transaction,
     stream: str,
     source: str = "",
     *,
@@ -334,10 +338,21 @@ async def set_control(
     weight: float | None = None,
     max_qps: float | None = None,
     enabled: bool | None = None,
-    by: str,
 ) -> None:
-    """Set the control of a stream or a source, and notify the dispatchers."""
-    await database.fetch(SET_CONTROL, stream, source, mode, weight, max_qps, enabled, by, database.application)
+    """Store what an operator sets for a stream or a source; dispatchers are notified at once."""
+    before = await tx.fetchrow(HOLD_CONTROL, stream, source)
+    await tx.execute(SET_CONTROL, stream, source, tx.by, mode, weight, max_qps, enabled)
+    after = {"mode": mode, "weight": weight, "max_qps": max_qps, "enabled": enabled}
+    await tx.audit(
+        "stream.control",
+        f"{stream}/{source}" if source else stream,
+        before=None if before is None else _given(dict(before)),
+        after=_given(after),
+    )
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 async def tell_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:

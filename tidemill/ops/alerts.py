@@ -1,0 +1,259 @@
+"""Alerts: list, explain, acknowledge and note them; silences that keep their notices from being sent."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.duration import parse_duration
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
+from tidemill.ops.cursor import following, read_cursor
+from tidemill.ops.json_rows import value_of
+from tidemill.ops.monitors import MonitorName
+from tidemill.ops.operation import Arguments, Cursor, doc, operation
+from tidemill.store.jobs.pages import Word
+from tidemill.store.monitors import alerts as store
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_IDS = 1000
+LAST_MOMENT = 253_402_300_799  # the end of the year 9999
+
+AlertId = Annotated[int, doc("The alert's id.")]
+
+
+class ListAlerts(Arguments, frozen=True, kw_only=True):
+    """Which alerts to list, and which page of them."""
+
+    monitor: Annotated[Word | None, doc("Only of this monitor.")] = None
+    entity: Annotated[Word | None, doc("Only of this entity.")] = None
+    trigger: Annotated[Word | None, doc("Only of this trigger.")] = None
+    current: Annotated[bool, doc("Only open ones, and those that were resolved in the last two minutes.")] = False
+    limit: Annotated[int, doc("How many to show on a page.", ge=1, le=500)] = 100
+    cursor: Cursor = None
+
+
+class GetAlert(Arguments, frozen=True, kw_only=True):
+    """Which alert."""
+
+    id: AlertId
+
+
+class AckAlerts(Arguments, frozen=True, kw_only=True):
+    """Which alerts to acknowledge: by their ids, or all that match a filter."""
+
+    ids: Annotated[list[int] | None, doc("The alerts' ids.")] = None
+    filter: Annotated[store.Unseen | None, doc("Conditions that the alerts match.")] = None
+    note: Annotated[str | None, doc("A note to store with them.")] = None
+
+
+class NoteAlert(Arguments, frozen=True, kw_only=True):
+    """A note on an alert, or its owner."""
+
+    id: AlertId
+    note: Annotated[str | None, doc("The note.")] = None
+    owner: Annotated[str | None, doc("The person who takes care of it.")] = None
+
+
+class SilenceAlerts(Arguments, frozen=True, kw_only=True):
+    """Alerts of which no notices are sent for a time."""
+
+    name: MonitorName
+    matchers: Annotated[dict[str, str], doc("trigger, entity and severity, with * and ?; all of them must fit.")]
+    lasts: Annotated[str | float, doc("For how long: 30m, 1h, 2d.")] = "1h"
+    comment: Annotated[str, doc("Why.")] = ""
+
+
+class ListSilences(Arguments, frozen=True, kw_only=True):
+    """Which silences."""
+
+    monitor: Annotated[Word | None, doc("Only of this monitor.")] = None
+
+
+class SilenceRef(Arguments, frozen=True, kw_only=True):
+    """Which silence."""
+
+    id: Annotated[int, doc("The silence's id.")]
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """An alert, and what people did with it."""
+
+    id: int
+    monitor: str
+    trigger: str
+    entity: str
+    kind: str
+    severity: str
+    started_at: datetime | None
+    opened_at: datetime
+    resolved_at: datetime | None
+    resolution: str | None
+    acked_at: datetime | None
+    acked_by: str | None
+    owner: str | None
+    note: str | None
+    silence: int | None
+    realert: float | None = None
+
+
+class AlertPage(msgspec.Struct, frozen=True):
+    """Alerts, newest first; `next` is the cursor of the next page, or null on the last one."""
+
+    items: list[Alert]
+    next: str | None = None
+
+
+class AlertStep(msgspec.Struct, frozen=True):
+    """One thing that happened to an alert, and the person or process that did it."""
+
+    at: datetime
+    action: str
+    who: str
+    detail: str | None
+
+
+class AlertDetails(msgspec.Struct, frozen=True):
+    """An alert, why it opened, and its history."""
+
+    alert: Alert
+    explain: Any
+    history: list[AlertStep]
+
+
+class AlertsAcked(msgspec.Struct, frozen=True):
+    """How many alerts were not acknowledged before, and the first of those."""
+
+    count: int
+    ids: list[int]
+
+
+class AlertNoted(msgspec.Struct, frozen=True):
+    """The note and the owner that an alert was given."""
+
+    note: str | None
+    owner: str | None
+
+
+class SilenceAdded(msgspec.Struct, frozen=True):
+    """The new silence, and when it ends."""
+
+    id: int
+    ends_at: datetime
+
+
+class SilenceLine(msgspec.Struct, frozen=True):
+    """A silence: no notices are sent of the alerts that it fits until it ends."""
+
+    id: int
+    monitor: str
+    matchers: dict[str, str]
+    starts_at: datetime
+    ends_at: datetime
+
+
+class SilenceList(msgspec.Struct, frozen=True):
+    """Silences that have not ended."""
+
+    items: list[SilenceLine]
+
+
+@operation("GET /alerts", scope="read")
+async def list_alerts(at: Reader, args: ListAlerts) -> AlertPage:
+    """List alerts, newest first."""
+    rows = await store.list_alerts(
+        at.database,
+        args.monitor,
+        entity=args.entity,
+        trigger=args.trigger,
+        current=args.current,
+        before=read_cursor(args.cursor),
+        limit=args.limit,
+    )
+    return AlertPage([_alert(row) for row in rows], following([row["id"] for row in rows], args.limit))
+
+
+@operation("GET /alerts/{id}", scope="read")
+async def get_alert(at: Reader, args: GetAlert) -> AlertDetails:
+    """Why an alert opened: the rule, the events, the state; and what happened to it since."""
+    row = await store.show_alert(at.database, _known(args.id))
+    history = [AlertStep(*each) for each in await store.show_history(at.database, args.id)]
+    return AlertDetails(_alert(row), value_of(row["explain"]), history)
+
+
+@operation("POST /alerts/ack/preview", scope="read")
+async def preview_ack_alerts(at: Reader, args: store.Unseen) -> Preview:
+    """Count the alerts that match and are not acknowledged: open ones, and momentary ones."""
+    return preview_of(await store.match_unseen(at.database, args, limit=MOST_MATCHES + 1))
+
+
+@operation("POST /alerts/ack", scope="operate", preview=preview_ack_alerts)
+async def ack_alerts(at: Reader, args: AckAlerts) -> AlertsAcked:
+    """Acknowledge alerts. A sustained one is opened again if nothing changes."""
+    if (args.ids is None) == (args.filter is None):
+        raise ConfigError("say which alerts: either `ids`, or a `filter`")
+    now = time.time()
+    if args.filter is not None:
+        done = await store.ack_unseen(at, args.filter, at=now, note=args.note)
+    else:
+        ids = args.ids or []
+        if not 0 < len(ids) <= MOST_IDS:
+            raise ConfigError(f"say which alerts: 1 to {MOST_IDS:,} ids")
+        for each in ids:
+            _known(each)
+        async with at.transaction() as tx:
+            done = await store.ack_alerts(tx, ids, at=now, note=args.note)
+    return AlertsAcked(len(done), done[:MOST_IDS])
+
+
+@operation("POST /alerts/{id}/note", scope="operate")
+async def note_alert(tx: Transaction, args: NoteAlert) -> AlertNoted:
+    """Put a note on an alert, or name its owner."""
+    await store.note_alert(tx, _known(args.id), note=args.note, owner=args.owner)
+    return AlertNoted(args.note, args.owner)
+
+
+@operation("POST /monitors/{name}/silences", scope="operate", status=201)
+async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
+    """Send no notices of the alerts that these matchers fit, for a time. Alerts still open, and are listed."""
+    now = time.time()
+    ends = now + parse_duration(args.lasts, what="lasts")
+    number = await store.add_silence(tx, args.name, args.matchers, starts_at=now, ends_at=ends, comment=args.comment)
+    return SilenceAdded(number, _moment(ends))
+
+
+@operation("GET /silences", scope="read")
+async def list_silences(at: Reader, args: ListSilences) -> SilenceList:
+    """List the silences that have not ended."""
+    found = await store.read_silences(at.database, args.monitor, time.time())
+    return SilenceList(
+        [
+            SilenceLine(each.id, each.monitor, each.matchers, _moment(each.starts_at), _moment(each.ends_at))
+            for each in found
+        ]
+    )
+
+
+@operation("DELETE /silences/{id}", scope="operate")
+async def end_silence(tx: Transaction, args: SilenceRef) -> None:
+    """Send notices again from now on."""
+    if not 0 < args.id < 2**63:
+        raise NotFoundError(f"there is no silence {args.id}")
+    await store.end_silence(tx, args.id)
+
+
+def _alert(row: Any) -> Alert:
+    return Alert(**{name: row[name] for name in Alert.__struct_fields__})
+
+
+def _known(alert: int) -> int:
+    if not 0 < alert < 2**63:
+        raise NotFoundError(f"there is no alert {alert}")
+    return alert
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(seconds, LAST_MOMENT), UTC)

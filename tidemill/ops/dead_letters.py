@@ -1,0 +1,142 @@
+"""Dead letters: messages that streams gave up, listed, read in full, and replayed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tidemill.core.errors import NotFoundError
+from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
+from tidemill.ops.cursor import following, read_cursor
+from tidemill.ops.json_rows import value_of, zoned
+from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.store.jobs.pages import Word
+from tidemill.store.streams import streams as store
+from tidemill.store.streams.streams import DeadFilter
+from tidemill.store.transaction import Reader, Transaction
+
+SHOWN_BYTES = 4000
+
+Why = Literal["failed", "undecodable", "lost"]
+
+
+class DeadLetterFilter(Arguments, frozen=True, kw_only=True):
+    """Conditions that dead letters match; none given means all."""
+
+    source: Annotated[Word | None, doc("Only of this source.")] = None
+    plan: Annotated[Word | None, doc("Only those that this plan failed for.")] = None
+    why: Annotated[Why | None, doc("Only those that failed, could not be decoded, or were lost.")] = None
+    error: Annotated[Word | None, doc("Only those whose error contains this text.")] = None
+    since: Annotated[datetime | None, doc("Only those given up at this moment or later.")] = None
+
+    def matching(self, stream: str | None, ids: tuple[int, ...] | list[int] | None, up_to: int | None) -> DeadFilter:
+        """The filter as the store takes it."""
+        if any(not 0 < each < 2**63 for each in (*(ids or ()), up_to or 1)):
+            raise NotFoundError("there is no such dead letter")
+        since = None if self.since is None else zoned(self.since)
+        chosen = None if ids is None else tuple(ids)
+        return DeadFilter(stream, self.source, self.plan, self.why, self.error, since, chosen, up_to)
+
+
+class ListDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
+    """Which dead letters to list, and which page of them."""
+
+    stream: Annotated[Word | None, doc("Only of this stream.")] = None
+    id: Annotated[tuple[int, ...], doc("Only this one; may be repeated.")] = ()
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class GetDeadLetter(Arguments, frozen=True, kw_only=True):
+    """Which dead letter."""
+
+    id: Annotated[int, doc("The dead letter's id.")]
+
+
+class ReplayDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
+    """Which dead letters to replay: by their ids, or all that match. The stream must be given."""
+
+    stream: Annotated[Word | None, doc("The stream; null means all of them.")]
+    ids: Annotated[list[int] | None, doc("Only these.")] = None
+    up_to: Annotated[int | None, doc("No dead letter above this id.")] = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that was given up, and why. In a list a long payload is cut, and `truncated`."""
+
+    id: int
+    stream: str
+    source: str
+    place: str
+    plans: list[str] | None
+    why: str
+    error: str | None
+    attempts: int
+    buried_at: datetime
+    payload: str
+    at: datetime
+    message_id: str | None
+    key: str | None
+    headers: Any
+    kind: str | None
+    truncated: bool = False
+
+
+class DeadLetterPage(msgspec.Struct, frozen=True):
+    """Dead letters, newest first, and how many match; `next` is the cursor of the next page, or null."""
+
+    items: list[DeadLetter]
+    total: int
+    next: str | None = None
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many dead letters are messages again."""
+
+    count: int
+
+
+@operation("GET /dead-letters", scope="read")
+async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage:
+    """List messages that were given up, newest first. `total` is how many a replay of the same would reach."""
+    which = args.matching(args.stream, args.id or None, None)
+    rows = await store.list_dead(at.database, which, before=read_cursor(args.cursor), limit=args.limit)
+    letters = [_letter(row, SHOWN_BYTES) for row in rows]
+    total = await store.count_dead(at.database, which)
+    return DeadLetterPage(letters, total, following([row["id"] for row in rows], args.limit))
+
+
+@operation("GET /dead-letters/{id}", scope="read")
+async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetter:
+    """A message that was given up, with its whole payload."""
+    known = 0 < args.id < 2**63
+    rows = await store.list_dead(at.database, DeadFilter(ids=(args.id,))) if known else []
+    if not rows:
+        raise NotFoundError(f"there is no dead letter {args.id}: it never existed, or was replayed")
+    return _letter(rows[0], None)
+
+
+@operation("POST /dead-letters/replay/preview", scope="read")
+async def preview_replay_dead_letters(at: Reader, args: ReplayDeadLetters) -> Preview:
+    """Count the dead letters that a replay of the same would reach."""
+    which = args.matching(args.stream, args.ids, args.up_to)
+    return preview_of(await store.match_dead(at.database, which, limit=MOST_MATCHES + 1))
+
+
+@operation("POST /dead-letters/replay", scope="operate", preview=preview_replay_dead_letters)
+async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Replayed:
+    """Make messages of dead letters again, with a fresh number of attempts."""
+    return Replayed(await store.replay_dead(tx, args.matching(args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
+
+
+def _letter(row: Any, most: int | None) -> DeadLetter:
+    payload = bytes(row["payload"])
+    changed = {
+        "payload": payload[:most].decode(errors="replace"),
+        "key": None if row["key"] is None else row["key"].decode(errors="replace"),
+        "headers": value_of(row["headers"]),
+        "truncated": most is not None and len(payload) > most,
+    }
+    return DeadLetter(**{name: row[name] for name in DeadLetter.__struct_fields__ if name not in changed}, **changed)

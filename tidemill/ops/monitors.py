@@ -1,0 +1,175 @@
+"""Monitors: list them, pause and resume them, switch their triggers, and read their newest events."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tidemill.core.codec import decode
+from tidemill.core.errors import NotFoundError
+from tidemill.ops.json_rows import readable
+from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.store.jobs.pages import Word
+from tidemill.store.monitors import monitors as store
+from tidemill.store.monitors import roster
+from tidemill.store.monitors.events import read_tail
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_EVENTS = 1000
+
+MonitorName = Annotated[str, doc("The monitor.")]
+
+
+class ListMonitors(Arguments, frozen=True, kw_only=True):
+    """Which monitors."""
+
+    name: Annotated[Word | None, doc("Only this monitor.")] = None
+
+
+class MonitorRef(Arguments, frozen=True, kw_only=True):
+    """Which monitor."""
+
+    name: MonitorName
+
+
+class SwitchTrigger(Arguments, frozen=True, kw_only=True):
+    """Which trigger, and whether it is on."""
+
+    name: MonitorName
+    trigger: Annotated[str, doc("The trigger.")]
+    wanted: Annotated[Literal["on", "off"], doc("on or off.")]
+
+
+class ListMonitorEvents(Arguments, frozen=True, kw_only=True):
+    """Which events of a monitor's log."""
+
+    name: MonitorName
+    entity: Annotated[Word | None, doc("Only of this entity.")] = None
+    tick: Annotated[int, doc("Only those that arrived with this tick or later.", ge=0)] = 0
+    limit: Annotated[int, doc("How many to show.", ge=1, le=MOST_EVENTS)] = 20
+
+
+class MonitorProblem(msgspec.Struct, frozen=True):
+    """An error of the application's code, and how often it occurred."""
+
+    place: str
+    entity: str
+    error: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+
+
+class MonitorLine(msgspec.Struct, frozen=True):
+    """A monitor: how far it is, what it follows, and what went wrong."""
+
+    name: str
+    version: str
+    tick: int
+    tick_at: float
+    cursor_at: float | None
+    lateness: Any
+    events: int
+    duplicates: int
+    ignored: int
+    late: int
+    paused: bool
+    off: Annotated[list[str], Meta(description="Triggers that are switched off.")]
+    status: Annotated[dict[str, Any] | None, Meta(description="What the last tick reported; null before the first.")]
+    seen_at: datetime | None
+    entities: int
+    filling: Annotated[int, Meta(description="Entities whose past is being read.")]
+    open: Annotated[int, Meta(description="Open alerts.")]
+    members: Annotated[int, Meta(description="Processes that follow it.")]
+    problems: list[MonitorProblem]
+    triggers: Annotated[list[str], Meta(description="The triggers of the processes that follow it.")]
+
+
+class MonitorList(msgspec.Struct, frozen=True):
+    """Monitors, by name."""
+
+    items: list[MonitorLine]
+
+
+class MonitorPaused(msgspec.Struct, frozen=True):
+    """Whether a monitor is paused."""
+
+    name: str
+    paused: bool
+
+
+class TriggerSwitched(msgspec.Struct, frozen=True):
+    """Whether a trigger is on."""
+
+    monitor: str
+    trigger: str
+    on: bool
+
+
+class MonitorEvent(msgspec.Struct, frozen=True):
+    """An event of the log; `at` is when it happened, in seconds since 1970."""
+
+    id: str
+    at: float
+    entity: str
+    tick: int
+    data: Any
+
+
+class MonitorEvents(msgspec.Struct, frozen=True):
+    """Events, those that arrived last first."""
+
+    items: list[MonitorEvent]
+
+
+@operation("GET /monitors", scope="read")
+async def list_monitors(at: Reader, args: ListMonitors) -> MonitorList:
+    """List monitors: health, cursor, entities, open alerts, and what went wrong lately."""
+    found: list[MonitorLine] = []
+    for row in await store.list_monitors(at.database, args.name):
+        problems = [MonitorProblem(*each) for each in await store.list_problems(at.database, row["name"])]
+        fields = readable(row, ("status",))
+        found.append(MonitorLine(**fields, problems=problems, triggers=_triggers(fields["status"])))
+    return MonitorList(found)
+
+
+@operation("POST /monitors/{name}/pause", scope="operate")
+async def pause_monitor(tx: Transaction, args: MonitorRef) -> MonitorPaused:
+    """Stop polling and evaluating; events that arrive meanwhile are read later."""
+    await roster.set_paused(tx, args.name, True)
+    return MonitorPaused(args.name, True)
+
+
+@operation("POST /monitors/{name}/resume", scope="operate")
+async def resume_monitor(tx: Transaction, args: MonitorRef) -> MonitorPaused:
+    """Let a monitor follow its source again, from where it was."""
+    await roster.set_paused(tx, args.name, False)
+    return MonitorPaused(args.name, False)
+
+
+@operation("POST /monitors/{name}/triggers/{trigger}/{wanted}", scope="operate")
+async def switch_trigger(tx: Transaction, args: SwitchTrigger) -> TriggerSwitched:
+    """Switch a trigger off, which resolves its open alerts, or on, which evaluates all entities again."""
+    row = await store.read_monitor(tx, args.name)
+    known = _triggers(None if row["status"] is None else decode(row["status"]))
+    if known and args.trigger not in (*known, *row["off"]):
+        raise NotFoundError(f"monitor {args.name} has no trigger {args.trigger!r}; it has {', '.join(known)}")
+    await roster.switch_trigger(tx, args.name, args.trigger, args.wanted == "on")
+    return TriggerSwitched(args.name, args.trigger, args.wanted == "on")
+
+
+@operation("GET /monitors/{name}/events", scope="read")
+async def list_monitor_events(at: Reader, args: ListMonitorEvents) -> MonitorEvents:
+    """List the newest events of a monitor's log, as they arrived."""
+    await store.read_monitor(at.database, args.name)
+    rows = await read_tail(at.database, args.name, entity=args.entity, tick=args.tick, limit=args.limit)
+    return MonitorEvents(
+        [MonitorEvent(row["source_id"], row["at"], row["entity"], row["tick"], decode(row["data"])) for row in rows]
+    )
+
+
+def _triggers(status: dict[str, Any] | None) -> list[str]:
+    return (status or {}).get("triggers", [])

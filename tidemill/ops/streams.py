@@ -1,0 +1,150 @@
+"""Streams: what dispatchers report, drain and resume, weights and limits of sources, publishing to a topic."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.declarations import Declarations
+from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.store.jobs.pages import Word
+from tidemill.store.streams import streams as store
+from tidemill.store.streams.event_log import Entry, append
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_MESSAGES = 10_000
+
+StreamName = Annotated[str, doc("The stream.")]
+
+
+class ListStreams(Arguments, frozen=True, kw_only=True):
+    """Which streams."""
+
+    name: Annotated[Word | None, doc("Only this stream.")] = None
+
+
+class ControlStream(Arguments, frozen=True, kw_only=True):
+    """What to change of a stream, or of one of its sources; what is not given stays as it is."""
+
+    name: StreamName
+    source: Annotated[str, doc("The source that is meant by weight, max_qps and enabled.")] = ""
+    mode: Annotated[
+        Literal["run", "drain"] | None, doc("drain: take no more messages and finish those in flight. run: go on.")
+    ] = None
+    weight: Annotated[float | None, doc("The source's share against those of the others.")] = None
+    max_qps: Annotated[float | None, doc("Messages a second of the source; 0 for no limit.")] = None
+    enabled: Annotated[bool | None, doc("Whether messages of the source are taken.")] = None
+
+
+class PublishMessages(Arguments, frozen=True, kw_only=True):
+    """Messages for a topic of the PostgreSQL log."""
+
+    topic: Annotated[str, doc("The topic.", min_length=1, max_length=400)]
+    messages: Annotated[list[str], doc("The messages, as they are.", min_length=1, max_length=MOST_MESSAGES)]
+    key: Annotated[str | None, doc("The key of them all.")] = None
+    headers: Annotated[dict[str, str] | None, doc("The headers of them all.")] = None
+
+
+class StreamLine(msgspec.Struct, frozen=True):
+    """A stream: the dispatchers that run it now, each with its sources and plans, and the messages that are kept.
+
+    `retries` wait for another attempt, `dead` are dead letters.
+    """
+
+    name: str
+    dispatchers: list[dict[str, Any]]
+    retries: int
+    dead: int
+
+
+class StreamList(msgspec.Struct, frozen=True):
+    """Streams that run or are declared, by name."""
+
+    items: list[StreamLine]
+
+
+class StreamControl(msgspec.Struct, frozen=True):
+    """What was changed of a stream or of one of its sources."""
+
+    source: str
+    mode: str | None
+    weight: float | None
+    max_qps: float | None
+    enabled: bool | None
+
+
+class Published(msgspec.Struct, frozen=True):
+    """How many messages were appended to a topic."""
+
+    topic: str
+    count: int
+
+
+@operation("GET /streams", scope="read")
+async def list_streams(at: Reader, args: ListStreams, declared: Declarations | None) -> StreamList:
+    """List the streams that run or are declared, with rate, lag and weight of each source."""
+    rows = await store.read_status(at.database, args.name)
+    known = {*_declared(declared), *(row["stream"] for row in rows)}
+    names = sorted(each for each in known if args.name in (None, each))
+    kept = {row["stream"]: row for row in await at.fetch(store.COUNT_KEPT, names)}
+    dispatchers: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for row in rows:
+        told = {"host": row["host"], "pid": row["pid"], "silent": row["silent"], **decode(row["status"])}
+        dispatchers[row["stream"]].append(told)
+    return StreamList(
+        [StreamLine(name, dispatchers[name], kept[name]["retries"], kept[name]["dead"]) for name in names]
+    )
+
+
+@operation("POST /streams/{name}/control", scope="operate")
+async def control_stream(tx: Transaction, args: ControlStream, declared: Declarations | None) -> StreamControl:
+    """Drain or resume a stream that runs or is declared; weigh, limit, disable or enable one of its sources.
+
+    Dispatchers obey at once, and those that start later obey as well.
+    """
+    stream = _declared(declared).get(args.name)
+    running = [decode(row["status"])["sources"] for row in await store.read_status(tx.database, args.name)]
+    sources = {each.name for each in stream.sources} if stream is not None else set()
+    sources |= {source["name"] for each in running for source in each}
+    if stream is None and not running:
+        raise NotFoundError(f"there is no stream {args.name!r} that runs or is declared; see `tidemill stream status`")
+    _check(args, sources)
+    control = StreamControl(args.source, args.mode, args.weight, args.max_qps, args.enabled)
+    wanted = msgspec.structs.asdict(control)
+    await store.set_control(tx, args.name, wanted.pop("source"), **wanted)
+    return control
+
+
+@operation("POST /topics/{topic}/messages", scope="operate", status=201)
+async def publish_messages(tx: Transaction, args: PublishMessages) -> Published:
+    """Append messages to a topic of the PostgreSQL log, all or none."""
+    headers = None if args.headers is None else encode(args.headers)
+    entries = [Entry(args.topic, each.encode(), args.key, headers) for each in args.messages]
+    await append(tx.connection, tx.database.schema, entries)
+    await tx.audit("stream.publish", args.topic, after={"count": len(entries)})
+    return Published(args.topic, len(entries))
+
+
+# -- inner parts ----------------------------------------------------------------------------------
+
+
+def _declared(declared: Declarations | None) -> dict[str, Any]:
+    return {} if declared is None else declared.streams.declared
+
+
+def _check(args: ControlStream, sources: set[str]) -> None:
+    given = (args.weight, args.max_qps, args.enabled)
+    if args.source and args.source not in sources:
+        known = ", ".join(sorted(sources))
+        raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}")
+    if args.weight is not None and not 0 < args.weight < 1e9:
+        raise ConfigError(f"a weight of {args.weight:g} would never let a message through: disable the source instead")
+    if args.max_qps is not None and not 0 <= args.max_qps < 1e9:
+        raise ConfigError(f"{args.max_qps:g} is not a number of messages a second: disable the source instead")
+    if not args.source and given != (None, None, None):
+        raise ConfigError("say of which source")
+    if args.mode is None and given == (None, None, None):
+        raise ConfigError("say what to change: mode, or of a source weight, max_qps or enabled")
