@@ -95,7 +95,7 @@ async def test_a_fork_that_makes_no_sense_is_refused(asking: App, database: Data
     async with asking.running():
         run = await answered(asking, database, "yes")
         last = len(await read_ticks(database, run.id))
-        for at, message in ((0, "no tick 0"), (last + 1, f"no tick {last + 1}"), (last, "had ended by tick")):
+        for at, message in ((0, "no tick 0"), (last + 1, f"no tick {last + 1}"), (last, "had ended at tick")):
             with pytest.raises(ConfigError, match=message):
                 await asking.runs.fork(run, at=at)
         with pytest.raises(ConfigError, match="brought no event from outside"):

@@ -432,5 +432,5 @@ async def test_a_transaction_needs_a_durable_run() -> None:
             async with ctx.transaction():
                 return StopEvent()
 
-    with pytest.raises(WorkflowRuntimeError, match="is for durable runs"):
+    with pytest.raises(WorkflowRuntimeError, match="is only available in durable runs"):
         await Here().run()

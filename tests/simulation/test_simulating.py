@@ -39,7 +39,7 @@ def test_a_run_that_hangs_is_told_with_its_seed() -> None:
 
 
 def test_a_child_that_the_simulation_does_not_know_is_told() -> None:
-    with pytest.raises(ConfigError, match="there is no workflow 'Small' in this simulation: name it in others="):
+    with pytest.raises(ConfigError, match="there is no workflow 'Small' in this simulation: add it to others="):
         simulate(Parent(timeout=None), faults=Faults()).result()
 
 

@@ -24,7 +24,7 @@ from tidemill.engine.simulation.store import SOME_FAULTS, Faults, Simulation
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.store.runs.runs import DAG_KIND
 
-_LOOK_EVERY = 0.05
+_CHECK_EVERY = 0.05
 _THINKING = 0.5
 
 
@@ -89,7 +89,7 @@ def simulate_dag(
     version = kind.program(dag.to_json()).version
     number = simulation.start(workflow=dag.name, version=version, input=stored, kind=DAG_KIND)
     if answers:
-        _People(simulation, number, answers).look()
+        _People(simulation, number, answers).check()
     if cancel_after is not None:
         simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
     try:
@@ -118,14 +118,14 @@ class _People:
         self._simulation, self._number, self._answers = simulation, number, answers
         self._asked: set[str] = set()
 
-    def look(self) -> None:
+    def check(self) -> None:
         world, model = self._simulation.world, self._simulation.model
         for run, node in list(model.inputs):
             if run == self._number and node in self._answers and node not in self._asked:
                 self._asked.add(node)
                 for _ in range(world.chance.choice([1, 2])):
                     world.later(_THINKING * world.chance.random(), lambda node=node: self._submit(node))
-        world.later(_LOOK_EVERY, self.look)
+        world.later(_CHECK_EVERY, self.check)
 
     def _submit(self, node: str) -> None:
         world = self._simulation.world

@@ -1,4 +1,4 @@
-"""Simulate a durable run of a workflow: virtual time, crashes, lost answers, two owners; one seed, one history.
+"""Simulate a durable flow run: virtual time, crashes, lost replies, two owners. The same seed gives the same history.
 
 outcome = simulate(Article(), seed=7, topic="tides")
 assert outcome.result() == "on tides"
@@ -31,29 +31,29 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.store.runs.turns import NewRun
 
-#: What a person says to something that the run has shown: an event for the run, several, or None.
+#: The reaction of a person to a published event: an event for the run, several events, or None.
 Person = Callable[[Event], Event | Iterable[Event] | None]
 
-_LOOK_EVERY = 0.05
+_CHECK_EVERY = 0.05
 _THINKING = 0.5
 
 
 class SimulatedRun(msgspec.Struct):
-    """How a simulated run has ended."""
+    """The outcome of a simulated run."""
 
     state: str
     shown: list[Any]
-    """What the run has shown, in order."""
+    """The published events of the run, in order."""
     ticks: list[Tick]
     committed: list[Any]
-    """What steps have executed in transactions of their own."""
+    """The statements that steps have executed in their transactions."""
     history: list[tuple[Any, ...]]
-    """Everything that happened in its world: the same for the same seed."""
+    """The log of the simulation: the same for the same seed."""
     happened: int
     row: Any
 
     def result(self) -> Any:
-        """The run's result; raises what it failed with."""
+        """Return the result of the run, or raise its exception."""
         result, error = (None if data is None else decode(data) for data in (self.row.result, self.row.error))
         return result_of(self.state, result, error, self.row.note)
 
@@ -75,16 +75,17 @@ def simulate(
     run_worker: type[RunWorker] = RunWorker,
     **fields: Any,
 ) -> SimulatedRun:
-    """Run a workflow to its end in a simulated world, from plain code.
+    """Run a workflow to its end in a simulation, from synchronous code.
 
-    faults        what goes wrong: `Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2)`, or `Faults()` for nothing
-    person        hears what the run shows, and may answer with events
-    cancel_after  seconds after which somebody cancels the run
-    begun_by_owner  whether an owner begins the run, as `app.start` does in its process, or somebody else
+    faults        injected faults: `Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2)`, or `Faults()` for none
+    person        is called with every published event, and may answer with events
+    cancel_after  seconds after which the run is cancelled
+    begun_by_owner  whether an owner starts the run, as `app.start` does in its process, or another process
     others        the workflows that `ctx.child` starts
-    limit         seconds of virtual time after which a run that has not ended counts as hanging
+    limit         seconds of virtual time after which a run that has not ended is considered stuck
 
-    Steps are really run, on virtual time: `asyncio.sleep` costs nothing. A `SimulationError` says what never may be.
+    The code of steps really runs, on virtual time: `asyncio.sleep` takes no real time. A `SimulationError` reports a
+    violated invariant.
     """
     world = _FlowWorld([workflow, *others])
     simulation = Simulation(
@@ -102,7 +103,7 @@ def simulate(
     else:
         number = simulation.start(workflow=name, version=version, input=data)
     if person is not None:
-        _Listening(simulation, number, person).look()
+        _Listening(simulation, number, person).check()
     if cancel_after is not None:
         simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
     try:
@@ -115,7 +116,7 @@ def simulate(
 
 
 class _FlowWorld:
-    """The same workflows in every process."""
+    """The workflows that every simulated process has."""
 
     def __init__(self, workflows: list[Workflow]) -> None:
         self._workflows = {type(workflow).__name__: workflow for workflow in workflows}
@@ -128,7 +129,7 @@ class _FlowWorld:
         ) -> WorkEnd | None:
             name = workflow if isinstance(workflow, str) else workflow.__name__
             if name not in self._workflows:
-                raise ConfigError(f"there is no workflow {name!r} in this simulation: name it in others=")
+                raise ConfigError(f"there is no workflow {name!r} in this simulation: add it to others=")
             known = declared(self._workflows[name])
             data = encode_event(known.start_event(None, fields))
             version = known.topology.version
@@ -147,13 +148,13 @@ class _FlowWorld:
 
 
 class _Listening:
-    """Somebody who follows the run and answers, after a while."""
+    """A simulated person who follows the run and answers after a delay."""
 
     def __init__(self, simulation: Simulation, number: int, person: Person) -> None:
         self._simulation, self._number, self._person = simulation, number, person
         self._seen = 0
 
-    def look(self) -> None:
+    def check(self) -> None:
         world, model = self._simulation.world, self._simulation.model
         shown = model.published.get(self._number, [])
         for data in shown[self._seen :]:
@@ -161,7 +162,7 @@ class _Listening:
             for answer in [] if answers is None else [answers] if isinstance(answers, Event) else answers:
                 world.later(_THINKING * world.chance.random(), lambda answer=answer: self._send(answer))
         self._seen = len(shown)
-        world.later(_LOOK_EVERY, self.look)
+        world.later(_CHECK_EVERY, self.check)
 
     def _send(self, event: Event) -> None:
         world = self._simulation.world
@@ -170,7 +171,7 @@ class _Listening:
 
 
 def _cancel(simulation: Simulation, number: int) -> None:
-    simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "cancelled by its user")))
+    simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "cancelled by the user")))
 
 
 def _outcome(simulation: Simulation, number: int) -> SimulatedRun:

@@ -1,11 +1,11 @@
-"""Run a workflow in a test and look at everything that it showed.
+"""Run a workflow in a test and inspect its published events.
 
 result = await WorkflowTestRunner(Article()).run(StartEvent(topic="tides"))
 assert result.result == "on tides"
 assert result.event_types[Progress] == 3
 assert [tick.timer for tick in result.recording.ticks if isinstance(tick, Elapsed)] == []
 
-`simulate(Article(), seed=7, topic="tides")` runs it as a durable run in a simulated world, where owners crash: see
+`simulate(Article(), seed=7, topic="tides")` runs it as a durable run in a simulation, where owners crash: see
 `tidemill.flows.simulate`.
 """
 
@@ -30,18 +30,18 @@ __all__ = ["Faults", "SimulatedRun", "WorkflowTestResult", "WorkflowTestRunner",
 
 @dataclass
 class WorkflowTestResult:
-    """What a run has shown, how many events of each class that was, and what it gave."""
+    """The published events of a run, their number by class, and the result."""
 
     collected: list[Any]
     event_types: dict[type, int]
     result: Any
     ctx: Context[Any] | None = None
     recording: Recording | None = field(default=None, repr=False)
-    """The ticks that made the run, and the commands that followed from them."""
+    """The ticks of the run and the commands that followed from them."""
 
 
 class WorkflowTestRunner:
-    """Runs a workflow to its end and keeps its stream."""
+    """Runs a workflow to its end and records its stream."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
@@ -53,7 +53,7 @@ class WorkflowTestRunner:
         expose_internal: bool = True,
         exclude_events: list[type[Event]] | None = None,
     ) -> WorkflowTestResult:
-        """Run it from this event; the classes in `exclude_events` are left out of what is kept."""
+        """Run the workflow with this start event; events of the classes in `exclude_events` are not recorded."""
         known = declared(self._workflow)
         recordings: list[Recording] = []
 

@@ -117,7 +117,7 @@ class DagHandle:
         await self._send(given)
         return await self._verdict_on(given)
 
-    async def cancel(self, reason: str = "cancelled by its user") -> None:
+    async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 

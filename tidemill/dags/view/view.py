@@ -130,19 +130,20 @@ def why_run(view: DagView) -> list[str]:
         return [f"It is shown as it was after tick {view.tick} of {row['seq']}; now it is {row['state']}."]
     if view.ended or row["state"] == "needs_attention":
         return [str(row["note"] or f"It has ended: {row['state']}.")]
-    said: list[str] = []
+    sentences: list[str] = []
     if row["note"]:
-        said.append(f"{row['note']}.")
+        sentences.append(f"{row['note']}.")
     if not view.run_workers:
-        said.append(
+        sentences.append(
             "No run worker is alive to drive it. Start one with `tidemill up app.py` or `tidemill worker app.py`."
         )
     waiting = [name for name, node in view.state.nodes.items() if node.status == "waiting"]
     if waiting:
         what = f"an answer to {waiting[0]!r}" if len(waiting) == 1 else f"{len(waiting)} answers"
-        said.append(f"It waits for {what}: tidemill dag submit {view.id} {waiting[0]} '{_example(view, waiting[0])}'")
-    if said or not view.run_workers:
-        return said
+        command = f"tidemill dag submit {view.id} {waiting[0]} '{_example(view, waiting[0])}'"
+        sentences.append(f"It waits for {what}: {command}")
+    if sentences or not view.run_workers:
+        return sentences
     if row["owner"] is not None:
         return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
     if row["awake"]:
@@ -164,14 +165,14 @@ def why_job(job: Job) -> str:
     """Explain what a node's job waits for or does: `its job 17 waits: no worker serves queue gpu`."""
     if job["state"] == "running":
         where = f" on {job['worker_host']} (pid {job['worker_pid']})" if job["worker_host"] else ""
-        said = [f"its job {job['id']} runs{where}"]
+        sentences = [f"its job {job['id']} runs{where}"]
         if job["note"]:
-            said.insert(0, str(job["note"]))
+            sentences.insert(0, str(job["note"]))
         if job["attempt"] > 1:
-            said.append(f"attempt {job['attempt']}")
+            sentences.append(f"attempt {job['attempt']}")
         if job["cancel_reason"]:
-            said.append(f"asked to stop: {job['cancel_reason']}")
-        return ", ".join(said)
+            sentences.append(f"asked to stop: {job['cancel_reason']}")
+        return ", ".join(sentences)
     hindered = [*explain_workers(job), *explain_control(job)]
     if job["state"] == "ready" and job["due_in"] <= 0 and hindered:
         return f"its job {job['id']} waits: {_joined(hindered)}"

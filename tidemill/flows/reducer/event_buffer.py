@@ -1,4 +1,4 @@
-"""What an attempt at a step collects, and how all that it did is taken back when it comes to nothing. Pure."""
+"""Collect events for a step, and undo everything that a failed attempt did. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemill.flows.reducer.step_ticks import Gathered
 
 
 def gather(state: FlowState, work: Work, note: Gathered) -> None:
-    """Keep an event that a step collects; `work.collected` is the whole set once it is complete."""
+    """Buffer an event that a step collects; `work.collected` is the whole set once it is complete."""
     key = (work.step, note.buffer)
     buffer = state.buffers.setdefault(key, {})
     kind = type(note.event)
@@ -31,7 +31,7 @@ def gather(state: FlowState, work: Work, note: Gathered) -> None:
 
 
 def undo(state: FlowState, work: Work, *, since: int = 0) -> None:
-    """Take back what an attempt has written (from its nth act of writing on), collected and taken."""
+    """Undo what an attempt has written (from its write number `since` on), collected and taken."""
     take_back(state, work, since=since)
     for buffer, events in reversed(work.taken):
         for event in reversed(events):

@@ -1,6 +1,6 @@
-"""How events come together again: batches that a step has opened, and events that a step takes in pairs. Pure.
+"""Join events: batches that a step has opened, and sets of events that a step takes together. Pure.
 
-A batch counts what is still under way in it. When nothing is left, the steps that join it get what has arrived.
+A batch counts its events in progress. When none is left, the joining steps receive the events that have arrived.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class Joins:
-    """The part of a program that brings events together."""
+    """The part of a program that joins events."""
 
     def __init__(self, program: FlowProgram) -> None:
         self._program = program
 
     def open_batch(self, state: FlowState, work: Work, events: tuple[Any, ...], at: float, out: list[Command]) -> None:
-        """A step has returned a list: its events travel together until a joining step takes them."""
+        """Open a batch for a list of events that a step has returned; a joining step collects them."""
         state.sequence += 1
         batch = EventBatch(state.sequence, work.step, work.lineage, work.recovered, tokens=1)
         state.batches[batch.id] = batch
@@ -42,7 +42,7 @@ class Joins:
     def arrive(
         self, state: FlowState, spec: StepSpec, queued_event: QueuedEvent, at: float, out: list[Command]
     ) -> None:
-        """An event of a batch has come to a step that joins it."""
+        """Record an event of a batch that has arrived at a joining step."""
         if not queued_event.lineage:
             return
         batch = state.batches[queued_event.lineage[-1]]
@@ -58,7 +58,7 @@ class Joins:
             self._program.enqueue(state, spec, events, batch.lineage, batch.recovered, CollectionReleaseEvent, at, out)
 
     def release_token(self, state: FlowState, lineage: tuple[int, ...], at: float, out: list[Command]) -> None:
-        """Something in these batches has ended; a batch in which nothing is left goes to its joins."""
+        """Count one event of these batches as ended; release a batch to its joining steps when none is left."""
         for number in reversed(lineage):
             batch = state.batches.get(number)
             if batch is None:
@@ -71,7 +71,7 @@ class Joins:
                 self.release_token(state, batch.lineage, at, out)
 
     def pair(self, state: FlowState, spec: StepSpec, queued_event: QueuedEvent, at: float, out: list[Command]) -> None:
-        """One of the several events that a step takes together has come."""
+        """Record one of the several events that a step takes together."""
         waiting = state.pairs.setdefault(
             (spec.name, queued_event.lineage), {name: deque() for name, _ in spec.collect_params}
         )

@@ -1,7 +1,7 @@
-"""What a run of a workflow decides: from ticks to state and commands. Pure.
+"""The reducer of a flow run: from ticks to state and commands. Pure.
 
-A tick costs what it changes: an event is looked up by its class, a collected event goes to the end of a queue, a
-batch counts what is still under way in it. Nothing is copied and no list is walked that grows with the run.
+The cost of a tick depends on what it changes: an event is looked up by its class, a collected event is appended to a
+queue, a batch counts its events in progress. Nothing that grows with the run is copied or iterated.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FlowProgram:
     def __init__(self, topology: Topology, *, narrates: bool = True) -> None:
         self.topology = topology
         self._joins = Joins(self)
-        self._narrates = narrates  # whether anybody may want to hear of every attempt that begins and ends
+        self._narrates = narrates  # whether the start and end of every attempt is published
 
     @property
     def version(self) -> str:
@@ -81,7 +81,7 @@ class FlowProgram:
         return FlowState(steps={name: StepProgress() for name in self.topology.steps})
 
     def reduce(self, state: FlowState, tick: Tick) -> list[Command]:
-        """Change the state by one tick; what follows from it."""
+        """Apply one tick to the state and return the resulting commands."""
         out: list[Command] = []
         if state.status != "running":
             return out
@@ -150,10 +150,10 @@ class FlowProgram:
             self._deliver(state, QueuedEvent(event), tick.at, out, target=target)
         if work.lineage:
             self._joins.release_token(state, work.lineage, tick.at, out)
-        self._claimer(state, work.step, out)
+        self._start_queued(state, work.step, out)
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
-        """Undo what the attempt did to the run; then another attempt, a handler, or the end."""
+        """Undo the changes of a failed attempt, then retry it, call its error handler, or end the run."""
         undo(state, work)
         work.shown, work.lapsed = 0, {}
         work.failed_at, work.error = at, ended.error
@@ -164,7 +164,7 @@ class FlowProgram:
                 out.append(SetTimer(f"retry:{work.id}", at + ended.retry_in))
             else:
                 state.steps[work.step].queue.appendleft(work)
-            self._claimer(state, work.step, out)
+            self._start_queued(state, work.step, out)
             return
         del state.works[work.id]
         handler = self.topology.handler_of.get(work.step)
@@ -189,7 +189,7 @@ class FlowProgram:
         recovered = (*((n, c) for n, c in work.recovered if n != handler.name), (handler.name, rescued + 1))
         self.enqueue(state, handler, failed, work.lineage, recovered, StepFailedEvent, at, out)
         self._joins.release_token(state, work.lineage, at, out)
-        self._claimer(state, work.step, out)
+        self._start_queued(state, work.step, out)
 
     def _noted(self, state: FlowState, tick: Noted, out: list[Command]) -> None:
         work = state.works.get(tick.work)
@@ -226,22 +226,22 @@ class FlowProgram:
             if work is not None:
                 state.pending -= 1
                 state.steps[work.step].queue.append(work)
-                self._claimer(state, work.step, out)
+                self._start_queued(state, work.step, out)
             return
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
         if work is not None and question in work.waiting:
-            self._go_on(state, work, question, out)
+            self._continue(state, work, question, out)
             work.lapsed[question] = work.lapsed.get(question, 0) + 1
-            self._tell(work, question, None, out)
+            self._deliver_answer(work, question, None, out)
 
     def _resumed(self, state: FlowState, tick: Resumed, out: list[Command]) -> None:
-        """Work that was under way begins again, with its earlier questions answered as they were."""
+        """Start the work in progress again, with the answers that it received before."""
         for work in state.works.values():
             if tick.queued and work.queue is not None:
                 continue
             if work.slot >= 0 or work.waiting:
-                # Its questions stay open: an answer that comes before it has asked again is kept for it.
+                # Its questions stay open: an answer that arrives before it asks again is kept.
                 self._occupy(state, work)
                 undo(state, work, since=work.wrote)
                 out.append(self._run(work))
@@ -251,7 +251,7 @@ class FlowProgram:
     def route(
         self, state: FlowState, queued_event: QueuedEvent, at: float, out: list[Command], *, returned: bool = False
     ) -> None:
-        """An event that a step has returned, or that began the run."""
+        """Route an event that a step has returned, or that started the run."""
         event = queued_event.event
         if returned and isinstance(event, StopEvent):
             self._end(state, out, "succeeded", result=event, event=event)
@@ -265,7 +265,7 @@ class FlowProgram:
     def _deliver(
         self, state: FlowState, queued_event: QueuedEvent, at: float, out: list[Command], *, target: str | None = None
     ) -> None:
-        """Hand an event to the steps that wait for it, and to those that take it."""
+        """Deliver an event to the steps that wait for it and to those that take it."""
         kind = type(queued_event.event)
         answered = self._answer(state, queued_event.event, out) if state.waits else False
         specs = self.topology.accepting(kind)
@@ -304,12 +304,12 @@ class FlowProgram:
             self._begin(state, step, work, out)
             return
         step.queue.append(work)
-        self._claimer(state, spec.name, out)
+        self._start_queued(state, spec.name, out)
         if work.slot < 0:
             self._narrate(out, work, "preparing", None)
 
-    def _claimer(self, state: FlowState, name: str, out: list[Command]) -> None:
-        """Start what waits for a free worker of a step."""
+    def _start_queued(self, state: FlowState, name: str, out: list[Command]) -> None:
+        """Start the queued work of a step while it has free workers."""
         step = state.steps[name]
         if step.queue:
             most = self.topology.steps[name].num_workers
@@ -326,7 +326,7 @@ class FlowProgram:
         return RunWork(work.id, work.step, work.input, work.attempt, work.queue, known)
 
     def _leave(self, state: FlowState, work: Work, out: list[Command]) -> None:
-        """An attempt is over: its worker is free."""
+        """End an attempt and free its worker."""
         if work.waiting:
             for question in list(work.waiting):
                 self._stop_waiting(state, work, question, out)
@@ -343,7 +343,7 @@ class FlowProgram:
     # -- collecting and waiting -------------------------------------------------------------------
 
     def _ask(self, state: FlowState, work: Work, note: WaitAsked, at: float, out: list[Command]) -> None:
-        # Others have seen what it has written and shown: when it is run again, that stands and is not done twice.
+        # Other steps have seen its writes and events, so they are kept and not repeated when it runs again.
         work.wrote, work.shown = len(work.undo), max(work.shown, note.shown)
         if note.lapses < work.lapsed.get(note.question, 0):
             out.append(Answer(work.id, note.question, None))
@@ -358,39 +358,39 @@ class FlowProgram:
         if asked.due is None and note.timeout is not None:
             asked.due = at + note.timeout
         state.waits.setdefault(note.kind, {})[work.id, note.question] = work
-        if work.slot >= 0:  # A step that waits holds no worker.
+        if work.slot >= 0:  # A waiting step holds no worker.
             self._narrate(out, work, "not_running", None)
             self._free_slot(state, work)
-            self._claimer(state, work.step, out)
+            self._start_queued(state, work.step, out)
         if first and note.show is not None:
             out.append(Publish(note.show))
         if asked.due is not None:
             out.append(SetTimer(f"wait:{work.id}:{note.question}", asked.due))
 
     def _answer(self, state: FlowState, event: Any, out: list[Command]) -> bool:
-        """Give an event to every step that waits for it; False if none does."""
+        """Deliver an event to every step that waits for it; returns False if none does."""
         waits = state.waits.get(type(event))
         if not waits:
             return False
         answered = False
         for (_, question), work in list(waits.items()):
             if _meets(event, work.waiting[question].requirements):
-                self._go_on(state, work, question, out)
+                self._continue(state, work, question, out)
                 work.answers[question] = event
-                self._tell(work, question, event, out)
+                self._deliver_answer(work, question, event, out)
                 answered = True
         return answered
 
-    def _tell(self, work: Work, question: str, event: Any, out: list[Command]) -> None:
-        """Give a step what it waited for. One on a queue has ended its job over it, and becomes a job again."""
+    def _deliver_answer(self, work: Work, question: str, event: Any, out: list[Command]) -> None:
+        """Deliver the awaited event to a step. A step on a queue has ended its job, so a new job is started."""
         out.append(Answer(work.id, question, event))
         if work.queue is not None:
             out.append(self._run(work))
 
     def _withdraw(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
-        """A step has given up waiting. If the answer was on its way already, it is kept for when it asks again."""
+        """Stop a wait that the step has given up. An answer that was already sent is kept for its next wait."""
         if question in work.waiting:
-            self._go_on(state, work, question, out)
+            self._continue(state, work, question, out)
 
     def _stop_waiting(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
         wait = work.waiting.pop(question)
@@ -401,20 +401,20 @@ class FlowProgram:
         if wait.due is not None:
             out.append(DropTimer(f"wait:{work.id}:{question}"))
 
-    def _go_on(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
-        """A step has what it waited for."""
+    def _continue(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
+        """Continue a step that has received what it waited for."""
         self._stop_waiting(state, work, question, out)
         if work.slot < 0:
             self._occupy(state, work)
             self._narrate(out, work, "running", None)
 
     def _occupy(self, state: FlowState, work: Work) -> None:
-        """A step that does not wait holds a worker."""
+        """Give a worker to a step that no longer waits."""
         if work.slot < 0:
             self._take_slot(state, state.steps[work.step], work)
 
     def _take_slot(self, state: FlowState, step: StepProgress, work: Work) -> None:
-        """The first worker that is free; a step that goes on after waiting gets one beyond their number."""
+        """Take the first free worker; a step that continues after a wait may exceed the number of workers."""
         slot = 0
         while slot in step.slots:
             slot += 1
@@ -445,7 +445,7 @@ class FlowProgram:
         out.append(EndRun(status, result, error, why))
 
     def _unhandled(self, state: FlowState, event: Any, out: list[Command]) -> None:
-        if isinstance(event, InputRequiredEvent):  # It is for the outside: no step need take it.
+        if isinstance(event, InputRequiredEvent):  # It is addressed to the outside: no step has to take it.
             return
         kind = type(event)
         idle = state.running == 0 and state.pending == 0
@@ -454,7 +454,7 @@ class FlowProgram:
         state.idle = False
 
     def _watch_idle(self, state: FlowState, out: list[Command]) -> None:
-        """Say so, once, when nothing is under way any more."""
+        """Publish a `WorkflowIdleEvent`, once, when no work is in progress."""
         idle = state.running == 0 and state.pending == 0 and not any(step.queue for step in state.steps.values())
         if idle and not state.idle:
             out.append(Publish(WorkflowIdleEvent()))
@@ -462,7 +462,7 @@ class FlowProgram:
 
     def _narrate(self, out: list[Command], work: Work, status: str, output: type | None) -> None:
         if not self._narrates or (work.slot < 0 and status == "not_running"):
-            return  # Of a step that waits it was told when it began to.
+            return  # For a waiting step it was published when the wait started.
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
 
 

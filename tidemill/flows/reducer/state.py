@@ -1,4 +1,4 @@
-"""The state of one run of a workflow: plain data that only the reducer changes."""
+"""The state of a flow run: plain data that only the reducer changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Recovered = tuple[tuple[str, int], ...]
 
 
 class QueuedEvent(msgspec.Struct, frozen=True):
-    """An event on its way: the batches it is in, and how often each error handler has rescued it."""
+    """An event in transit: the batches that it is in, and how often each error handler has recovered it."""
 
     event: Any
     lineage: Lineage = ()
@@ -20,38 +20,38 @@ class QueuedEvent(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct):
-    """A step's question to the outside, open until an event of its kind fits."""
+    """A wait of a step for an event, open until an event of its class fits."""
 
     question: str
     kind: type
     requirements: dict[str, Any]
     due: float | None = None
-    """When the waiting ends without an answer: set by the first asking, whoever asks again."""
+    """When the wait times out; set by the first attempt to wait and kept when the step waits again."""
 
 
 class PendingWrite(msgspec.Struct, eq=False):
-    """A value that an attempt has written, as long as the attempt may fail. Numbered in the order of writing."""
+    """A value that an attempt has written and that is undone if the attempt fails. Numbered in the order of writing."""
 
     number: int
     path: str
     before: Any
     made: str = ""
-    """The outermost place on its path that had to be made for it, if any."""
+    """The outermost part of its path that was created for it, if any."""
     settled: bool = False
-    """It stands; it is kept because it lies inside of what an older draft has written."""
+    """It is final; it is kept because it is inside a value that an older pending write has written."""
     void: bool = False
-    """There is nothing to take back: it stands, was taken back, or has been replaced for good."""
+    """There is nothing to undo: it is final, was undone, or was replaced by a final write."""
 
 
 class PendingWrites(msgspec.Struct):
-    """The drafts at one place of the state, in order, and those of the places inside of it, by name."""
+    """The pending writes at one path of the state, in order, and those of its inner paths, by name."""
 
     chain: list[PendingWrite] = []
     inside: dict[str, PendingWrites] = {}
 
 
 class Work(msgspec.Struct):
-    """A step at work on its input, from its first attempt to its last."""
+    """A piece of work: a step with its input, from its first attempt to its last."""
 
     id: int
     step: str
@@ -68,30 +68,30 @@ class Work(msgspec.Struct):
     waiting: dict[str, Wait] = {}
     answers: dict[str, Any] = {}
     lapsed: dict[str, int] = {}
-    """How often the time of a question has run out in this attempt."""
+    """How often each wait has timed out in this attempt."""
     did: dict[str, Any] = {}
     collected: list[Any] | None = None
     gathered: list[tuple[str, Any]] = []
     taken: list[tuple[str, list[Any]]] = []
     undo: list[list[PendingWrite]] = []
-    """What it has written, act by act."""
+    """Its pending writes, grouped by operation."""
     sent: int = 0
-    """How many of the events that it sends have left already: a step that is run again does not send them twice."""
+    """How many of its events were already sent; a step that runs again does not send them twice."""
     wrote: int = 0
-    """How many acts of writing stand when it is run again: those before its last question, first in `undo`."""
+    """How many of its writes are kept when it runs again: those before its last wait, first in `undo`."""
     shown: int = 0
-    """How many of the events that it shows had been shown when it last asked."""
+    """How many of its events had been published at its last wait."""
 
 
 class StepProgress(msgspec.Struct):
-    """A step's queue, and which of its workers are busy."""
+    """The queue of a step, and its busy workers."""
 
     queue: deque[Work] = msgspec.field(default_factory=deque)
     slots: set[int] = set()
 
 
 class EventBatch(msgspec.Struct):
-    """The events of one list that a step has returned, until the last of what came from them has ended."""
+    """The events of one list that a step has returned, until all work that follows from them has ended."""
 
     id: int
     step: str
@@ -103,7 +103,7 @@ class EventBatch(msgspec.Struct):
 
 
 class FlowState(msgspec.Struct):
-    """Everything that is known about a run."""
+    """The complete state of a run."""
 
     status: str = "running"
     result: Any = None
@@ -117,15 +117,15 @@ class FlowState(msgspec.Struct):
     buffers: dict[tuple[str, str], dict[type, deque[Any]]] = {}
     waits: dict[type, dict[tuple[int, str], Work]] = {}
     prompts: deque[Any] = msgspec.field(default_factory=deque)
-    """Requests for input that steps have returned, the oldest first; the next answer from outside is to the first."""
+    """The requests for input that steps have returned, oldest first; the next answer from outside is for the first."""
     store: Any = None
     drafts: PendingWrites = msgspec.field(default_factory=PendingWrites)
     """Writes of attempts that have not ended."""
     drafted: int = 0
     idle: bool = False
     running: int = 0
-    """Attempts under way that do not wait for anything."""
+    """The number of running attempts that do not wait for an event."""
     away: int = 0
-    """Those of them that are on a queue: they run wherever a worker is."""
+    """The number of these attempts that are on a queue, where any worker may run them."""
     pending: int = 0
-    """Retries that wait for their time."""
+    """The number of retries that are not due yet."""

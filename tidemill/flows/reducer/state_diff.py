@@ -1,4 +1,4 @@
-"""What has changed between two states of one kind, as values at their names: what an edit of a run's state writes."""
+"""The difference between two states of the same type, by name: the values that an edit of a run's state writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def changes(before: Any, after: Any) -> tuple[tuple[str, Any], ...]:
-    """The names whose values differ, with the new ones (`MISSING` for what is gone); else all of it, as one value."""
+    """Return the changed names with their new values (`MISSING` if removed), or the whole state as one value."""
     whole = (("", after),)
     if type(before) is not type(after) or not isinstance(after, BaseModel):
         return whole
@@ -34,7 +34,7 @@ def changes(before: Any, after: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are certainly alike, down to their types. What cannot be told is not."""
+    """Return whether two values are certainly equal, including their types; if in doubt, False."""
     kind = type(one)
     if kind is not type(other):
         return False

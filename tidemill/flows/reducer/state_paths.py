@@ -8,12 +8,12 @@ from tidemill.flows.encoding.dict_like import DictLikeModel
 
 MISSING: Any = object()
 
-#: Values and the paths to put them at.
+#: Paths with the values to write there.
 Changes = tuple[tuple[str, Any], ...]
 
 
 def read_path(value: Any, path: str) -> Any:
-    """What stands at a path; `MISSING` if nothing does. An empty path is the whole."""
+    """Return the value at a path; `MISSING` if there is none. An empty path is the whole state."""
     for part in path.split(".") if path else ():
         value = _step(value, part)
         if value is MISSING:
@@ -22,9 +22,9 @@ def read_path(value: Any, path: str) -> Any:
 
 
 def write_path(holder: Any, path: str, value: Any) -> Any:
-    """Put a value at a path of `holder.store`, making dicts on the way; returns what was there before.
+    """Write a value at a path of `holder.store`, creating missing dicts; returns the previous value.
 
-    Writing `MISSING` takes away what was there, which is how a write is undone.
+    Writing `MISSING` removes the value, which undoes a write.
     """
     if not path:
         before, holder.store = holder.store, value
@@ -46,13 +46,13 @@ def write_path(holder: Any, path: str, value: Any) -> Any:
 
 
 def write_paths(holder: Any, changes: Changes) -> None:
-    """Put several values at their paths."""
+    """Write several values at their paths."""
     for path, value in changes:
         write_path(holder, path, value)
 
 
 def missing_part(value: Any, path: str) -> str | None:
-    """The first part of a path at which nothing stands; None if something stands at each."""
+    """Return the shortest prefix of a path that has no value; None if the whole path exists."""
     if not path:
         return None
     parts = path.split(".")
@@ -64,7 +64,7 @@ def missing_part(value: Any, path: str) -> str | None:
 
 
 def inner_path(outer: str, path: str) -> str | None:
-    """Where a path lies within another one; None if it does not lie inside it."""
+    """Return a path relative to an outer path; None if it is not inside it."""
     if not outer:
         return path or None
     return path[len(outer) + 1 :] if path.startswith(f"{outer}.") else None
@@ -79,7 +79,7 @@ def _step(value: Any, part: str) -> Any:
         except (ValueError, IndexError):
             return MISSING
     if isinstance(value, DictLikeModel) and part not in type(value).__pydantic_fields__:
-        # A dynamic value may have the name of a method, such as `items`.
+        # A dynamic value may have the same name as a method, such as `items`.
         if part in value:
             return value[part]
         return MISSING if hasattr(DictLikeModel, part) else getattr(value, part, MISSING)
@@ -93,7 +93,7 @@ def _put(place: Any, part: str, value: Any) -> None:
         try:
             place[int(part)] = value
         except (ValueError, IndexError) as error:
-            raise AttributeError(f"there is no place {part!r} in a list of {len(place)}") from error
+            raise AttributeError(f"{part!r} is not an index of a list of length {len(place)}") from error
     elif isinstance(place, DictLikeModel) and hasattr(DictLikeModel, part):
         place[part] = value
     else:

@@ -1,8 +1,8 @@
-"""What attempts write into the state of a run, so that a failed one takes back its own writes and nobody else's. Pure.
+"""Write to the state of a run, and undo the writes of a failed attempt without undoing those of other attempts. Pure.
 
-Writes are visible to all steps at once, and stay drafts until the attempt that made them ends well. Taking a draft
-back leaves the state as if it had never been written: where somebody else has written since, theirs stands, and what
-they would take back in their turn is what was there before the draft. A write costs what it overlaps, not the state.
+Writes are visible to all steps at once, and stay pending (drafts) until their attempt succeeds. Undoing a draft leaves
+the state as if it had never been written: a later write of another attempt is kept, and the value that it would restore
+becomes the value before the draft. The cost of a write depends on the writes that it overlaps, not on the state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, mis
 
 
 def write(state: FlowState, work: Work, changes: Changes) -> None:
-    """Make these changes to the state, as one act of a piece of work."""
+    """Apply these changes to the state as one operation of a piece of work."""
     act: list[PendingWrite] = []
     for path, value in changes:
         made = missing_part(state.store, path)
@@ -30,43 +30,43 @@ def write(state: FlowState, work: Work, changes: Changes) -> None:
 
 
 def write_for_good(state: FlowState, changes: Changes) -> None:
-    """Changes from outside of the steps, which nobody takes back."""
+    """Apply changes from outside of the steps, which are never undone."""
     for path, value in changes:
         write_path(state, path, value)
         state.drafted += 1
-        _stands(state.drafts, state.drafted, path)
+        _make_final(state.drafts, state.drafted, path)
 
 
 def settle(state: FlowState, work: Work) -> None:
-    """The work has ended well: what it has written stands."""
+    """Make the writes of a successful piece of work final."""
     for act in reversed(work.undo):
         for draft in reversed(act):
             if not draft.void:
                 _remove(state.drafts, draft)
-                _stands(state.drafts, draft.number, draft.path)
+                _make_final(state.drafts, draft.number, draft.path)
     work.undo = []
 
 
 def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
-    """The attempt has come to nothing: take back its acts, from this one on."""
-    homeless: dict[int, PendingWrite] = {}
+    """Undo the operations of a failed attempt, from number `since` on."""
+    unplaced: dict[int, PendingWrite] = {}
     for act in reversed(work.undo[since:]):
         for draft in reversed(act):
             if not draft.void:
-                _take_back(state, draft, homeless)
-    for draft in homeless.values():  # What it was written into has gone, and there is something else now.
+                _take_back(state, draft, unplaced)
+    for draft in unplaced.values():  # The container that it was written into no longer exists.
         if not draft.void:
             _remove(state.drafts, draft)
             _tidy(state.drafts, draft.path)
     work.undo = work.undo[:since]
 
 
-def _stands(drafts: PendingWrites, number: int, path: str) -> None:
-    """What was written at a path stands: older drafts of it are void, and those around it must leave it alone."""
+def _make_final(drafts: PendingWrites, number: int, path: str) -> None:
+    """Make a write final: older drafts at its path become void, and drafts of outer paths must preserve it."""
     way = _way(drafts, path)
-    *around, here = way if len(way) == _depth(path) else (*way, None)
-    if here is not None:
-        for node in (here, *_below(here)):
+    *around, exact = way if len(way) == _depth(path) else (*way, None)
+    if exact is not None:
+        for node in (exact, *_below(exact)):
             older = bisect_right(node.chain, number, key=_number)
             for each in node.chain[:older]:
                 each.void = True
@@ -76,7 +76,7 @@ def _stands(drafts: PendingWrites, number: int, path: str) -> None:
     _tidy(drafts, path)
 
 
-def _take_back(state: FlowState, draft: PendingWrite, homeless: dict[int, PendingWrite]) -> None:
+def _take_back(state: FlowState, draft: PendingWrite, unplaced: dict[int, PendingWrite]) -> None:
     later = _later(state.drafts, draft)
     _remove(state.drafts, draft)
     place: _Box | FlowState = state
@@ -84,27 +84,27 @@ def _take_back(state: FlowState, draft: PendingWrite, homeless: dict[int, Pendin
     inside: list[PendingWrite] = []
     for each in later:
         if _is_in(each.path, draft.path):
-            # Somebody has replaced it, or what it lies in: only what they would take back changes.
+            # A later write has replaced it or its container: only the value that this write restores changes.
             place, around, replacing = _Box(each.before), each.path, each
             break
         if _is_in(draft.path, each.path):
             inside.append(each)
-    values = [(each, _value(place, around, inside[index:], homeless)) for index, each in enumerate(inside)]
+    values = [(each, _value(place, around, inside[index:], unplaced)) for index, each in enumerate(inside)]
     with suppress(*_NO_PLACE):
         write_path(place, _within(around, draft.path), draft.before)
     for each, value in values:
         if value is not MISSING:
-            _put_again(place, around, each, value, homeless)
+            _put_again(place, around, each, value, unplaced)
     _remove_empty(place, around, draft)
     if replacing is not None:
         replacing.before = place.store
     _tidy(state.drafts, draft.path)
 
 
-def _value(place: _Box | FlowState, around: str, drafts: list[PendingWrite], homeless: dict[int, PendingWrite]) -> Any:
-    """What the first of these drafts has written: it may be kept by a later one that has replaced it."""
+def _value(place: _Box | FlowState, around: str, drafts: list[PendingWrite], unplaced: dict[int, PendingWrite]) -> Any:
+    """Return the value that the first of these drafts wrote; a later draft that replaced it may hold it."""
     draft, *later = drafts
-    if homeless.pop(draft.number, None) is not None:
+    if unplaced.pop(draft.number, None) is not None:
         return draft.before
     for each in later:
         if _is_in(each.path, draft.path):
@@ -113,9 +113,9 @@ def _value(place: _Box | FlowState, around: str, drafts: list[PendingWrite], hom
 
 
 def _put_again(
-    place: _Box | FlowState, around: str, draft: PendingWrite, value: Any, homeless: dict[int, PendingWrite]
+    place: _Box | FlowState, around: str, draft: PendingWrite, value: Any, unplaced: dict[int, PendingWrite]
 ) -> None:
-    """Somebody's value, in what stands now where it was written."""
+    """Write the value of a later draft again, into the restored value."""
     path = _within(around, draft.path)
     if place.store is MISSING:
         place.store, made = {}, around
@@ -127,11 +127,11 @@ def _put_again(
         draft.made = made
     except _NO_PLACE:
         draft.before = value
-        homeless[draft.number] = draft  # There may be a place for it again when more has been taken back.
+        unplaced[draft.number] = draft  # Its container may exist again after more drafts are undone.
 
 
 def _remove_empty(place: _Box | FlowState, around: str, draft: PendingWrite) -> None:
-    """Take away the dicts that were made for a draft, unless somebody else has put something into them."""
+    """Remove the dicts that were created for a draft, unless they contain other values."""
     path = draft.path
     while draft.made and draft.before is MISSING and "." in path:
         path = path.rpartition(".")[0]
@@ -142,22 +142,22 @@ def _remove_empty(place: _Box | FlowState, around: str, draft: PendingWrite) -> 
         write_path(place, _within(around, path), MISSING)
 
 
-#: What is raised by writing into something that has no such place.
+#: The errors that are raised when a path cannot be written.
 _NO_PLACE = (AttributeError, IndexError, TypeError, ValueError)
 
 
 class _Box:
-    """Something that was in the state, to be changed like the state."""
+    """Holds a value that was in the state, so that it can be changed like the state."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
 
 
-# -- the drafts by their paths --------------------------------------------------------------------
+# -- the tree of drafts by path -------------------------------------------------------------------
 
 
 def add_draft(drafts: PendingWrites, draft: PendingWrite) -> None:
-    """Put a draft where its path leads, in the order of writing."""
+    """Insert a draft at its path, in the order of writing."""
     node = drafts
     for part in draft.path.split(".") if draft.path else ():
         node = node.inside.setdefault(part, PendingWrites())
@@ -168,7 +168,7 @@ def add_draft(drafts: PendingWrites, draft: PendingWrite) -> None:
 
 
 def settled_drafts(drafts: PendingWrites) -> Iterator[PendingWrite]:
-    """Those that are kept for the sake of older ones around them."""
+    """Yield the final drafts that are kept because of older drafts of outer paths."""
     for node in (drafts, *_below(drafts)):
         yield from (each for each in node.chain if each.settled)
 
@@ -180,7 +180,7 @@ def _remove(drafts: PendingWrites, draft: PendingWrite) -> None:
 
 
 def _later(drafts: PendingWrites, draft: PendingWrite) -> list[PendingWrite]:
-    """What has been written since at a path, around it or inside of it."""
+    """Return the later writes at the path of a draft, at its outer paths and at its inner paths."""
     way = _way(drafts, draft.path)
     found: list[PendingWrite] = []
     for node in way:
@@ -192,7 +192,7 @@ def _later(drafts: PendingWrites, draft: PendingWrite) -> list[PendingWrite]:
 
 
 def _way(drafts: PendingWrites, path: str) -> list[PendingWrites]:
-    """What there is from the top to a path: less than its depth if nothing has been drafted there."""
+    """Return the nodes from the root to a path; fewer than its depth if there is no draft there."""
     node, way = drafts, [drafts]
     for part in path.split(".") if path else ():
         found = node.inside.get(part)
@@ -210,7 +210,7 @@ def _below(node: PendingWrites) -> Iterator[PendingWrites]:
 
 
 def _tidy(drafts: PendingWrites, path: str) -> None:
-    """Forget places without drafts, and what is settled where no older draft is left around it."""
+    """Remove nodes without drafts, and final drafts without an older draft of an outer path."""
     way = _way(drafts, path)
     oldest: int | None = None
     for node in way:

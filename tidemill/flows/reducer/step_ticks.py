@@ -1,4 +1,4 @@
-"""What a step tells its run: while it works, and when it ends. The payloads of a flow's ticks."""
+"""The payloads of a flow run's ticks: what a step reports while it runs and when it ends."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 
 
 class EventSent(msgspec.Struct, frozen=True, tag="sent"):
-    """Events that the step sends on, to whoever accepts them or to one step."""
+    """The step sends events, to all steps that accept them or to one step."""
 
     events: tuple[tuple[Any, str | None], ...]
 
 
 class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
-    """The step collects: it has an event, and goes on when one of each expected kind is there."""
+    """The step collects an event, and continues when one event of each expected class is there."""
 
     buffer: str
     event: Any
@@ -22,7 +22,7 @@ class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
 
 
 class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
-    """The step waits for an event of a kind that fits its requirements; `show` is published to ask for it."""
+    """The step waits for an event of a class that fits its requirements; `show` is published to ask for it."""
 
     question: str
     kind: type
@@ -30,32 +30,32 @@ class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
     show: Any = None
     timeout: float | None = None
     shown: int = 0
-    """How many events the step has shown so far: they are not shown again when it is run again."""
+    """How many events the step has published so far; they are not published again when it runs again."""
     lapses: int = 0
-    """How often it has asked this before in vain, until the time had run out."""
+    """How often this wait has timed out before."""
 
 
 class Withdrew(msgspec.Struct, frozen=True, tag="withdrew"):
-    """The step does not wait any longer for an answer to this question: it has given up by itself."""
+    """The step has given up its wait."""
 
     question: str
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
-    """The step has set a value in the run's state; an empty path stands for all of it."""
+    """The step has set a value in the run's state; an empty path means the whole state."""
 
     path: str
     value: Any
 
 
 class StateEdited(msgspec.Struct, frozen=True, tag="edited"):
-    """The step has changed several values in the run's state at once; a `MISSING` one is gone."""
+    """The step has changed several values in the run's state at once; `MISSING` means removed."""
 
     changes: tuple[tuple[str, Any], ...]
 
 
 class Did(msgspec.Struct, frozen=True, tag="did"):
-    """A side effect inside the step has happened, once and for all; this is its result."""
+    """A side effect of the step has completed and is not repeated; this is its result."""
 
     name: str
     result: Any
@@ -65,7 +65,7 @@ Note = EventSent | Gathered | WaitAsked | Withdrew | Wrote | StateEdited | Did
 
 
 class Narrated(msgspec.Struct, frozen=True, gc=False):
-    """A step has begun or ended an attempt: what a `StepStateChanged` event is made of, if anybody asks."""
+    """A step has started or ended an attempt; it becomes a `StepStateChanged` event on request."""
 
     step: str
     status: str
@@ -75,18 +75,18 @@ class Narrated(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """How an attempt at a step ended. For a failed one, `retry_in` is what its retry policy decided then."""
+    """The outcome of an attempt. For a failed attempt, `retry_in` is the decision of its retry policy."""
 
     events: tuple[Any, ...] = ()
     listed: bool = False
-    """Whether the step returned a list, which is a batch."""
+    """Whether the step returned a list, which opens a batch."""
     sent: tuple[tuple[Any, str | None], ...] = ()
     error: StepFailure | None = None
     retry_in: float | None = None
 
 
 class StepFailure(msgspec.Struct, frozen=True):
-    """An exception as a run remembers it. `exception` is the thing itself, as long as the process lives."""
+    """The stored form of an exception. `exception` is the exception object, in the process where it was raised."""
 
     kind: str
     message: str

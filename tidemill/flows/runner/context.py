@@ -1,13 +1,13 @@
-"""What a step can do beside returning events, and how the outside looks at a run: `Context`.
+"""`Context`: the interface of a step to its run, and the interface of the caller to a run.
 
     await ctx.store.set("n", 1)                        state that the steps share
-    ctx.send_event(Draft(text="..."))                  to whoever accepts it; `step="review"` for one step
-    ctx.write_event_to_stream(Progress(done=3))        shown to whoever follows the run
+    ctx.send_event(Draft(text="..."))                  to all steps that accept it; `step="review"` for one step
+    ctx.write_event_to_stream(Progress(done=3))        published in the stream of the run
     events = ctx.collect_events(ev, [Draft] * 3)       None until three are there
     answer = await ctx.wait_for_event(Approved, waiter_event=NeedsApproval())
-    data = await ctx.once("charge", charge_card)       a side effect that is not repeated when the step is
+    data = await ctx.once("charge", charge_card)       a side effect that is not repeated when the step runs again
 
-A context has three faces: before its run, inside a step, and outside of a run. What makes no sense for a face raises
+A context is used before its run, inside a step, or outside of a run. A method that is not available there raises a
 `ContextStateError`.
 """
 
@@ -54,7 +54,7 @@ _step: ContextVar[Context[Any]] = ContextVar("tidemill_step")
 
 
 class Context(Generic[S]):
-    """The face of a run that programs hold. `Context[State]` says what its state is."""
+    """The interface of steps and callers to a run. `Context[State]` declares the type of its state."""
 
     is_flow_context: ClassVar[bool] = True
 
@@ -79,7 +79,7 @@ class Context(Generic[S]):
 
     @classmethod
     def _of_step(cls, run: FlowRun, work: Work, *, hold: bool) -> Context[Any]:
-        """The context of one attempt. With `hold`, what it sends leaves only when it ends or waits."""
+        """Create the context of one attempt. With `hold`, its events are sent only when it ends or waits."""
         made = cls.__new__(cls)
         made._workflow = run.workflow
         made._run = run
@@ -112,15 +112,15 @@ class Context(Generic[S]):
         if self._work is None:
             run.receive(message, step)
         elif self._to_skip:
-            self._to_skip -= 1  # It left in an earlier life of this step.
+            self._to_skip -= 1  # It was sent before the step was restarted.
         else:
             self._held.append((message, step))
             if not self._holds and len(self._held) == 1:
-                run.soon(self._let_go)  # What a step sends in one go leaves in one go.
+                run.soon(self._send_held)  # Events that a step sends without awaiting in between are sent together.
 
     @staticmethod
     def get_step_context() -> Context[Any]:
-        """The context of the step that this code runs in."""
+        """Return the context of the step that this code runs in."""
         found = _step.get(None)
         if found is None:
             raise WorkflowRuntimeError("get_step_context() was called outside of a step")
@@ -129,7 +129,7 @@ class Context(Generic[S]):
     # -- inside a step ----------------------------------------------------------------------------
 
     def write_event_to_stream(self, ev: Any) -> None:
-        """Show something to whoever follows the run, at once."""
+        """Publish an event in the stream of the run at once."""
         run, _ = self._stepping("write_event_to_stream")
         if ev is not None:
             self._shown += 1
@@ -137,7 +137,7 @@ class Context(Generic[S]):
                 run.show(ev)
 
     def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
-        """Keep this event; one of each expected kind, in that order, once all are there. None until then."""
+        """Buffer this event; return one event of each expected class, in that order, or None until all are there."""
         run, work = self._stepping("collect_events")
         run.note_here(work, Gathered(buffer_id or "", ev, tuple(expected)))
         return work.collected
@@ -150,19 +150,19 @@ class Context(Generic[S]):
         requirements: dict[str, Any] | None = None,
         timeout: float | None = WAIT_LIMIT,
     ) -> E:
-        """Wait for an event of this class whose fields fit; `waiter_event` is shown to ask for it."""
+        """Wait for an event of this class whose fields fit; `waiter_event` is published to ask for it."""
         run, work = self._stepping("wait_for_event")
         needed = requirements or {}
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
-        self._let_go()
+        self._send_held()
         answer = await run.ask(work, WaitAsked(question, event_type, needed, waiter_event, timeout, self._shown))
         if answer is None:
-            raise TimeoutError(f"no {event_type.__name__} came within {timeout:g} seconds")
+            raise TimeoutError(f"no {event_type.__name__} arrived within {timeout:g} seconds")
         return answer
 
     async def once(self, name: str, effect: Callable[[], Awaitable[Any] | Any]) -> Any:
-        """The result of a side effect that happens once, however often the step is run."""
+        """Run a side effect once, even if the step runs again, and return its result."""
         run, work = self._stepping("once")
         if name not in work.did:
             result = effect()
@@ -170,23 +170,25 @@ class Context(Generic[S]):
         return work.did[name]
 
     async def child(self, workflow: Any, /, **fields: Any) -> Any:
-        """The result of another workflow, run for this step. It is a run of its own, begun once however often the step
-        is run; of a durable run it is a durable one, and this run need not be in memory while it lasts."""
+        """Run another workflow as a child run and return its result.
+
+        The child run is started once, even if the step runs again. The child of a durable run is durable, and the
+        parent can be released from memory while it waits."""
         run, work = self._stepping("child")
-        self._let_go()
+        self._send_held()
         self._children += 1
         return await run.child(work, self._children, workflow, fields, shown=self._shown)
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A database connection whose writes are committed together with the step's result: both, or neither.
+        """Open a database transaction that is committed together with the step's result: both, or neither.
 
-        It belongs to the step until the step has ended. One step of a run at a time may have one.
+        It belongs to the step until the step ends. Only one step of a run at a time can have one.
         """
         run, work = self._stepping("transaction")
         return run.transaction(work)
 
     def retry_info(self) -> RetryInfo:
-        """What is known of this step's earlier attempts."""
+        """Return information about the earlier attempts of this step."""
         run, work = self._stepping("retry_info")
         error = None if work.error is None else work.error.exception
         failed_at = None if work.failed_at is None else datetime.fromtimestamp(work.failed_at, UTC)
@@ -196,30 +198,30 @@ class Context(Generic[S]):
     # -- outside of the run -----------------------------------------------------------------------
 
     async def running_steps(self) -> list[str]:
-        """The steps that are at work."""
+        """Return the names of the running steps."""
         run = self._outside("running_steps")
         return sorted({work.step for work in run.loop.state.works.values() if work.slot >= 0})
 
     def stream_events(self) -> Any:
-        """What the run shows, with what goes on inside."""
+        """Stream the events of the run, including internal events."""
         return self._outside("stream_events").stream(expose_internal=True)
 
     @property
     def streaming_queue(self) -> asyncio.Queue[Any]:
-        """The same in a queue, as it comes. An older way: use the handler's `stream_events` instead."""
+        """Return the events of the run in a queue. Deprecated: use the handler's `stream_events` instead."""
         run = self._outside("streaming_queue")
-        warnings.warn("streaming_queue is an older way; use handler.stream_events()", DeprecationWarning, stacklevel=2)
+        warnings.warn("streaming_queue is deprecated; use handler.stream_events()", DeprecationWarning, stacklevel=2)
         return run.queue()
 
     def get_result(self) -> Any:
-        """The result of a run that has ended. An older way: await the handler instead."""
+        """Return the result of a run that has ended. Deprecated: await the handler instead."""
         event = self._outside("get_result").result.result()
         return event.result if type(event) is StopEvent else event
 
     def to_dict(self, serializer: Any = None, *, include_state: bool = True) -> dict[str, Any]:
-        """The context as JSON values, from which `from_dict` makes one that goes on where this one is."""
+        """Save the context as JSON values; `from_dict` loads it, and the run continues from there."""
         if self._work is not None:
-            raise ContextStateError("to_dict() is for the outside of a run, not for its steps")
+            raise ContextStateError("to_dict() is not available inside a step: call it outside of the run")
         state = self._saved if self._run is None else self._run.loop.state
         goes_on = state is not None and state.status in ("running", "cancelled")
         store = self._cell.store if self._run is None else self._run.loop.state.store
@@ -234,7 +236,7 @@ class Context(Generic[S]):
 
     @classmethod
     def from_dict(cls, workflow: Workflow, data: dict[str, Any] | None, serializer: Any = None) -> Context[Any]:
-        """The context that `to_dict` has saved; give it to `run` and the run goes on."""
+        """Load a context that `to_dict` has saved; pass it to `run` to continue the run."""
         return cls(workflow, previous_context=data, serializer=serializer)
 
     # -- inner parts ------------------------------------------------------------------------------
@@ -245,11 +247,11 @@ class Context(Generic[S]):
         elif self._work is None:
             write_for_good(self._run.loop.state, changes)
         elif self._writes_to_skip:
-            self._writes_to_skip -= 1  # It stands since an earlier life of this step.
+            self._writes_to_skip -= 1  # It was written before the step was restarted.
         else:
             self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else StateEdited(changes))
 
-    def _let_go(self) -> None:
+    def _send_held(self) -> None:
         if held := self._take_held():
             run, work = self._stepping("send_event")
             run.note(work, EventSent(held))
@@ -261,12 +263,14 @@ class Context(Generic[S]):
         return held
 
     def _begin_run(self, run_id: str, workflow: Workflow) -> FlowRun:
-        """The run that this context is for from now on, with the state that it has."""
+        """Create the run of this context, with the context's state."""
         from tidemill.flows.runner.in_memory import FlowRun
 
         if self._run is not None:
             if self._run.is_running:
-                raise ContextStateError("this context belongs to a run that has not ended: make another for this run")
+                raise ContextStateError(
+                    "this context belongs to a run that has not ended: create another context for this run"
+                )
             self._cell.store = self._run.loop.state.store
         state, self._saved = self._saved, None
         self._run = FlowRun(workflow, run_id, self._cell, state)
@@ -278,13 +282,15 @@ class Context(Generic[S]):
         if not data.get("is_running"):
             return
         if "run" not in data:
-            raise ContextSerdeError("this context was saved while its run was under way, but says nothing about it")
+            raise ContextSerdeError(
+                "this context was saved while its run was in progress, but the run is missing in it"
+            )
         self._saved = load_run(data["run"], declared(self._workflow).topology)
 
     def _outside(self, what: str) -> FlowRun:
         run = self._running(what)
         if self._work is not None:
-            raise ContextStateError(f"{what}() is for the outside of a run, not for its steps")
+            raise ContextStateError(f"{what}() is not available inside a step: call it outside of the run")
         return run
 
     def _running(self, what: str) -> FlowRun:
@@ -295,10 +301,10 @@ class Context(Generic[S]):
     def _stepping(self, what: str) -> tuple[FlowRun, Work]:
         run = self._running(what)
         if self._work is None:
-            raise ContextStateError(f"{what}() is for the steps of a run, not for its outside")
+            raise ContextStateError(f"{what}() is only available inside a step")
         return run, self._work
 
 
 def enter_step(context: Context[Any]) -> None:
-    """Make this the context of the step that the calling code runs in."""
+    """Set the context of the step that the calling code runs in."""
     _step.set(context)

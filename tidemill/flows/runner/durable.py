@@ -1,4 +1,4 @@
-"""Durable runs of workflows: a run in memory whose ticks are journaled, and whose steps may run on other hosts."""
+"""Durable flow runs: a run in memory whose ticks are journaled and whose steps may run on other hosts."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import Workflow
 
 
-#: Starts a run of a workflow: with these fields, under this key, for this run and piece of work. It may have been
-#: started before; if it has ended already, returns how.
+#: Starts a child run of a workflow with these fields, under this key, for this run and piece of work. The child may
+#: already have been started; if it has already ended, its outcome is returned.
 Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEnd | None]]
 
 
 class FlowKind:
-    """What a run worker needs to know of a workflow in order to drive its runs."""
+    """Opens and starts runs of one workflow for a run worker."""
 
     def __init__(self, name: str, workflow: Workflow, starter: Starter) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class FlowKind:
     def open(
         self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
     ) -> tuple[DurableFlowRun, Tick]:
-        """A run from what is stored of it, and the tick with which it goes on."""
+        """Open a stored run; returns it with the tick that continues it."""
         now = run_worker.clock.now()
         if row["seq"] == 0:
             first, state = Started(now, decode_event(row["input"])), None
@@ -70,14 +70,14 @@ class FlowKind:
         return DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state), first
 
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
-        """A run that begins here and now."""
+        """Create a new run in this process."""
         run = DurableFlowRun(self, run_worker, number, stored=0, new=new)
         run.start(event)
         return run
 
 
 class DurableFlowRun(DurableRun, FlowRun):
-    """One run of a workflow, owned by this process for as long as its run worker's lease is good."""
+    """A flow run that this process owns while the lease of its run worker is valid."""
 
     holds_sends = True
     narrates = False
@@ -97,10 +97,10 @@ class DurableFlowRun(DurableRun, FlowRun):
             self.loop.state = state
         self.kind = kind
         self.queues_work = declared(kind.workflow).topology.queues_work
-        self._starting = 0  # runs that its steps are starting
+        self._starting = 0  # child runs that its steps are starting
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
-        self._records: dict[int, TickRecord] = {}  # of outcomes and notes that have been encoded on their way in
+        self._records: dict[int, TickRecord] = {}  # of outcomes and notes that are already encoded
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._talk = RunStepLogs(number, self._home, self._write_logs)
         self.own(run_worker, number, stored=stored, new=new)
@@ -132,7 +132,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
             self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
-        except Exception as error:  # noqa: BLE001 - a user's own serializer may raise whatever it likes
+        except Exception as error:  # noqa: BLE001 - a user's serializer may raise any exception
             ended = self._failure(spec, work, error)
         if self._transaction is not None and self._transaction[0] == work.id:
             if ended.error is None:
@@ -145,7 +145,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def note(self, work: Work, note: Note) -> None:
         if self.let_go:
             raise asyncio.CancelledError
-        # What cannot be kept must not happen either.
+        # A note that cannot be stored must not take effect.
         self._records[id(note)] = record_of(Noted(0.0, work.id, note))
         try:
             super().note(work, note)
@@ -198,21 +198,21 @@ class DurableFlowRun(DurableRun, FlowRun):
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         now = self.now()
         if end.run is not None:
-            told = decode(bytes(end.result))
+            result = decode(bytes(end.result))
             event = ChildEnded(
-                child=end.run, key=end.key or "", state=end.state, result=told, error=end.error, note=end.note
+                child=end.run, key=end.key or "", state=end.state, result=result, error=end.error, note=end.note
             )
             return [Received(now, event)]
         return ended_elsewhere(now, work, end)
 
     async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
         key = f"child {nth} of r{self.number}.{work.id}"
-        # The question comes first: the child may end before its start has been told here.
+        # Wait first: the child may end before this process learns that it has started.
         question = WaitAsked(key, ChildEnded, {"key": key}, shown=shown)
         asking = asyncio.ensure_future(self.ask(work, question))
         try:
             end = await self._start_child(workflow, fields, key, work)
-            if end is not None:  # What it told then may have come before the question.
+            if end is not None:  # Its end may have been reported before the wait.
                 for tick in self.work_ended(work.id, end):
                     self.loop.post(tick)
             ended: ChildEnded = await asking
@@ -221,7 +221,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         return result_of(ended.state, ended.result, ended.error, ended.note)
 
     async def _start_child(self, workflow: Any, fields: dict[str, Any], key: str, work: Work) -> WorkEnd | None:
-        self._starting += 1  # It must not be let go with a question whose answer nobody has been asked for.
+        self._starting += 1  # The run must not be released while it waits for a child that has not been started.
         try:
             await asyncio.sleep(0)
             return await self.kind.starter(workflow, fields, key, (self.number, work.id))
@@ -234,7 +234,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     @asynccontextmanager
     async def transaction(self, work: Work) -> AsyncIterator[Connection]:
         if self._transaction is not None and self._transaction[0] == work.id:
-            raise WorkflowRuntimeError(f"step {work.step} has a transaction already: one is all it can have")
+            raise WorkflowRuntimeError(f"step {work.step} already has a transaction: a step can have only one")
         await self._in_transaction.acquire()
         try:
             connection = await self._run_worker.lend_connection()
@@ -245,7 +245,9 @@ class DurableFlowRun(DurableRun, FlowRun):
         try:
             await connection.execute("BEGIN")
             yield connection
-            await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # What would fail at the commit fails here.
+            await connection.execute(
+                "SET CONSTRAINTS ALL IMMEDIATE"
+            )  # A violation that would fail the commit fails here.
         except BaseException:
             self._roll_back(work)
             raise
@@ -272,11 +274,11 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._write_logs(self._talk.ended(work))
         try:
             super().ended(spec, work, ended)
-        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+        except Exception as error:  # noqa: BLE001 - a defect of one run must not affect other runs
             self.give_up(error)
 
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
-        # A step that asks to exit fails; the process has other runs.
+        # A step that raises SystemExit fails; the process has other runs.
         failure = WorkflowRuntimeError(f"step {spec.name} raised {type(error).__name__}: {error}")
         failure.__cause__ = error
         return failure
@@ -284,22 +286,22 @@ class DurableFlowRun(DurableRun, FlowRun):
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         try:
             ended = super()._failure(spec, work, error)
-        except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
+        except Exception as worse:  # noqa: BLE001 - a retry policy is user code
             worse.__context__ = error
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
             ended = Ended(error=StepFailure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
-        return _told(ended)
+        return _storable(ended)
 
 
 def child_end(number: int, row: Any) -> WorkEnd:
-    """How a run has ended, from its row."""
+    """Return the outcome of a child run from its row."""
     result = msgspec.Raw(b"null" if row["result"] is None else row["result"])
     error = None if row["error"] is None else decode(row["error"])
     return WorkEnd(row["state"], run=number, key=row["key"], result=result, note=row["note"], error=error)
 
 
-def _told(ended: Ended) -> Ended:
-    """An outcome whose failure can be stored: what PostgreSQL cannot keep in a text is replaced."""
+def _storable(ended: Ended) -> Ended:
+    """Return an outcome whose failure can be stored: text that PostgreSQL cannot store is replaced."""
     failure = ended.error
     if failure is None or storable(failure.message + failure.traceback) == failure.message + failure.traceback:
         return ended
@@ -308,7 +310,7 @@ def _told(ended: Ended) -> Ended:
 
 
 def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
-    """The state of a run from its snapshot and the ticks after it; a `PayloadError` if they do not fit any more."""
+    """Restore the state of a run from its snapshot and the ticks after it; a `PayloadError` if they no longer fit."""
     program = FlowProgram(declared(workflow).topology)
     if snapshot is not None:
         state = program.restore(snapshot)
@@ -321,7 +323,7 @@ def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) 
         try:
             commands = program.reduce(state, tick_of(record))
         except KeyError as error:
-            raise PayloadError(f"the workflow has no step {error} any more, and the run has been there") from error
+            raise PayloadError(f"the workflow no longer has step {error}, which the run has used") from error
         begun += [command.placed for command in commands if type(command) is RunWork]
         if record.begun:
             _compare(record.begun, begun)
@@ -334,9 +336,9 @@ def _blank_cell(workflow: Workflow) -> StateCell:
 
 
 def _compare(recorded: Begun, begun: Begun) -> None:
-    """Folding must start the work that was started then: else the workflow is another one."""
+    """Raise unless the replay starts the recorded work: otherwise the workflow has changed."""
     if recorded != begun:
         then, now = (
             "; ".join(f"{name} ({number})" for number, name in each) or "nothing" for each in (recorded, begun)
         )
-        raise PayloadError(f"where the run began {then}, the workflow of today would begin {now}")
+        raise PayloadError(f"where the run started {then}, the current workflow would start {now}")

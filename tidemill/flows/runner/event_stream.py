@@ -1,4 +1,4 @@
-"""What a run shows, for one reader, kept until it is read."""
+"""The published events of a run in memory, buffered for one reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BAD_ENDS = (WorkflowFailedEvent, WorkflowTimedOutEvent, WorkflowCancelledEvent)
 
 
 class EventStream:
-    """The published events of a run in memory. It can be read once."""
+    """The published events of a run in memory. They can be read once."""
 
     def __init__(self) -> None:
         self._events: deque[Any] = deque()
@@ -41,9 +41,9 @@ class EventStream:
         self._news.set()
 
     async def read(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
-        """Every event, until the run is over; internal ones only if asked for."""
+        """Yield every event until the run ends; internal events only with `expose_internal`."""
         if self._taken:
-            raise WorkflowRuntimeError("the events of this run have been streamed already: they can be read once")
+            raise WorkflowRuntimeError("the events of this run were already streamed: they can be read only once")
         self._taken = True
         while True:
             while self._events:
@@ -59,26 +59,26 @@ class EventStream:
             await self._news.wait()
 
 
-def narration(told: Narrated) -> StepStateChanged:
-    """The event that tells of a step's beginning or end."""
-    if told.status != "not_running":
+def narration(change: Narrated) -> StepStateChanged:
+    """Return the event that reports the start or end of a step."""
+    if change.status != "not_running":
         return StepStateChanged(
-            name=told.step,
-            step_state=StepState(told.status),
-            worker_id=str(told.slot) if told.slot >= 0 else QUEUED,
-            input_event_name=told.cause.__name__,
+            name=change.step,
+            step_state=StepState(change.status),
+            worker_id=str(change.slot) if change.slot >= 0 else QUEUED,
+            input_event_name=change.cause.__name__,
         )
     return StepStateChanged(
-        name=told.step,
+        name=change.step,
         step_state=StepState.NOT_RUNNING,
-        worker_id=str(told.slot),
-        input_event_name=str(told.cause),
-        output_event_name=None if told.output is None else str(told.output),
+        worker_id=str(change.slot),
+        input_event_name=str(change.cause),
+        output_event_name=None if change.output is None else str(change.output),
     )
 
 
-def told_line(event: Any) -> str | None:
-    """What a verbose run prints of an event, if anything."""
+def verbose_line(event: Any) -> str | None:
+    """Return the line that a verbose run prints for an event; None for no line."""
     if type(event) is not Narrated:
         return f"[result] {event!r}" if isinstance(event, StopEvent) and not isinstance(event, _BAD_ENDS) else None
     if event.status == "running":

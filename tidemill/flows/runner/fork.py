@@ -1,7 +1,7 @@
-"""Time travel: the state of a run after any tick, and a new run that begins there.
+"""Time travel: the state of a run after any tick, and a fork: a new run that starts from there.
 
-A fork has the ticks of the other run up to a point, and goes on by itself: what was under way there begins again,
-timers that were set there are set for it too. The event of its last tick may be another.
+A fork copies the ticks of the other run up to a tick and continues independently: work that was in progress starts
+again, and timers are set again. The event of the last copied tick can be replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemill.store.transaction import Transaction
 
 
 def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
-    """The state after these ticks, and the timers that were set by then."""
+    """Replay ticks; returns the state after them and the timers that were set."""
     program = FlowProgram(declared(workflow).topology)
     state = program.begin()
     state.store = StateCell(find_state_type(declared(workflow).steps)).store
@@ -48,7 +48,7 @@ async def fork(
     origin: bytes,
     event: Event | None = None,
 ) -> int:
-    """Start a new run where another was after tick `at`; with `event`, that tick brought this event instead."""
+    """Start a new run from the state of another after tick `at`; `event` replaces the event of that tick."""
     stored = await read_ticks(tx.database, source, limit=max(0, at))
     if not 1 <= at <= len(stored):
         raise ConfigError(f"run r{source} has ticks 1 to {len(stored)}; there is no tick {at} to fork from")
@@ -61,11 +61,13 @@ async def fork(
         elif isinstance(last, Received):
             ticks[-1] = Received(last.at, event, last.target)
         else:
-            raise ConfigError(f"tick {at} of run r{source} brought no event from outside that could be another")
+            raise ConfigError(
+                f"tick {at} of run r{source} is not an event from outside, so its event cannot be replaced"
+            )
         more = [encode_tick(ticks[-1])]
     state, timers = relive(workflow, ticks)
     if state.status != "running":
-        raise ConfigError(f"run r{source} had ended by tick {at}: fork it from an earlier one")
+        raise ConfigError(f"run r{source} had ended at tick {at}: fork it from an earlier tick")
     kept = at - len(more)
     return await fork_run(
         tx,

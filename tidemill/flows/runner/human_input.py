@@ -1,8 +1,8 @@
-"""What a run of a workflow asks people: the list that others see of it, and the event that an answer becomes.
+"""Human input of a flow run: the list of its open questions, and the events that answer them.
 
-A step asks by waiting for a `HumanResponseEvent`, or for any event that it has shown an `InputRequiredEvent` for; or a
-step returns an `InputRequiredEvent` and another one takes the `HumanResponseEvent`. Events that a program sends are
-nobody's homework: they are not listed.
+A step asks by waiting for a `HumanResponseEvent`, or for any event for which it has published an `InputRequiredEvent`;
+or a step returns an `InputRequiredEvent` and another one takes the `HumanResponseEvent`. Waits for events that programs
+send are not listed.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from tidemill.flows.reducer.step_ticks import WaitAsked
 from tidemill.flows.runner.sending import make_event
 from tidemill.store.runs.turns import RunTurn
 
-PROMPTS = ("prompt", "question", "prefix", "message", "text")  # where a request for input says what it is about
+PROMPTS = ("prompt", "question", "prefix", "message", "text")  # the fields that may contain the text of a request
 LONGEST_PROMPT = 2000
 LONGEST_NAME = 60
 _PLAIN = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 _UNSAFE = re.compile(r"\W+", re.ASCII)
 
-#: A row of the list: its name, what it says, the schema of the answer, until when.
+#: A row of the list: name, prompt, schema of the answer, due time.
 Ask = tuple[str, str, bytes | None, float | None]
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Something that a run asks: under this name, answered by an event of this class with these values in it."""
+    """An open question of a run: its name, and the class and fixed values of the event that answers it."""
 
     name: str
     kind: type[Event]
     given: dict[str, Any]
     work: int | None = None
-    """The work that waits for it; None if a step takes the answer."""
+    """The work that waits for the answer; None if a step takes the answer."""
     key: str = ""
 
 
 class Questionnaire:
-    """Follows a run, and tells with each turn what it asks and what is settled."""
+    """Records with each turn of a run which questions were asked and which are closed."""
 
     def __init__(self, topology: Topology, state: FlowState) -> None:
         self._topology = topology
         self._open = {each.name: each for each in questions(topology, state)}
-        self._told: Any = None  # the request for input that was listed last
+        self._listed: Any = None  # the last listed request for input
 
     def follow(self, state: FlowState, ticks: Sequence[Tick], turn: RunTurn) -> None:
-        """Put into a turn what these ticks have changed."""
+        """Add the changes of these ticks to a turn."""
         asks: dict[str, Ask] = {}
         for tick in ticks:
             if type(tick) is Noted and type(tick.note) is WaitAsked:
@@ -65,12 +65,12 @@ class Questionnaire:
                     asked = _waited(work, tick.note.question)
                     asks[asked.name] = self._ask(asked, tick.note.show, work.waiting[asked.key].due)
         head = state.prompts[0] if state.prompts else None
-        if head is not self._told:
-            self._told = head
+        if head is not self._listed:
+            self._listed = head
             asks |= {each.name: self._ask(each, head, None) for each in _taken(self._topology, state)}
         if not self._open:
             return
-        turn.reaches_out = True  # What it asks ends with it.
+        turn.reaches_out = True  # Its questions are closed when the run ends.
         settled = [name for name, each in self._open.items() if not _is_open(state, each)]
         for name in settled:
             del self._open[name]
@@ -84,7 +84,7 @@ class Questionnaire:
 
 
 def questions(topology: Topology, state: FlowState) -> Iterator[Question]:
-    """Everything that an event from outside could answer now; programs may be meant, too."""
+    """Yield all questions that an event from outside can answer now, including those for programs."""
     for work in state.works.values():
         for question, wait in work.waiting.items():
             if wait.kind is not ChildEnded:
@@ -93,17 +93,17 @@ def questions(topology: Topology, state: FlowState) -> Iterator[Question]:
 
 
 def answer(topology: Topology, state: FlowState, name: str, fields: Any) -> Event | None:
-    """The event that answers a question, or None if it is not asked any more; a `ConfigError` if it cannot be made."""
+    """Create the event that answers a question; None if the question is closed, a `ConfigError` if it does not fit."""
     asked = next((each for each in questions(topology, state) if each.name == name), None)
     if asked is None:
         return None
     if not isinstance(fields, dict):
-        raise ConfigError(f"an answer to {name} is a JSON object: the fields of a {asked.kind.__name__}")
+        raise ConfigError(f"an answer to {name} must be a JSON object with the fields of a {asked.kind.__name__}")
     return make_event(asked.kind, {**fields, **asked.given})
 
 
 def prompt_of(show: Any) -> str:
-    """What a request for input says, in a line or a few."""
+    """Return the text of a request for input, shortened to a few lines."""
     if not isinstance(show, Event):
         return ""
     fields = {**show.__dict__, **dict(show.items())}
@@ -113,7 +113,7 @@ def prompt_of(show: Any) -> str:
 
 
 def schema_of(asked: Question) -> bytes | None:
-    """The JSON Schema of the fields that somebody has to fill in; None if the event declares none."""
+    """Return the JSON Schema of the fields that the answer must contain; None if the event declares none."""
     schema = _schema(asked.kind)
     if schema is None:
         return None
@@ -129,7 +129,7 @@ def _schema(kind: type[Event]) -> dict[str, Any] | None:
         return None
     try:
         return kind.model_json_schema()
-    except PydanticUserError:  # A field of a class that has no schema: what is answered is written as JSON.
+    except PydanticUserError:  # A field has a type without a schema: the answer is written as plain JSON.
         return None
 
 
@@ -143,9 +143,9 @@ def _waited(work: Work, question: str) -> Question:
 
 
 def _short(question: str) -> str:
-    """A question in a few letters that fit into an address and an index, and are no other question's."""
+    """Return a short unique name of a question that fits into a URL and an index."""
     kind, _, needed = question.partition(" ")
-    if needed == "[]" and _PLAIN.fullmatch(kind):  # It was given no name, and asks for no more than a class.
+    if needed == "[]" and _PLAIN.fullmatch(kind):  # It has no name and requires only a class.
         return kind.rpartition(".")[2]
     if _PLAIN.fullmatch(question) and len(question) <= LONGEST_NAME:
         return question

@@ -1,6 +1,6 @@
-"""The shell around one run in memory: runs the steps, keeps the timers, hands out what is published.
+"""The runner of one run in memory: runs the steps, keeps the timers, and publishes events.
 
-It decides nothing: what a step did goes to the reducer as a tick, and what follows comes back as commands.
+It makes no decisions: the outcome of a step goes to the reducer as a tick, and the reducer returns commands.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tidemill.flows.reducer.reducer import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked, Withdrew
 from tidemill.flows.runner.context import Context, enter_step
-from tidemill.flows.runner.event_stream import EventStream, told_line
+from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ _AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
 
 
 class FlowRun:
-    """One run of a workflow, in this process and nowhere else."""
+    """One run of a workflow that exists only in this process."""
 
     def __init__(self, workflow: Workflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
         self.workflow = workflow
@@ -87,18 +87,18 @@ class FlowRun:
         self._questions = PendingWaits()
         self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
-    #: Whether what a step sends waits for its end, since the step may be run again.
+    #: Whether the events of a step are held until it ends, because the step may run again.
     holds_sends = False
 
-    #: Whether every attempt that begins or ends is published.
+    #: Whether the start and end of every attempt is published.
     narrates = True
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
-        """An outcome as it can be kept; in memory that is any."""
+        """Return an outcome that can be stored; in memory every outcome can."""
         return ended
 
     def exit_of(self, spec: StepSpec, error: BaseException) -> Exception:
-        """What a step that asks to exit has failed with; in memory the process is its own, and exits."""
+        """Return the failure of a step that raises SystemExit; in memory the process exits instead."""
         raise error
 
     @property
@@ -111,11 +111,11 @@ class FlowRun:
     # -- from outside -----------------------------------------------------------------------------
 
     def start(self, event: Event) -> None:
-        self._tell(f"[tick] add: {event!r}")
+        self._print(f"[tick] add: {event!r}")
         self.loop.post(Started(self.now(), event))
 
     def resume(self) -> None:
-        """Go on with a run that was saved. Its timers are not: its time begins anew, and its retries are due."""
+        """Continue a saved run. Timers are not saved: its timeout starts again, and its retries are due."""
         now = self.now()
         if self.declared.timeout is not None:
             self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.declared.timeout))
@@ -130,18 +130,18 @@ class FlowRun:
                 self.loop.post(Elapsed(now, f"retry:{work.id}"))
 
     def receive(self, event: Event, step: str | None = None) -> None:
-        """An event for the run; one that has ended takes no notice."""
+        """Send an event to the run; a run that has ended ignores it."""
         if self.is_running:
             self.loop.post(Received(self.now(), event, step))
 
     def cancel(self) -> None:
-        self.loop.post(CancelAsked(self.now(), "cancelled by its user"))
+        self.loop.post(CancelAsked(self.now(), "cancelled by the user"))
 
     def stream(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
         return self._events.read(expose_internal=expose_internal)
 
     def queue(self) -> asyncio.Queue[Any]:
-        """Everything that the run shows, in a queue."""
+        """Return the published events of the run in a queue."""
         if self._fed is None:
             into: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -153,7 +153,7 @@ class FlowRun:
         return self._fed[0]
 
     def check_target(self, event: Event, step: str | None) -> None:
-        """Refuse a step that does not exist, or that does not accept the event."""
+        """Raise if the step does not exist or does not accept the event."""
         if not isinstance(event, Event):
             _AN_EVENT.validate_python(event)
         if step is None:
@@ -170,7 +170,7 @@ class FlowRun:
         self.loop.post(Noted(self.now(), work.id, note))
 
     def note_here(self, work: Work, note: Note) -> None:
-        """Note something from wherever the step runs; returns when it is noted."""
+        """Post a note from any thread; returns when it has been posted."""
         if threading.get_ident() == self._thread:
             self.note(work, note)
             return
@@ -181,14 +181,14 @@ class FlowRun:
         asyncio.run_coroutine_threadsafe(noting(), self._home).result()
 
     def soon(self, call: Callable[..., None], *args: Any) -> None:
-        """Have something done by the run's event loop, in the order of asking."""
+        """Call a function in the run's event loop, in the order of the calls."""
         if threading.get_ident() == self._thread:
             self._home.call_soon(call, *args)
         else:
             self._home.call_soon_threadsafe(call, *args)
 
     def show(self, event: Any) -> None:
-        """Publish something, from wherever the step runs."""
+        """Publish an event from any thread."""
         if threading.get_ident() == self._thread:
             self.publish(event)
         else:
@@ -198,7 +198,7 @@ class FlowRun:
         self._events.put(event)
 
     async def ask(self, work: Work, question: WaitAsked) -> Any:
-        """The answer to a step's question; None when its time has run out."""
+        """Wait for the answer to a step's question; None if the wait times out."""
         memory, name = self._questions.memory(work.id), question.question
         known, answer = memory.recall(name)
         if known:
@@ -209,36 +209,38 @@ class FlowRun:
             return await waiting
         finally:
             if self._questions.leave(work.id, name, waiting) and self.is_running:
-                self.note(work, Withdrew(name))  # It gives up by itself: nobody is to answer it any more.
+                self.note(work, Withdrew(name))  # The step gives up its wait, so it must not be answered any more.
 
     async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
-        """The result of a run that a step has started."""
+        """Run a child run and return its result."""
         made = workflow() if isinstance(workflow, type) else workflow
         return await made.run(**fields)
 
     def transaction(self, work: Work) -> AbstractAsyncContextManager[Any]:
-        raise WorkflowRuntimeError("ctx.transaction() is for durable runs: start this one with `await app.start(...)`")
+        raise WorkflowRuntimeError(
+            "ctx.transaction() is only available in durable runs: start this one with `await app.start(...)`"
+        )
 
     # -- the loop's adapter -----------------------------------------------------------------------
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
-        loop.execute(commands)  # In memory there is nothing safer to wait for.
+        loop.execute(commands)  # In memory there is no journal to wait for.
 
     def execute(self, loop: RunLoop, command: Command) -> None:
         kind = type(command)
         if kind is RunWork:
             work = loop.state.works[command.work]  # pyright: ignore[reportAttributeAccessIssue]
             if work.id in self._tasks:
-                return  # A step whose place is a queue, but which has waited here: it has its answer.
+                return  # A step on a queue that has waited in this process: it has received its answer.
             self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
-            # A step sees the variables that its run was begun with, not what other steps have made of them.
+            # A step gets the context variables of its run's start, not the changes of other steps.
             self._tasks[work.id] = self._home.create_task(
                 self._attempt(work), name=work.step, context=self._variables.copy()
             )
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
             if self.declared.verbose:
-                self._tell(told_line(command.event))  # pyright: ignore[reportAttributeAccessIssue]
+                self._print(verbose_line(command.event))  # pyright: ignore[reportAttributeAccessIssue]
         elif isinstance(command, StopWork):
             task = self._tasks.get(command.work)
             if task is not None:
@@ -264,7 +266,7 @@ class FlowRun:
         self._timers.pop(timer, None)
         self.loop.post(Elapsed(self.now(), timer))
 
-    def _tell(self, line: str | None) -> None:
+    def _print(self, line: str | None) -> None:
         if line is not None and self.declared.verbose:
             print(line)
 
@@ -286,13 +288,13 @@ class FlowRun:
 
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
-        doing = f"these steps were at work: {', '.join(active)}" if active else "no step was at work"
+        doing = f"these steps were running: {', '.join(active)}" if active else "no step was running"
         return f"the run took longer than its timeout of {self.declared.timeout:g} seconds; {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 
     async def _attempt(self, work: Work) -> None:
-        """One attempt at a step, from its input to its outcome. Never raises."""
+        """Run one attempt of a step and post its outcome. Never raises."""
         spec = self.declared.steps[work.step]
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
@@ -311,9 +313,9 @@ class FlowRun:
             if not self.is_running:
                 return
             ended = self._failure(spec, work, _as_exception(error))
-        except Exception as error:  # noqa: BLE001 - whatever a step raises becomes its outcome
+        except Exception as error:  # noqa: BLE001 - every exception of a step becomes its outcome
             ended = self._failure(spec, work, error)
-        except BaseException as error:  # noqa: BLE001 - it asks to exit
+        except BaseException as error:  # noqa: BLE001 - for example SystemExit
             ended = self._failure(spec, work, self.exit_of(spec, error))
         finally:
             self._tasks.pop(work.id, None)
@@ -321,10 +323,10 @@ class FlowRun:
         self.ended(spec, work, ended)
 
     def begun(self, work: Work) -> None:
-        """An attempt at a step begins, in the context that it runs in."""
+        """Called in the context of an attempt when it starts."""
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
-        """An attempt at a step is over."""
+        """Called when an attempt has ended."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
     def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
@@ -343,7 +345,7 @@ class FlowRun:
                     error=error,
                     seed=crc32(f"{self.run_id}/{work.id}/{work.attempt}".encode()),
                 )
-            except Exception as worse:  # noqa: BLE001 - a retry policy is user code as well
+            except Exception as worse:  # noqa: BLE001 - a retry policy is user code
                 worse.__context__ = error
                 error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
         trace = "".join(traceback.format_exception(error))
@@ -352,7 +354,7 @@ class FlowRun:
 
 
 def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:
-    """What a step returned, as events; and whether they are a batch."""
+    """Return the events that a step has returned, and whether they are a batch."""
     if result is None:
         return (), False
     if isinstance(result, list) and spec.listed_return_types:
@@ -375,4 +377,4 @@ def _as_exception(error: BaseException) -> Exception:
 
 def _seen(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
-        future.exception()  # A run that nobody waits for may fail without a warning.
+        future.exception()  # Prevents asyncio's warning about a failed run that is never awaited.

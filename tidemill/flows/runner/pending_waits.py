@@ -1,7 +1,7 @@
-"""What the steps of a run have asked and what they were told, in the process where they run.
+"""The open waits of a run's steps and the answers that they have received, in the process where they run.
 
-A step is told an answer only by the command that follows from a journaled tick, or by what its work knew when it was
-begun: never by looking at the state, which may be ahead of the journal.
+A step receives an answer only from the command of a journaled tick, or from the answers that its work had when it
+started: never from the state, which may be ahead of the journal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tidemill.flows.errors import WorkflowRuntimeError
 
 
 class Memory:
-    """What one attempt at a step has been told."""
+    """The answers that one attempt of a step has received."""
 
     def __init__(self, known: tuple[dict[str, Any], dict[str, int]] | None) -> None:
         self.answers, self.lapsed = known or ({}, {})
         self.lapses: dict[str, int] = {}
 
     def recall(self, question: str) -> tuple[bool, Any]:
-        """Whether it is known how this asking ended, and how: None when its time had run out."""
+        """Return whether the outcome of this wait is known, and the answer: None if it timed out."""
         lapses = self.lapses.get(question, 0)
         if lapses < self.lapsed.get(question, 0):
             self.lapses[question] = lapses + 1
@@ -30,7 +30,7 @@ class Memory:
 
 
 class PendingWaits:
-    """The open questions of a run's steps, and the memories of those that are at work: made when one asks."""
+    """The open waits of a run's steps, and the memory of each running attempt, created on its first wait."""
 
     def __init__(self) -> None:
         self._known: dict[int, Any] = {}
@@ -38,33 +38,33 @@ class PendingWaits:
         self._open: dict[tuple[int, str], list[asyncio.Future[Any]]] = {}
 
     def begin(self, work: int, known: Any) -> None:
-        """An attempt begins, with what its work knows from before."""
+        """Start an attempt with the answers that its work has received before."""
         self._known[work] = known
 
     def end(self, work: int) -> None:
-        """It is over, and what it was told goes with it."""
+        """End an attempt and drop its answers."""
         self._known.pop(work, None)
         if self._memories:
             self._memories.pop(work, None)
 
     def memory(self, work: int) -> Memory:
-        """What the attempt that is under way knows."""
+        """Return the memory of the running attempt."""
         found = self._memories.get(work)
         if found is not None:
             return found
         if work not in self._known:
-            raise WorkflowRuntimeError("this step has ended: what it has left running cannot wait for events any more")
+            raise WorkflowRuntimeError("this step has ended: a task that it left running cannot wait for events")
         made = self._memories[work] = Memory(self._known[work])
         return made
 
     def wait(self, work: int, question: str) -> asyncio.Future[Any]:
-        """Will have the answer."""
+        """Return a future of the answer."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open.setdefault((work, question), []).append(waiting)
         return waiting
 
     def leave(self, work: int, question: str, waiting: asyncio.Future[Any]) -> bool:
-        """Stop waiting; True if that question is nobody's any more."""
+        """Stop waiting; returns True if no other task waits for the same question."""
         others = self._open.get((work, question), [])
         if waiting not in others:
             return False
@@ -74,16 +74,16 @@ class PendingWaits:
         del self._open[work, question]
         return True
 
-    def answer(self, told: Answer) -> None:
-        """An answer that is safe to go by."""
-        waiting = self._open.pop((told.work, told.question), [])
-        if told.work not in self._known:
+    def answer(self, reply: Answer) -> None:
+        """Deliver a journaled answer."""
+        waiting = self._open.pop((reply.work, reply.question), [])
+        if reply.work not in self._known:
             return
-        memory = self.memory(told.work)
-        if told.event is not None:
-            memory.answers[told.question] = told.event
+        memory = self.memory(reply.work)
+        if reply.event is not None:
+            memory.answers[reply.question] = reply.event
         elif waiting:
-            memory.lapses[told.question] = memory.lapses.get(told.question, 0) + 1
+            memory.lapses[reply.question] = memory.lapses.get(reply.question, 0) + 1
         for each in waiting:
             if not each.done():
-                each.set_result(told.event)
+                each.set_result(reply.event)

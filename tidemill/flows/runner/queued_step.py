@@ -1,8 +1,8 @@
-"""Steps on a queue: a step as a job that any worker host may claim, and how its outcome comes back.
+"""Steps on a queue: a step runs as a job that any worker host may claim, and its outcome returns to the run.
 
-The job carries the piece of work and the run's state as they are when it begins. What the step writes, sends and
-returns goes back with the end of its job, all together, as the ticks that a step in place would have caused. A step
-that waits for an event ends its job; once the answer is there, it is a job again, with its earlier answers known.
+The job contains the piece of work and the run's state at its start. The writes, events and result of the step return
+together at the end of its job, as the ticks that a step in the run's process would have caused. A step that waits for
+an event ends its job; when the answer arrives, a new job is created that has the earlier answers.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ Reach = Callable[[], Awaitable[RunPost]]
 
 
 def task_name(workflow: str, step: str) -> str:
-    """The task whose jobs run a step of a workflow."""
+    """Return the name of the task whose jobs run a step of a workflow."""
     return f"{workflow}.{step}"
 
 
 def step_tasks(name: str, workflow: Workflow, reach: Reach) -> list[Task[Any, Any]]:
-    """The tasks for the steps of a workflow that are placed on queues."""
+    """Create the tasks for the steps of a workflow that are placed on queues."""
     return [
         Task(_runner(workflow, reach), task_name(name, spec.name), TaskOptions(queue=spec.queue))
         for spec in declared(workflow).steps.values()
@@ -57,7 +57,7 @@ def step_tasks(name: str, workflow: Workflow, reach: Reach) -> list[Task[Any, An
 
 
 def step_job(workflow: str, run: int, state: FlowState, command: RunWork) -> NewJob:
-    """The job for a piece of work."""
+    """Create the job for a piece of work."""
     work = state.works[command.work]
     args = {"run": run, "work": pack_work(work), "store": pack(state.store)}
     return NewJob(
@@ -69,19 +69,19 @@ def step_job(workflow: str, run: int, state: FlowState, command: RunWork) -> New
 
 
 def ended_elsewhere(now: float, work: int, end: WorkEnd) -> Sequence[Tick]:
-    """What has happened to a run when the job of one of its steps has ended."""
+    """Return the ticks of a run that follow from the end of a step's job."""
     if end.state == "succeeded":
         ticks = decode(bytes(end.result), dict[str, list[msgspec.Raw]])["ticks"]
         return [msgspec.structs.replace(decode_tick(bytes(tick)), at=now) for tick in ticks]
-    why = f"job {end.job}, which was to run the step, {_ENDS.get(end.state, end.state)}"
+    why = f"job {end.job} of the step {_ENDS.get(end.state, end.state)}"
     error = end.error or {}
-    message = f"{why}: {error.get('message') or end.note or 'no reason is known'}"
+    message = f"{why}: {error.get('message') or end.note or 'the reason is unknown'}"
     kind = "tidemill.flows.errors.WorkflowRuntimeError"
     failure = StepFailure(kind, message, error.get("traceback", ""), WorkflowRuntimeError(message))
     return [Completed(now, work, Ended(error=failure))]
 
 
-_ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "came too late"}
+_ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired before it ran"}
 
 
 def _runner(workflow: Workflow, reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
@@ -93,11 +93,11 @@ def _runner(workflow: Workflow, reach: Reach) -> Callable[..., Awaitable[dict[st
 
 
 class _Asked(BaseException):
-    """Unwinds a step that waits: its job ends here."""
+    """Unwinds a step that waits, so that its job ends."""
 
 
 class _Collector:
-    """Takes the place of the control loop: keeps what happens, to be told to the run in the end."""
+    """Replaces the control loop: collects the ticks, which are sent to the run at the end."""
 
     def __init__(self, state: FlowState) -> None:
         self.state = state
@@ -108,7 +108,7 @@ class _Collector:
 
 
 class QueuedStepRun(FlowRun):
-    """A run as one of its steps sees it from another process."""
+    """The view of a run for one of its steps in another process."""
 
     holds_sends = True
 
@@ -125,7 +125,7 @@ class QueuedStepRun(FlowRun):
         return self._post.clock.now()
 
     async def perform(self, work: Work) -> list[bytes]:
-        """Run a step; returns the ticks for its run."""
+        """Run a step and return the ticks for its run."""
         self.loop.state.works[work.id] = work
         self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed)))
         job = find_current_job()
@@ -143,8 +143,8 @@ class QueuedStepRun(FlowRun):
         state = self.loop.state
         if isinstance(note, Gathered):
             raise WorkflowRuntimeError(
-                f"step {work.step} runs on queue {work.queue}, where collect_events() cannot be had: "
-                "let it take a list of events as its parameter"
+                f"step {work.step} runs on queue {work.queue}, where collect_events() is not available: "
+                "use a list of events as its parameter"
             )
         if isinstance(note, Did):
             work.did[note.name] = note.result
@@ -165,7 +165,7 @@ class QueuedStepRun(FlowRun):
 
     async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
         raise WorkflowRuntimeError(
-            f"step {work.step} runs on queue {work.queue}, where ctx.child() cannot be had: use a step without a queue"
+            f"step {work.step} runs on queue {work.queue}, where ctx.child() is unavailable: use a step without a queue"
         )
 
     def show(self, event: Any) -> None:
@@ -181,12 +181,12 @@ class QueuedStepRun(FlowRun):
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
             encode_tick(Completed(0.0, work.id, ended))
-        except Exception as error:  # noqa: BLE001 - a user's own serializer may raise whatever it likes
+        except Exception as error:  # noqa: BLE001 - a user's serializer may raise any exception
             return self._failure(spec, work, error)
         return ended
 
     async def _recall(self, work: Work) -> None:
-        """Side effects that an earlier try at this job has had happen, before its worker was lost."""
+        """Load the completed side effects of an earlier attempt of this job whose worker was lost."""
         for data in await self._post.noted(self.number, work.id):
             try:
                 tick = decode_tick(data)

@@ -65,7 +65,7 @@ class RunHandle:
         token = new_token()
         await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
 
-    async def cancel(self, reason: str = "cancelled by its user") -> None:
+    async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Ask the run to end."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 

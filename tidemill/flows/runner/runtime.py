@@ -1,12 +1,12 @@
-"""What the runs of a workflow are surrounded with, in this process.
+"""Runtimes: decorators around the runs of a workflow in this process.
 
     runtime = BasicRuntime(Tracing)                     decorators of `tidemill.engine.runs.adapters`, innermost first
     flow = Article(runtime=runtime)
 
-    with runtime.registering():                         workflows that are made here get it
+    with runtime.registering():                         workflows that are created here use it
         flow = Article()
 
-Runs in memory need nothing to be launched; the methods are there for programs that launch and destroy a runtime.
+Runs in memory need no launch; `launch` and `destroy` exist for programs that call them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tidemill.engine.runs.control_loop import Adapter
 
 
 class BasicRuntime:
-    """Runs in this process, each with these decorators around it."""
+    """A runtime for runs in this process, each wrapped in these decorators."""
 
     def __init__(self, *decorators: AdapterDecorator) -> None:
         self._decorators = decorators
         self.is_launched = True
 
     def around(self, run: Adapter, name: str) -> Adapter:
-        """What a run's loop talks to."""
+        """Return the run, wrapped in the decorators, for the control loop."""
         for decorate in self._decorators:
             run = decorate(run, name)
         return run
 
     @contextmanager
     def registering(self) -> Iterator[BasicRuntime]:
-        """Workflows that are made inside of this block have this runtime."""
+        """Use this runtime for workflows that are created inside this block."""
         token = _current.set(self)
         try:
             yield self
@@ -59,5 +59,5 @@ _current: ContextVar[BasicRuntime] = ContextVar("tidemill_runtime", default=basi
 
 
 def get_current_runtime() -> BasicRuntime:
-    """The runtime of workflows that are made here."""
+    """Return the runtime for workflows that are created now."""
     return _current.get()

@@ -18,14 +18,14 @@ from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
 
 def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
-    """An event by the bare or whole name of its class; a `ConfigError` says what does not fit."""
+    """Create an event by the bare or qualified name of its class; a `ConfigError` says what does not fit."""
     # Steps name what they wait for in their bodies only, so any event class of the application may be meant.
     classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
     return make_event(classes.find(name), fields)
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
-    """An event of a class; a `ConfigError` says what does not fit."""
+    """Create an event of a class; a `ConfigError` says what does not fit."""
     try:
         return kind(**fields)
     except ValidationError as error:
@@ -42,5 +42,5 @@ def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: s
 
 
 def event_tick(event: Event, step: str | None, token: str) -> bytes:
-    """What goes into a run's inbox for an event."""
+    """Encode the tick of an event for a run's inbox."""
     return encode_tick(Received(time.time(), event, step, token))

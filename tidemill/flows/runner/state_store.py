@@ -2,11 +2,11 @@
 
     await ctx.store.set("user.name", "Ada")            paths go through dicts, lists and attributes
     name = await ctx.store.get("user.name", default="")
-    async with ctx.store.edit_state() as state:        nobody else writes meanwhile; an error undoes all of it
+    async with ctx.store.edit_state() as state:        no other step writes meanwhile; an error undoes all changes
         state.count += 1
 
-Writes are visible to all steps at once. What a failed attempt has written is taken back, unless another step has
-written there since. An edit writes the values that it has changed, not the whole state.
+Writes are visible to all steps at once. The writes of a failed attempt are undone, unless another step has written
+there since. An edit writes only the values that it has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ S = TypeVar("S")
 
 
 class StateCell:
-    """Where a run's state is, before and after there is a run."""
+    """Holds the state of a context before its run starts and after it ends."""
 
     def __init__(self, kind: Any = None, store: Any = None) -> None:
         self.kind = DictState if kind in (None, dict) else kind
@@ -37,7 +37,7 @@ class StateCell:
 
 
 class StateStore(Generic[S]):
-    """The shared state, as one step or the outside sees it. `write` puts values at paths, as one act."""
+    """The shared state, for one step or for the caller. `write` writes values at paths as one operation."""
 
     def __init__(self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[Changes], None]) -> None:
         self._cell = cell
@@ -46,7 +46,7 @@ class StateStore(Generic[S]):
         self._write = write
 
     async def get(self, path: str, default: Any = MISSING) -> Any:
-        """What stands at a path. Without a default, a path at which nothing stands is a ValueError."""
+        """Return the value at a path. Without a default, a path without a value raises a ValueError."""
         found = read_path(self._cell.store, path)
         if found is not MISSING:
             return found
@@ -55,35 +55,35 @@ class StateStore(Generic[S]):
         return default
 
     async def set(self, path: str, value: Any) -> None:
-        """Put a value at a path; dicts are made on the way."""
+        """Write a value at a path; missing dicts are created."""
         if not path:
             raise ValueError("an empty path is the whole state: use set_state for that")
         async with self._lock:
             self._write(((path, value),))
 
     async def get_state(self) -> S:
-        """The whole state."""
+        """Return the whole state."""
         return self._cell.store
 
     async def set_state(self, state: S) -> None:
-        """Replace the whole state by another of its kind."""
+        """Replace the whole state with another of its type."""
         if not isinstance(state, self._kind):
             raise ValueError(f"this run's state is a {self._kind.__name__}, not a {type(state).__name__}")
         async with self._lock:
             self._write((("", state),))
 
     async def clear(self) -> None:
-        """Back to the state that every run begins with."""
+        """Reset the state to the initial state of a run."""
         async with self._lock:
             self._write((("", self._kind()),))
 
     def to_dict(self, serializer: Any) -> dict[str, Any]:
-        """The state as JSON values, written with this serializer."""
+        """Return the state as JSON values, serialized with this serializer."""
         return save_store(self._cell.store, serializer)
 
     @asynccontextmanager
     async def edit_state(self) -> AsyncIterator[S]:
-        """Change the state in place, alone; if the block raises, nothing has changed."""
+        """Change the state in place, with exclusive access; if the block raises, nothing changes."""
         async with self._lock:
             edited = copy.deepcopy(self._cell.store)
             yield edited
@@ -91,7 +91,7 @@ class StateStore(Generic[S]):
 
 
 class InMemoryStateStore(StateStore[S]):
-    """A store of its own, without a run: for tests, and for helpers that take a store."""
+    """A store without a run, for tests and for functions that take a store."""
 
     def __init__(self, initial_state: S) -> None:
         cell = StateCell(type(initial_state), initial_state)
@@ -99,7 +99,7 @@ class InMemoryStateStore(StateStore[S]):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], serializer: Any) -> InMemoryStateStore[Any]:
-        """The store that `to_dict` has written; its kind of state must have been loaded."""
+        """Load a store that `to_dict` has saved; the class of its state must be loaded."""
         kind: Any = DictState
         if (name := data.get("state_type", "DictState")) != "DictState":
             kind = loaded_class(f"{data.get('state_module', '')}.{name}")

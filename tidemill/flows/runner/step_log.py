@@ -1,7 +1,6 @@
-"""What steps log while they run where their run is: kept with each attempt, and written with what the run writes.
+"""The log lines of steps that run in the process of their run: stored per attempt, with the other writes of the run.
 
-Nothing is made before a step logs its first line. From then on its lines are written when it ends, and every second
-while it goes on.
+Nothing is created before a step logs its first line. Its lines are written every second and when the step ends.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ WRITE_EVERY = 1.0  # seconds
 
 
 class RunStepLogs:
-    """The lines of one run's steps."""
+    """The log lines of the steps of one run."""
 
     __slots__ = ("_due", "_home", "_lines", "_number", "_write")
 
     def __init__(self, number: int, home: asyncio.AbstractEventLoop, write: Callable[[list[StepLog]], None]) -> None:
-        """`write` is called by the event loop `home` with what has been logged."""
+        """The event loop `home` calls `write` with the logged lines."""
         self._number = number
         self._home = home
         self._write = write
@@ -30,20 +29,20 @@ class RunStepLogs:
         self._due = False
 
     def keep(self, work: Work, line: bytes) -> None:
-        """Keep a line; from any thread."""
+        """Buffer a line; can be called from any thread."""
         self._lines.setdefault((work.id, work.step, work.attempt), CapturedLines()).add(line)
         if not self._due:
             self._due = True
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
 
     def ended(self, work: Work) -> list[StepLog]:
-        """The lines of an attempt that has ended, if it has any that are not written yet."""
+        """Return the unwritten lines of an attempt that has ended."""
         key = (work.id, work.step, work.attempt)
         lines = self._lines.pop(key, None)
         return [] if lines is None or not lines.fresh else [self._log(key, lines)]
 
     def take(self) -> list[StepLog]:
-        """All lines that are not written yet."""
+        """Return all unwritten lines."""
         return [self._log(key, lines) for key, lines in self._lines.items() if lines.fresh]
 
     def _write_fresh(self) -> None:
@@ -58,7 +57,7 @@ class RunStepLogs:
 
 
 class StepLogCapture:
-    """One attempt at a step, as the log sees it."""
+    """Captures the log lines of one attempt of a step."""
 
     __slots__ = ("_talk", "_work")
 

@@ -1,4 +1,4 @@
-"""A run that has been started: wait for its result, follow it, send it events, cancel it."""
+"""The handle of a run in memory: await its result, stream its events, send it events, cancel it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemill.flows.runner.in_memory import FlowRun
 
 
 class WorkflowHandler:
-    """`await handler` gives the result, as often as you like."""
+    """The handle of a run in memory; `await handler` returns the result and can be repeated."""
 
     def __init__(self, run: FlowRun, ctx: Context[Any]) -> None:
         self._run = run
@@ -31,7 +31,7 @@ class WorkflowHandler:
         return event.result if type(event) is StopEvent else event
 
     async def stop_event_result(self) -> StopEvent:
-        """The event that ended the run. Whoever is cancelled while waiting for it cancels the run."""
+        """Wait for the event that ended the run. Cancelling this wait cancels the run."""
         try:
             return await asyncio.shield(self._run.result)
         except asyncio.CancelledError:
@@ -39,7 +39,7 @@ class WorkflowHandler:
             raise
 
     def get_stop_event(self) -> StopEvent | None:
-        """The event that ended the run, if it has ended and has not failed."""
+        """Return the event that ended the run; None if it has not ended or has failed."""
         result = self._run.result
         if not result.done() or result.cancelled():
             return None
@@ -53,7 +53,7 @@ class WorkflowHandler:
     done = is_done
 
     def exception(self) -> BaseException | None:
-        """What the run failed with; asyncio.InvalidStateError while it runs."""
+        """Return the exception of the run; raises asyncio.InvalidStateError while it runs."""
         return None if self._run.result.cancelled() else self._run.result.exception()
 
     def cancelled(self) -> bool:
@@ -63,7 +63,7 @@ class WorkflowHandler:
         return result.cancelled() or isinstance(result.exception(), WorkflowCancelledByUser)
 
     def cancel(self) -> bool:
-        """End the run as if its task had been cancelled."""
+        """Cancel the run as if its task had been cancelled."""
         if self._run.result.done():
             return False
         self._run.result.cancel()
@@ -71,17 +71,17 @@ class WorkflowHandler:
         return True
 
     async def cancel_run(self, *, timeout: float | None = 5.0) -> None:
-        """End the run; returns when it has ended."""
+        """Cancel the run and wait until it has ended."""
         if self._run.is_running:
             self._run.cancel()
             await asyncio.wait([self._run.result], timeout=timeout)
 
     def stream_events(self, expose_internal: bool = False) -> AsyncGenerator[Any, None]:
-        """What the run shows, until it is over. Once."""
+        """Stream the published events until the run ends. Can be called once."""
         return self._run.stream(expose_internal=expose_internal)
 
     async def send_event(self, event: Event, step: str | None = None) -> None:
-        """Give the run an event."""
+        """Send an event to the run."""
         self._run.check_target(event, step)
         self._run.receive(event, step)
-        await asyncio.sleep(0)  # So that who sends in a loop leaves time for what follows.
+        await asyncio.sleep(0)  # A caller that sends in a loop lets the event loop process the events.

@@ -1,4 +1,4 @@
-"""Pictures of a workflow and of one run of it: as Mermaid text, as SVG, and as PNG with `tidemill[png]`.
+"""Draw a workflow or one run of it as Mermaid text, as SVG, and as PNG with `tidemill[png]`.
 
 print(draw_workflow(Article))
 events = [event async for event in handler.stream_events(expose_internal=True)]
@@ -28,13 +28,13 @@ _FILLS = {"step": "#dbeafe", "event": "#fef3c7", "external": "#fee2e2"}
 _ENDS = {"WorkflowFailedEvent": "#fecaca", "WorkflowTimedOutEvent": "#fecaca", "WorkflowCancelledEvent": "#e2e8f0"}
 
 MOST_ATTEMPTS = 200
-"""A picture of a run shows no more than its first attempts: what is larger than a screen helps nobody."""
+"""The maximum number of attempts in a drawing of a run: a drawing larger than a screen is of no use."""
 
 Picture = tuple[list[list[Box]], list[tuple[str, str]]]
 
 
 def draw_workflow(workflow: Any) -> str:
-    """All ways that events can take through a workflow, as a Mermaid flowchart."""
+    """Draw all possible paths of events through a workflow as a Mermaid flowchart."""
     graph = get_workflow_representation(workflow)
     numbers = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     lines = ["flowchart TD"]
@@ -48,22 +48,22 @@ def draw_workflow(workflow: Any) -> str:
 
 
 def draw_workflow_svg(workflow: Any) -> str:
-    """The same as an SVG picture."""
+    """Draw a workflow as SVG."""
     return svg(*_workflow_picture(workflow))
 
 
 def draw_workflow_png(workflow: Any, *, scale: float = 2.0) -> bytes:
-    """The same as a PNG picture; needs the extra `tidemill[png]`."""
+    """Draw a workflow as PNG; needs the extra `tidemill[png]`."""
     return png(*_workflow_picture(workflow), scale=scale)
 
 
 def draw_run_svg(events: Iterable[Any]) -> str:
-    """One run as an SVG picture, from its stream with internal events."""
+    """Draw one run as SVG, from its stream with internal events."""
     return svg(*_run_picture(events))
 
 
 def draw_run_png(events: Iterable[Any], *, scale: float = 2.0) -> bytes:
-    """One run as a PNG picture; needs the extra `tidemill[png]`."""
+    """Draw one run as PNG; needs the extra `tidemill[png]`."""
     return png(*_run_picture(events), scale=scale)
 
 
@@ -80,10 +80,10 @@ def _workflow_picture(workflow: Any) -> Picture:
 
 
 def _run_picture(events: Iterable[Any]) -> Picture:
-    """Every attempt as a box, every event between two of them as a pill. Joins take what nobody has taken yet."""
+    """Return every attempt as a box and every event between two attempts as a pill. Joins take untaken events."""
     boxes: list[Box] = []
     arrows: list[tuple[str, str]] = []
-    made: dict[str, list[str]] = {}  # by class: the pills that nobody has taken
+    made: dict[str, list[str]] = {}  # by class: the pills of events that no attempt has taken
     last: dict[str, str] = {}  # by class: the newest pill
     at_work: dict[tuple[str, str], str] = {}
     attempts = left_out = 0
@@ -129,7 +129,7 @@ def _run_picture(events: Iterable[Any]) -> Picture:
 
 
 def draw_run(events: Iterable[Any]) -> str:
-    """What happened in one run, from its stream with internal events: each attempt at a step, and what led to it."""
+    """Draw one run as a Mermaid flowchart, from its stream with internal events: each attempt and its cause."""
     lines = ["flowchart TD"]
     arrows: list[str] = []
     made_by: dict[str, str] = {}
@@ -162,7 +162,7 @@ def draw_run(events: Iterable[Any]) -> str:
 
 
 def _rows(graph: WorkflowGraph) -> list[list[str]]:
-    """The nodes by their distance from those that nothing leads to; what only loops lead to comes last."""
+    """Return the nodes by their distance from nodes without incoming edges; nodes reached only by loops come last."""
     ahead: dict[str, list[str]] = {}
     for edge in graph.edges:
         ahead.setdefault(edge.source, []).append(edge.target)
@@ -180,6 +180,6 @@ def _rows(graph: WorkflowGraph) -> list[list[str]]:
     return rows
 
 
-def _class_name(told: str) -> str:
+def _class_name(text: str) -> str:
     """`Draft`, from `<class 'shop.Draft'>`."""
-    return told.removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
+    return text.removeprefix("<class '").removesuffix("'>").rpartition(".")[2]

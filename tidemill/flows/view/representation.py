@@ -24,14 +24,14 @@ EXTERNAL = "external_step"
 
 
 class WorkflowNodeBase(BaseModel):
-    """What every node of the graph has."""
+    """The common fields of all nodes."""
 
     id: str
     label: str
     node_type: str
 
     def truncated_label(self, max_length: int) -> str:
-        """The label, with a mark at its end if it had to be cut."""
+        """Return the label, shortened to `max_length` with a `*` at its end if it is longer."""
         return self.label if len(self.label) <= max_length else f"{self.label[: max_length - 1]}*"
 
 
@@ -56,13 +56,13 @@ class WorkflowEventNode(WorkflowNodeBase):
 
 
 class WorkflowExternalNode(WorkflowNodeBase):
-    """The world outside: it answers requests for input."""
+    """The outside of the workflow, which answers requests for input."""
 
     node_type: Literal["external"] = "external"  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class WorkflowResourceNode(WorkflowNodeBase):
-    """A resource that a function makes."""
+    """A resource that a function creates."""
 
     node_type: Literal["resource"] = "resource"  # pyright: ignore[reportIncompatibleVariableOverride]
     type_name: str | None = None
@@ -105,7 +105,7 @@ WorkflowGraphNode = (
 
 
 class WorkflowGraphEdge(BaseModel):
-    """An arrow: a step to what it returns, an event to who takes it, a step to a resource that it needs."""
+    """An edge: a step to an event it returns, an event to a step that takes it, or a step to a resource it needs."""
 
     source: str
     target: str
@@ -121,7 +121,7 @@ class WorkflowGraph(BaseModel):
     description: str | None = None
 
     def filter_by_node_type(self, *node_types: str) -> WorkflowGraph:
-        """The graph without the nodes of these types; arrows to and through them lead on to what is behind."""
+        """Return the graph without the nodes of these types; edges through them connect their neighbours."""
         gone = {node.id for node in self.nodes if node.node_type in node_types}
         behind: dict[str, list[WorkflowGraphEdge]] = {}
         for edge in self.edges:
@@ -139,7 +139,7 @@ class WorkflowGraph(BaseModel):
 
 
 def get_workflow_representation(workflow: Any) -> WorkflowGraph:
-    """The graph of a workflow, from the class or from an instance of it."""
+    """Return the graph of a workflow class or instance."""
     cls = workflow if isinstance(workflow, type) else type(workflow)
     steps = steps_of(cls)
     nodes: dict[str, Any] = {}
@@ -188,7 +188,7 @@ def _event_node(kind: EventClass, steps: Collection[StepSpec]) -> WorkflowEventN
 
 
 def _schema(kind: type[BaseModel]) -> dict[str, Any] | None:
-    """A model's JSON schema, if all its fields have one."""
+    """Return the JSON Schema of a model; None if a field has none."""
     try:
         return kind.model_json_schema()
     except (PydanticInvalidForJsonSchema, PydanticSchemaGenerationError):
@@ -198,7 +198,7 @@ def _schema(kind: type[BaseModel]) -> dict[str, Any] | None:
 def _add_resource(
     definition: ResourceDefinition, needed_by: str, nodes: dict[str, Any], edges: list[WorkflowGraphEdge]
 ) -> None:
-    """A resource and those that it needs itself."""
+    """Add a resource and its dependencies to the graph."""
     resource = definition.resource
     kind = getattr(definition.type_annotation, "__name__", str(definition.type_annotation))
     number = f"resource_{hashlib.sha256(repr((resource.name, kind)).encode()).hexdigest()[:12]}"
@@ -230,7 +230,7 @@ def _config_node(number: str, kind: str, resource: ConfigResource) -> WorkflowRe
     try:
         value = resource.load().model_dump(mode="json")
     except (ResourceFileError, ValueError):
-        value = None  # A file that is not there yet is no reason not to draw the workflow.
+        value = None  # The workflow can be drawn even if the file does not exist yet.
     return WorkflowResourceConfigNode(
         id=number,
         label=resource.label or kind,
@@ -244,7 +244,7 @@ def _config_node(number: str, kind: str, resource: ConfigResource) -> WorkflowRe
 
 
 def _add_outside(steps: Collection[StepSpec], nodes: dict[str, Any], edges: list[WorkflowGraphEdge]) -> None:
-    """The outside gets requests for input and gives answers."""
+    """Add the outside, which receives requests for input and sends answers."""
     asked = {kind for spec in steps for kind in spec.return_types if issubclass(kind, InputRequiredEvent)}
     answers = {kind for spec in steps for kind in spec.accepted_events if issubclass(kind, HumanResponseEvent)}
     if not asked and not answers:
