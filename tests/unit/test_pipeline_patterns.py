@@ -74,7 +74,7 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
 def test_a_value_that_would_be_read_back_as_another_is_refused() -> None:
     pattern = Pattern("a/{x}-{y}.txt")
     assert pattern.match("a/1-2-3.txt") == {"x": "1", "y": "2-3"}
-    with pytest.raises(PatternError, match="read back as '1'"):
+    with pytest.raises(PatternError, match="parsed back as '1'"):
         pattern.format({"x": "1-2", "y": "3"})
 
 
@@ -149,11 +149,11 @@ def test_a_star_never_takes_in_what_its_own_stage_makes() -> None:
         ({"input": "a/{x}", "output": "b/{x}/{y}"}, "scatter=True"),
         ({"input": ["a/{x}", "b/{y}"], "output": "c/{x}-{y}"}, "shares no variable"),
         ({"input": "a/{x}", "output": "b/*"}, "one file for each entity"),
-        ({"input": "a/{x}", "output": "a/{x}"}, "circle"),
+        ({"input": "a/{x}", "output": "a/{x}"}, "cycle"),
         ({"input": "a/{x}", "output": "b/{x}", "collect": "z"}, "no input has this variable"),
         ({"input": [], "output": "b"}, "no input"),
-        ({"input": "a/{x}", "output": "b/{x}", "filter": "x >"}, "not a condition"),
-        ({"input": "a/{x}", "output": "b/{x}", "parallel": 0}, "nothing would ever be built"),
+        ({"input": "a/{x}", "output": "b/{x}", "filter": "x >"}, "not a valid condition"),
+        ({"input": "a/{x}", "output": "b/{x}", "parallel": 0}, "would build nothing"),
         ({"input": "a/{x}", "output": "b/{x}", "on_edit": "cry"}, "rebuild, adopt"),
     ],
 )
@@ -163,12 +163,12 @@ def test_a_stage_that_makes_no_sense_is_refused_and_told_what_to_do(options, tol
     assert told in str(error.value)
 
 
-def test_stages_in_a_circle_and_two_makers_of_one_path_are_refused(tmp_path: Path) -> None:
+def test_stages_in_a_cycle_and_two_makers_of_one_path_are_refused(tmp_path: Path) -> None:
     pipeline = Pipeline("p", root=tmp_path)
     pipeline.stage(input="a/{x}", output="b/{x}", name="one")(lambda entity, text: text)
-    with pytest.raises(ConfigError, match=r"circle: p/one -> p/two"):
+    with pytest.raises(ConfigError, match=r"cycle: p/one -> p/two"):
         pipeline.stage(input="b/{x}", output="a/{x}", name="two")(lambda entity, text: text)
-    with pytest.raises(ConfigError, match="must have one maker"):
+    with pytest.raises(ConfigError, match="must be written by one stage"):
         pipeline.stage(input="c/{x}", output="b/x-{x}", name="three")(lambda entity, text: text)
     assert list(pipeline.stages) == ["one"]
 
@@ -183,7 +183,7 @@ def test_two_pipelines_that_write_one_pattern_are_refused(tmp_path: Path) -> Non
         if name == "one":
             app.pipeline(pipeline)
         else:
-            with pytest.raises(ConfigError, match="must have one maker"):
+            with pytest.raises(ConfigError, match="must be written by one stage"):
                 app.pipeline(pipeline)
 
 

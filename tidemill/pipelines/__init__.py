@@ -1,4 +1,4 @@
-"""Pipelines: things that must exist, and how to make whatever is missing or out of date.
+"""Pipelines: declares which states must exist, and builds those that are missing or out of date.
 
 from tidemill.pipelines import Pipeline
 
@@ -43,7 +43,7 @@ __all__ = [
     "update_pipeline",
 ]
 
-# Loaded when first asked for: most programs use none of them, and a check of everything must begin at once.
+# Loaded lazily: most programs use none of these, and a full check must start fast.
 _LATER = {
     "SKIP": "tidemill.pipelines.runner.build",
     "BuildError": "tidemill.pipelines.runner.build",

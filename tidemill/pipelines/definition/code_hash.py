@@ -1,12 +1,12 @@
-"""Code hashes: what a stage's result depends on beside its inputs.
+"""Code hashes: what a stage's result depends on besides its inputs.
 
     hash = hash_code(summary, params={"model": "small"})
     hash.total     "1f0c..."    differs if and only if something that the function reaches has changed
     hash.parts     {"blog.summary": "...", "blog.PROMPT": "...", "texts.clean": "...", "numpy": "2.1.0"}
 
 Followed from the function: the functions, classes and constants of the project that it names, as `name` or as
-`module.name`, through closures, defaults, decorators, base classes and methods; constants count by their value,
-packages from elsewhere by their version. Comments, docstrings and formatting do not count.
+`module.name`, through closures, defaults, decorators, base classes and methods. Constants count by their value,
+external packages by their version. Comments, docstrings and formatting do not count.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ import msgspec
 
 from tidemill.pipelines.definition.source_text import Definition, ModuleSources, dump
 
-#: Where code lives that is not the project's own.
+#: Directories of code that does not belong to the project.
 _ELSEWHERE = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), date, datetime, time, timedelta, PurePath)
 _NOT_PROJECT = frozenset({"tidemill", *sys.stdlib_module_names})
-_LONGEST = 400  # parts; beyond that, something was followed that is not code
+_LONGEST = 400  # parts; more means that data was followed instead of code
 
 SOURCES = ModuleSources()
 
 
 class CodeHash(msgspec.Struct, frozen=True):
-    """The hash of a stage's code, and of each part that it is made of."""
+    """The hash of a stage's code, and of each of its parts."""
 
     total: str
     parts: dict[str, str]
 
 
 def hash_code(function: Any, *, params: Mapping[str, Any] | None = None, version: str | None = None) -> CodeHash:
-    """The code hash of a function. A declared `version` stands in for the code; `params` count either way."""
+    """The code hash of a function. A declared `version` replaces the code; `params` count either way."""
     parts: dict[str, str] = {}
     if version is not None:
         parts["version"] = version
@@ -61,7 +61,7 @@ def hash_code(function: Any, *, params: Mapping[str, Any] | None = None, version
 
 
 def remember_sources() -> None:
-    """Take the texts of the project's modules as they are on disk now, while they are what was imported."""
+    """Read the sources of the project's modules now, while they match the imported code."""
     SOURCES.remember(module for module in list(sys.modules.values()) if _is_text_of_project(module))
 
 
@@ -73,7 +73,7 @@ def _is_text_of_project(module: ModuleType) -> bool:
 
 
 def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of parts that came, went or changed."""
+    """The names of parts that were added, removed or changed."""
     return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
 
 
@@ -82,15 +82,15 @@ def short_hash(text: str) -> str:
 
 
 class _Walk:
-    """One walk from a function over everything that it reaches."""
+    """A walk from a function over everything that it reaches."""
 
     def __init__(self, parts: dict[str, str]) -> None:
         self._parts = parts
         self._met: set[int] = set()
-        self._kept: list[Any] = []  # ids stay taken while the walk lasts
+        self._kept: list[Any] = []  # keeps objects alive, so that ids are not reused
 
     def follow(self, name: str, value: Any) -> None:
-        """Take in a value that is known by this name."""
+        """Add a value under this name."""
         if len(self._parts) >= _LONGEST:
             return
         text = _value(value)
@@ -127,7 +127,7 @@ class _Walk:
             self.follow(f"{name}.{key}", value)
 
     def _module(self, module: ModuleType) -> None:
-        """A module as a whole: it was handed on, so anything in it may be used."""
+        """Add a whole module: it was passed as a value, so anything in it may be used."""
         if not _is_project(module):
             self._package(module.__name__)
             return
@@ -144,7 +144,7 @@ class _Walk:
         module = sys.modules.get(function.__module__ or "")
         if module is not None and not _is_project(module):
             self._package(module.__name__)
-            self._closure(_name_of(function), function)  # a decorator from elsewhere may wrap one of ours
+            self._closure(_name_of(function), function)  # an external decorator may wrap a project function
             return
         name = _name_of(function)
         definition = None if module is None else SOURCES.definition(module, function.__code__)
@@ -193,7 +193,7 @@ class _Walk:
             self.follow(_name_of(base), base)
 
     def _instance(self, name: str, value: Any) -> None:
-        """An object: its class, and those of its public attributes that are plain values."""
+        """Add an object: its class, and its public attributes that are plain values."""
         self.follow(_name_of(type(value)), type(value))
         fields = getattr(value, "__struct_fields__", None)
         held = {field: getattr(value, field) for field in fields} if fields else getattr(value, "__dict__", {})
@@ -204,7 +204,7 @@ class _Walk:
                 self.follow(_name_of(inner), inner)
 
     def _names(self, node: ast.AST, scope: Mapping[str, Any]) -> None:
-        """Everything outside of a definition that it names: `name`, and `module.name`."""
+        """Follow all outside names that a definition reads: `name`, and `module.name`."""
         own = _bound_names(node)
         for chain in _chains(node):
             if chain[0] not in own:
@@ -212,7 +212,7 @@ class _Walk:
 
     def _named(self, chain: tuple[str, ...], scope: Mapping[str, Any]) -> None:
         if chain[0] not in scope:
-            return  # a builtin, or nothing yet
+            return  # a builtin, or not defined yet
         value, name = scope[chain[0]], chain[0]
         for attribute in chain[1:]:
             if not isinstance(value, ModuleType) or not hasattr(value, attribute):
@@ -225,7 +225,7 @@ class _Walk:
 
 
 def _undeclared(node: Definition, scope: Mapping[str, Any]) -> Definition:
-    """A definition without the decorators that only declare it to Tidemill: how it is run is not what it does."""
+    """A definition without the decorators that only declare it to Tidemill, which do not change its result."""
     decorators = getattr(node, "decorator_list", None)
     if not decorators:
         return node
@@ -247,7 +247,7 @@ def _declares(decorator: ast.expr, scope: Mapping[str, Any]) -> bool:
 
 
 def _chains(node: ast.AST) -> set[tuple[str, ...]]:
-    """The dotted names that code reads: `a.b.c` counts once, as a whole."""
+    """The dotted names that code reads: `a.b.c` counts once."""
     found: set[tuple[str, ...]] = set()
 
     def visit(at: ast.AST) -> None:
@@ -267,7 +267,7 @@ def _chains(node: ast.AST) -> set[tuple[str, ...]]:
 
 
 def _bound_names(node: ast.AST) -> set[str]:
-    """Names that are the function's own: its parameters, and what it assigns without saying `global`."""
+    """Names local to the function: its parameters, and what it assigns without `global`."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return set()
     arguments = node.args
@@ -296,7 +296,7 @@ def _names_in_code(code: CodeType) -> set[tuple[str, ...]]:
 
 
 def _bytecode(code: CodeType) -> str:
-    """Code without a source that can be believed: what is left is what this Python made of it."""
+    """Code without a reliable source: hash its bytecode."""
     consts = [_bytecode(each) if inspect.iscode(each) else repr(each) for each in code.co_consts]
     return f"{sys.version_info[:2]} {code.co_code!r} {code.co_names} {consts}"
 
@@ -334,7 +334,7 @@ def _name_of(value: Any, fallback: str = "code") -> str:
 
 
 def _module_name(name: str) -> str:
-    """A module's name, also for a file that is run as a program: it is the same code then."""
+    """A module's name; a file that is run as a program has the same name as when imported."""
     if name != "__main__":
         return name
     main = sys.modules["__main__"]
@@ -343,7 +343,7 @@ def _module_name(name: str) -> str:
 
 
 def _is_ours(value: Any) -> bool:
-    """Whether this is a part of Tidemill: how work is run is not what the work is."""
+    """Whether this is a part of Tidemill, which does not change a stage's result."""
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     kind = type(value).__module__
     return str(module).partition(".")[0] == "tidemill" or (
@@ -360,13 +360,13 @@ def _is_project(module: ModuleType) -> bool:
 
 @functools.cache
 def _version(top: str) -> str | None:
-    """The version of a package; None for what comes with Python."""
+    """The version of a package; None for the standard library."""
     if top in sys.stdlib_module_names:
         return None
     found = getattr(sys.modules.get(top), "__version__", None)
     if isinstance(found, str):
         return found
-    from importlib import metadata  # seldom needed, and slow to load
+    from importlib import metadata  # rarely needed, and slow to load
 
     try:
         return metadata.version(top)

@@ -16,7 +16,7 @@ from tidemill.pipelines.runner.slots import group_key
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
-if TYPE_CHECKING:  # slow to load, and seldom asked for
+if TYPE_CHECKING:  # slow to load, and rarely needed
     from tidemill.pipelines.view.pipeline_cache import PipelineCache
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.pipelines.workflows.folder import WorkflowFolder

@@ -28,18 +28,18 @@ class PipelineTarget(NamedTuple):
 
 
 def is_workflow(target: str) -> bool:
-    """Whether this names a workflow file, or a folder of them."""
+    """Whether this is a workflow file, or a folder of them."""
     return Path(target).is_dir() or target.endswith(".json")
 
 
 def load_target(target: str) -> PipelineTarget:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
     if is_workflow(target):
-        from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and seldom asked for
+        from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and rarely needed
 
         found = list(read_folder(target).pipelines.values())
         if not found:
-            raise ConfigError(f"{target} holds no pipeline")
+            raise ConfigError(f"{target} contains no pipeline")
         return PipelineTarget(found)
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None

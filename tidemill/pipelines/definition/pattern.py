@@ -1,19 +1,19 @@
-"""Patterns: how a path and the entity that it belongs to are found from each other.
+"""Patterns: conversion between a path and the variables of its entity.
 
     pattern = Pattern("daily/{date:date}/{name}.txt")
     pattern.match("daily/2026-01-15/a.txt")               {"date": "2026-01-15", "name": "a"}
     pattern.format({"date": "2026-01-15", "name": "a"})   "daily/2026-01-15/a.txt"
 
     {x}          a part of a name: anything but a slash, and never a hidden name
-    {x:int}      a whole number as Python writes it; also :date, :month, :year
+    {x:int}      an integer as Python writes it; also :date, :month, :year
     {x.month}    the month of a date called x, written 2026-01; also .year
-    *            any part of a name, without being part of the entity
-    **           any number of folders, also none; at the end, all files in and below a folder
-    a/{x}/       with a slash at its end: a directory
+    *            any part of a name, not part of the entity
+    **           any number of folders, including none; at the end, all files in and below a folder
+    a/{x}/       with a final slash: a directory
 
-Matching and formatting are each other's inverse. A value that would not come back out of its path as it went in is
-refused when it is put in, and a path whose text is not how its value is written (007 for a number) is no match. No
-value can hold a slash or name `..`, so that an entity's path never leaves the folder that its pattern names.
+Matching and formatting are inverse. A value that would not be parsed back from its path is rejected, and a path whose
+text is not the canonical form of its value (007 for a number) does not match. No value can contain a slash or be `..`,
+so an entity's path never leaves the folder of its pattern.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _FORMS = {
     "month": r"[0-9]{4}-(?:0[1-9]|1[0-2])",
     "year": r"[0-9]{4}",
 }
-_PARTS = {"month": 7, "year": 4}  # how much of a date's text each of its parts is
+_PARTS = {"month": 7, "year": 4}  # the length of each part of a date's text
 _DEEP = "**"
 
 
 class PatternError(ConfigError):
-    """A pattern that cannot be read, or a value that cannot be part of a path."""
+    """A pattern that cannot be parsed, or a value that cannot be part of a path."""
 
 
 class Segment:
-    """What stands between two slashes."""
+    """The part of a pattern between two slashes."""
 
     def __init__(self, text: str, whole: str, kinds: dict[str, str]) -> None:
         self.text = text
-        self.is_deep = text == _DEEP  # stands for any number of segments
+        self.is_deep = text == _DEEP  # matches any number of segments
         self.parts: list[tuple[str, str]] = [("glob", _DEEP)] if self.is_deep else []
         if not self.is_deep:
             self._read(text, whole, kinds)
@@ -54,17 +54,17 @@ class Segment:
         self.variables = [part for kind, part in self.parts if kind == "var"]
 
     def _read(self, text: str, whole: str, kinds: dict[str, str]) -> None:
-        """Take the text apart: ("text", ...), ("glob", "*") or ("var", name)."""
+        """Split the text: ("text", ...), ("glob", "*") or ("var", name)."""
         at, last = 0, "text"
         for hole in _HOLE.finditer(text):
             if hole.start() > at:
                 self.parts.append(("text", text[at : hole.start()]))
                 last = "text"
             if last != "text" and self.parts:
-                raise PatternError(f"{whole!r}: nothing stands between {self._told()} and {hole[0]!r} to part them")
+                raise PatternError(f"{whole!r}: separate {self._told()} and {hole[0]!r} with text")
             if hole[1] is None:
                 if hole[0] != "*":
-                    raise PatternError(f"{whole!r}: {hole[0]!r} stands for folders, and must be alone between slashes")
+                    raise PatternError(f"{whole!r}: {hole[0]!r} matches folders, and must be alone between slashes")
                 self.parts.append(("glob", "*"))
             else:
                 self.parts.append(("var", _declare(hole[1], whole, kinds)))
@@ -72,14 +72,14 @@ class Segment:
         if at < len(text):
             self.parts.append(("text", text[at:]))
         if any("{" in part or "}" in part for kind, part in self.parts if kind == "text"):
-            raise PatternError(f"{whole!r}: a brace is not closed, or opens nothing")
+            raise PatternError(f"{whole!r}: a brace is not closed, or was not opened")
 
     def _told(self) -> str:
         kind, name = self.parts[-1]
         return f"{{{name}}}" if kind == "var" else name
 
     def regex(self, seen: set[str], kinds: Mapping[str, str]) -> str:
-        """As a regular expression; a variable that was seen before must be the same again."""
+        """A regular expression; a variable that occurs again must have the same value."""
         if self.is_deep:
             return r"(?:(?!\.)[^/]+/)*"
         made = "" if self.is_literal or self.text.startswith(".") else r"(?!\.)"
@@ -104,7 +104,7 @@ class Segment:
 
 
 class Pattern:
-    """A pattern that was read once and is matched and formatted often."""
+    """A parsed pattern, to match and format paths."""
 
     def __init__(self, text: str) -> None:
         self.is_directory = text.endswith("/")
@@ -122,7 +122,7 @@ class Pattern:
         regexes = [segment.regex(seen, self.kinds) + ("" if segment.is_deep else "/") for segment in self.segments]
         self._regex = re.compile("".join(regexes).removesuffix("/"))
         self._dates = tuple(name for name in self.variables if self.kinds[name] == "date")
-        # Where a segment holds one variable and no glob, any value comes back out as it went in.
+        # A segment with one variable and no glob returns any value unchanged.
         self._plain = not self.has_glob and all(len(segment.variables) < 2 for segment in self.segments)
         self._template = path.replace("%", "%%")
         for name, hole in ((_declared(hole[1]), hole[0]) for hole in _HOLE.finditer(path) if hole[1] is not None):
@@ -138,7 +138,7 @@ class Pattern:
         return hash(self.text)
 
     def match(self, path: str) -> dict[str, str] | None:
-        """The variables of a path, or None if it is not one of these."""
+        """The variables of a path, or None if it does not match."""
         values = self.values(path)
         return None if values is None else dict(zip(self.variables, values, strict=True))
 
@@ -152,9 +152,9 @@ class Pattern:
         return found.groups()
 
     def format(self, values: Mapping[str, str]) -> str:
-        """The path of an entity; a `PatternError` says what cannot be part of a path."""
+        """The path of an entity; a `PatternError` names an invalid value."""
         if self.has_glob:
-            raise PatternError(f"{self.text!r} stands for many paths, because of its *")
+            raise PatternError(f"{self.text!r} matches many paths because of its *, so it has no single path")
         try:
             path = self._template % values
         except KeyError as error:
@@ -166,8 +166,8 @@ class Pattern:
             for name in self.variables:
                 if found[_group(name)] != values[name]:
                     raise PatternError(
-                        f"{self.text!r} cannot hold {name}={values[name]!r}: "
-                        f"it would be read back as {found[_group(name)]!r}"
+                        f"{self.text!r} cannot contain {name}={values[name]!r}: "
+                        f"it would be parsed back as {found[_group(name)]!r}"
                     )
         return path
 
@@ -180,12 +180,12 @@ class Pattern:
         return f"{', '.join(f'{name}={values[name]!r}' for name in self.variables)} cannot be part of a path"
 
     def covers(self, other: Pattern) -> bool:
-        """Whether some path could match both patterns."""
+        """Whether a path could match both patterns."""
         return _segments_meet(self.segments, other.segments)
 
     @property
     def folder(self) -> str:
-        """The part before the first variable: where all its paths are."""
+        """The part before the first variable: the folder of all its paths."""
         fixed = []
         for segment in self.segments[:-1]:
             if not segment.is_literal:
@@ -195,12 +195,12 @@ class Pattern:
 
     @property
     def has_one_folder(self) -> bool:
-        """Whether all its paths are in the same folder."""
+        """Whether all its paths are in one folder."""
         return all(segment.is_literal for segment in self.segments[:-1])
 
 
 def derive(name: str, values: Mapping[str, str]) -> str | None:
-    """The value of a variable among these, or of a part of a date among these: `date.month`."""
+    """The value of a variable, or of a part of a date: `date.month`."""
     if name in values:
         return values[name]
     whole, _, part = name.partition(".")
@@ -208,14 +208,14 @@ def derive(name: str, values: Mapping[str, str]) -> str | None:
 
 
 def entity_id(values: Sequence[str]) -> str:
-    """One text for an entity's values; two entities never share one."""
+    """An entity's values as one string, unique per entity."""
     if len(values) == 1 and "%" not in values[0] and "/" not in values[0]:
         return values[0]
     return "/".join(value.replace("%", "%25").replace("/", "%2F") for value in values)
 
 
 def entity_values(id: str) -> tuple[str, ...]:
-    """The values that an entity's text stands for."""
+    """The values of an entity id."""
     if "%" not in id:
         return tuple(id.split("/"))
     return tuple(part.replace("%2F", "/").replace("%25", "%") for part in id.split("/"))
@@ -223,12 +223,12 @@ def entity_values(id: str) -> tuple[str, ...]:
 
 def _check_text(path: str, text: str) -> None:
     if not path or path.startswith("/") or "\x00" in path or "\\" in path:
-        raise PatternError(f"{text!r} is not a pattern: write a path inside of the pipeline's root, with / between")
+        raise PatternError(f"{text!r} is not a pattern: write a path inside the pipeline's root, separated by /")
     for part in path.split("/"):
         if part in ("", ".", ".."):
             raise PatternError(f"{text!r} is not a pattern: {part!r} cannot be a part of it")
     if f"{_DEEP}/{_DEEP}" in path:
-        raise PatternError(f"{text!r} is not a pattern: one {_DEEP} is as good as two")
+        raise PatternError(f"{text!r} is not a pattern: write one {_DEEP} instead of two")
 
 
 def _declare(written: str, whole: str, kinds: dict[str, str]) -> str:
@@ -267,7 +267,7 @@ def _is_date(text: str) -> bool:
 
 
 def _segments_meet(a: Sequence[Segment], b: Sequence[Segment]) -> bool:
-    """Whether two rows of segments can be the same path."""
+    """Whether two sequences of segments can match the same path."""
     for one, other in ((a, b), (b, a)):
         if one and one[0].is_deep:
             return _segments_meet(one[1:], other) or (bool(other) and _segments_meet(one, other[1:]))
@@ -277,7 +277,7 @@ def _segments_meet(a: Sequence[Segment], b: Sequence[Segment]) -> bool:
 
 
 def _meet(a: list[str | None], b: list[str | None]) -> bool:
-    """Whether two texts with gaps (None) can be the same text."""
+    """Whether two texts with gaps (None) can be equal."""
     reached = {(0, 0)}
     todo = [(0, 0)]
     while todo:

@@ -1,4 +1,4 @@
-"""What a user declares: a pipeline, its stages, and what a stage's function is given.
+"""What users declare: a pipeline, its stages, and the arguments of a stage's function.
 
 blog = Pipeline("auto-blog", root="output/")
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 OnOrphan = Literal["keep", "archive", "delete"]
 
-#: More states of a stage than this are not built again before somebody has approved it.
+#: Rebuilding more states of a stage than this needs an approval.
 APPROVE_ABOVE = 1000
 
 Function = Callable[..., Any]
 
 
 class Entity(Mapping[str, str]):
-    """What a state is about: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
+    """The subject of a state: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
 
     def __init__(self, id: str, variables: Mapping[str, str], path: str) -> None:
         self.id = id
@@ -46,7 +46,7 @@ class Entity(Mapping[str, str]):
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
-        """Say something for the log of this build."""
+        """Add a line to the log of this build."""
         self.notes.append(str(text))
 
     def __getitem__(self, name: str) -> str:
@@ -69,7 +69,7 @@ class Entity(Mapping[str, str]):
 
 
 class Input(msgspec.Struct, frozen=True):
-    """One input of a stage. `key` are the variables by which it belongs to an entity; all others are collected."""
+    """One input of a stage. `key` are the variables that assign it to an entity; all others are collected."""
 
     name: str
     pattern: Pattern
@@ -77,12 +77,12 @@ class Input(msgspec.Struct, frozen=True):
 
     @property
     def is_many(self) -> bool:
-        """Whether an entity may have several files of it."""
+        """Whether an entity may have several files of this input."""
         return self.pattern.has_glob or set(self.key) != set(self.pattern.variables)
 
 
 class Plain(NamedTuple):
-    """A stage that makes one file from one, with one variable in both paths: what stands around it in each."""
+    """A stage that builds one file from one, with one variable in both paths: the text around it in each."""
 
     input_before: str
     input_after: str
@@ -91,7 +91,7 @@ class Plain(NamedTuple):
 
 
 class Stage:
-    """A stage: what it is made from, what it makes, and the function that does it."""
+    """A stage: its inputs, its output, and the function that builds it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Stage:
         self.inputs = tuple(inputs)
         self.output = output
         self.variables = variables  # of the entity
-        self.scatter = scatter  # variables of the output that the function itself chooses
+        self.scatter = scatter  # output variables that the function chooses
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
         self.filter = None if options.filter is None else _condition(options.filter, variables)
@@ -130,7 +130,7 @@ class Stage:
 
     @property
     def code(self) -> CodeHash:
-        """The hash of its code, taken once: what runs does not change when its file does."""
+        """The hash of its code, computed once: the running code does not change when its file does."""
         if self._code is None:
             options = self.options
             hashed = self.function if self.code_of is None else self.code_of
@@ -150,31 +150,31 @@ class Stage:
         return Entity(id, variables, "" if self.scatter else self.output_path(variables))
 
     def _find_plain(self) -> Plain | None:
-        """What stands around the entity, where both paths are text with one variable in it.
+        """The text around the entity, if both paths are text with one variable.
 
-        Any value of the one must do for the other.
+        Any value of one must be valid for the other.
         """
         taken = None if self.named or self._quick is None else _around(self.inputs[0].pattern)
         if taken is None or self._quick is None:
             return None
         hidden = self._quick[0] == "" or self._quick[0].endswith("/")
         if hidden and not (taken[0] == "" or taken[0].endswith("/")):
-            return None  # A name that begins with a dot could come out of the middle of another.
+            return None  # A value could begin with a dot, which is only valid inside a name.
         return Plain(*taken, *self._quick)
 
     def quick_path(self, id: str) -> str:
-        """Where an entity's output is: `entity(id).path`, without a detour where one variable is all there is."""
+        """The path of an entity's output: `entity(id).path`, with a fast path for a single variable."""
         if self._quick is not None and not id.startswith(".") and "%" not in id and "/" not in id:
             return f"{self._quick[0]}{id}{self._quick[1]}"
         return self.entity(id).path
 
     def output_path(self, variables: Mapping[str, str]) -> str:
-        """Where the output for these variables is."""
+        """The path of the output for these variables."""
         return self.output.format({name: derive(name, variables) or "" for name in self.output.variables})
 
 
 class StageOptions(msgspec.Struct, frozen=True):
-    """How a stage's states are built and kept."""
+    """How a stage's states are built and stored."""
 
     min_size: int = 0
     parallel: int | None = None
@@ -193,7 +193,7 @@ class StageOptions(msgspec.Struct, frozen=True):
 
 
 class Pipeline:
-    """Things that must exist: stages that make whatever is missing or out of date."""
+    """A set of stages whose states must exist; builds those that are missing or out of date."""
 
     def __init__(
         self,
@@ -211,20 +211,20 @@ class Pipeline:
         queue: str = "pipelines",
     ) -> None:
         """
-        root           the folder that all patterns are in
-        store          where states are kept, if not in files: `ObjectStates(...)` or `DatabaseStates()`
-        scan_interval  how often to look for what nobody has announced
-        full_scan      how often to look at every file while the system announces changes
-        watch          whether to be told of changes by the operating system
-        backoff        the waits after failures; afterwards a state needs attention
-        approve_above  more states of a stage than this are not built again before somebody approves; None for never
-        on_edit        what to do about outputs that were changed by hand: "rebuild" them, or "adopt" them
-        on_orphan      what `clean` does with outputs whose inputs are gone: "keep", "archive" or "delete"
-        queue          where builds wait for workers, unless a stage names another
+        root           the folder of all patterns
+        store          where states are stored, if not in files: `ObjectStates(...)` or `DatabaseStates()`
+        scan_interval  how often to poll for changes without a notification
+        full_scan      how often to poll every file while the system notifies of changes
+        watch          whether to use the operating system's notifications of changes
+        backoff        the delays after failures; afterwards a state needs attention
+        approve_above  rebuilding more states of a stage than this needs an approval; None for never
+        on_edit        what to do with outputs that were edited: "rebuild" or "adopt" them
+        on_orphan      what `clean` does with outputs whose inputs were removed: "keep", "archive" or "delete"
+        queue          the queue of builds, unless a stage names another
         """
         self.name = check_name("pipeline", name)
         if "/" in name:
-            raise ConfigError(f"{name!r} is not a pipeline's name: leave out the slash")
+            raise ConfigError(f"{name!r} is not a valid pipeline name: remove the slash")
         self.root = Path(root)
         self.store = store
         self.scan_interval = parse_duration(scan_interval, what="scan_interval")
@@ -270,20 +270,19 @@ class Pipeline:
 
         input       a pattern, several, or several by the names of the function's parameters; several are joined on
                     the variables that they share
-        output      the pattern of what it makes
+        output      the pattern of the output
         collect     variables of the input that the output does not have: one build gets all of them
         scatter     the output has variables that the input does not have: the function returns a dict of outputs
         min_size    a smaller output is a failure
-        parallel    at most so many builds of it at once
-        group       ("models", 2): of all stages in the group of this name, at most so many builds at once
-        queue       where its builds wait for workers
-        in_process  build in the pipeline's own process: for small, quick functions
-        version     stands in for the code: the states are rebuilt when it changes, and only then
+        parallel    the most builds of this stage at once
+        group       ("models", 2): the most builds at once of all stages in the group of this name
+        queue       the queue of its builds
+        in_process  build in the pipeline's own process: for small, fast functions
+        version     replaces the code: states are rebuilt only when it changes
         params      values that count as code; the function gets them by name
-        filter      a condition in CEL over the entity's variables, its `id` and the number of its `files`: entities
-                    for which it does not hold are left alone. "hasFiles" is one that always holds: an entity of
-                    whose files none is there does not exist
-        code_of     what is hashed in the function's place, where that is only a wrapper
+        filter      a CEL condition over the entity's variables, its `id` and the number of its `files`: other entities
+                    are skipped. "hasFiles" is always true, because an entity without files does not exist
+        code_of     what is hashed instead of the function, if that is only a wrapper
         """
         defaults = self.defaults
         options = StageOptions(
@@ -306,7 +305,7 @@ class Pipeline:
         )
         for most in (parallel, group and group[1]):
             if most is not None and most < 1:
-                raise ConfigError(f"at most {most} builds at once: nothing would ever be built")
+                raise ConfigError(f"at most {most} builds at once would build nothing: use 1 or more")
         if parallel is not None and group is not None:
             raise ConfigError(f"a stage is limited by parallel= or by the group {group[0]!r}, not by both")
 
@@ -332,7 +331,7 @@ class Pipeline:
         return declare
 
     def require(self, stage: str) -> Stage:
-        """The stage of this name, or an error that says which there are."""
+        """The stage of this name, or an error that lists the stages."""
         found = self.stages.get(stage)
         if found is None:
             known = ", ".join(self.stages) or "none"
@@ -347,7 +346,7 @@ def read_patterns(
     collect: tuple[str, ...],
     scatter: bool,
 ) -> tuple[list[Input], tuple[str, ...], tuple[str, ...]]:
-    """The inputs, the entity's variables, and those of the output that the function chooses."""
+    """The inputs, the entity's variables, and the output variables that the function chooses."""
     if output.has_glob or output.is_directory:
         raise ConfigError(f"{where}: the output {output.text!r} must name one file for each entity")
     named = {"": input} if isinstance(input, str) else dict(input) if isinstance(input, Mapping) else None
@@ -358,7 +357,7 @@ def read_patterns(
     inputs: list[Input] = []
     every: dict[str, str] = {}
     for name, text in named.items():
-        pattern = Pattern(f"{text}*" if text.endswith("/") else text)  # a directory is all that is in it
+        pattern = Pattern(f"{text}*" if text.endswith("/") else text)  # a directory means all its files
         for variable, kind in pattern.kinds.items():
             if every.setdefault(variable, kind) != kind:
                 raise ConfigError(f"{where}: {variable} is {every[variable]} in one input and {kind} in another")
@@ -367,7 +366,7 @@ def read_patterns(
     if unknown := [name for name in collect if name not in every]:
         raise ConfigError(f"{where}: collect={unknown[0]!r}, and no input has this variable")
     variables = tuple(name for name in every if name not in collect)
-    # A part of a collected date is what its entity is: all days of a month.
+    # A part of a collected date identifies the entity: all days of a month.
     parts = tuple(name for name in output.variables if "." in name and name.partition(".")[0] in collect)
     free = tuple(name for name in output.variables if name not in variables and name not in parts)
     variables += parts
@@ -390,12 +389,12 @@ def read_patterns(
 
 
 def _parts_in(parts: tuple[str, ...], pattern: Pattern) -> tuple[str, ...]:
-    """The parts of dates that a pattern can tell."""
+    """The parts of dates that a pattern determines."""
     return tuple(part for part in parts if part.partition(".")[0] in pattern.variables)
 
 
 def _check_joined(where: str, inputs: Sequence[Input]) -> None:
-    """All inputs with variables must hang together, or every entity of one would meet every entity of another."""
+    """Check that all inputs with variables are connected by shared ones; otherwise the join is a cross product."""
     rest = [each for each in inputs if each.key]
     if not rest:
         return
@@ -409,14 +408,14 @@ def _check_joined(where: str, inputs: Sequence[Input]) -> None:
 
 
 def check_order(stages: Iterable[Stage]) -> list[Stage]:
-    """Stages with each after all that it takes from; an error for circles, and for two that write the same."""
+    """Stages in topological order; an error for cycles, and for two stages that write the same path."""
     every = list(stages)
     for at, stage in enumerate(every):
         for other in every[:at]:
             if share_place(stage.pipeline, other.pipeline) and stage.output.covers(other.output):
                 raise ConfigError(
                     f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
-                    f"{stage.output.text!r}: a path must have one maker"
+                    f"{stage.output.text!r}: a path must be written by one stage"
                 )
     order: list[Stage] = []
     left = {id(stage): {id(maker) for maker in makers(stage, every)} for stage in every}
@@ -424,7 +423,7 @@ def check_order(stages: Iterable[Stage]) -> list[Stage]:
         ready = [stage for stage in every if id(stage) in left and not left[id(stage)]]
         if not ready:
             circle = " -> ".join(f"{stage.pipeline.name}/{stage.name}" for stage in every if id(stage) in left)
-            raise ConfigError(f"these stages take from each other in a circle: {circle}")
+            raise ConfigError(f"these stages form a cycle: {circle}")
         for stage in ready:
             order.append(stage)
             del left[id(stage)]
@@ -434,7 +433,7 @@ def check_order(stages: Iterable[Stage]) -> list[Stage]:
 
 
 def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
-    """The stages whose outputs a stage takes. A * never takes in what its own stage makes."""
+    """The stages whose outputs a stage reads. A * never matches the outputs of its own stage."""
     return [
         other
         for other in stages
@@ -447,7 +446,7 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
 
 
 def share_place(one: Pipeline, other: Pipeline) -> bool:
-    """Whether a path means the same state to both."""
+    """Whether a path is the same state in both pipelines."""
     if one is other:
         return True
     if one.store is None and other.store is None:
@@ -456,7 +455,7 @@ def share_place(one: Pipeline, other: Pipeline) -> bool:
 
 
 def _around(pattern: Pattern) -> tuple[str, str] | None:
-    """What stands before and after a pattern's only variable, if any text may stand there."""
+    """The text before and after a pattern's only variable, if that may have any value."""
     if len(pattern.variables) != 1 or pattern.text.count("{") != 1 or pattern.kinds[pattern.variables[0]] != "str":
         return None
     before, _, rest = pattern.text.partition("{")
@@ -464,7 +463,7 @@ def _around(pattern: Pattern) -> tuple[str, str] | None:
 
 
 def _condition(text: str, variables: Iterable[str]) -> Condition:
-    from tidemill.core.conditions import Condition  # slow to load, and seldom asked for
+    from tidemill.core.conditions import Condition  # slow to load, and rarely needed
 
     return Condition(text, {*variables, "id", "files"})
 

@@ -1,10 +1,10 @@
-"""The source of modules as they were when they were first asked for, and one text for what code means.
+"""The sources of modules as of their first use, and a canonical text of code.
 
-`ModuleSources` reads each file once, when a stage is declared: the text on disk is what was imported then, and may be
-newer later. And a function is only believed to be what its file says if the text compiles to the very code that it has.
+`ModuleSources` reads each file once, when a stage is declared: the text on disk then is what was imported, and may be
+newer later. A function's source is only trusted if it compiles to exactly the code that the function has.
 
-The text of a piece of code (`dump`) leaves out comments, formatting and docstrings, and is the same whatever version
-of Python wrote it.
+The canonical text of code (`dump`) omits comments, formatting and docstrings, and is the same in every version of
+Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
 class ModuleSource(NamedTuple):
-    """One module's text, taken apart."""
+    """One module's text, parsed."""
 
     tree: ast.Module
     definitions: dict[tuple[int, str], Definition]
@@ -30,14 +30,14 @@ class ModuleSource(NamedTuple):
 
 
 class ModuleSources:
-    """Modules' sources, each as it was when it was first asked for."""
+    """Modules' sources, each as of its first use."""
 
     def __init__(self) -> None:
         self._texts: WeakKeyDictionary[ModuleType, str | None] = WeakKeyDictionary()
         self._read: WeakKeyDictionary[ModuleType, ModuleSource | None] = WeakKeyDictionary()
 
     def remember(self, modules: Iterable[ModuleType]) -> None:
-        """Take the texts of these modules as they are now, unless that was done before."""
+        """Read the sources of these modules now, unless they were read before."""
         for module in modules:
             if module not in self._texts:
                 self._texts[module] = _text_of(module)
@@ -51,7 +51,7 @@ class ModuleSources:
         return self._read[module]
 
     def definition(self, module: ModuleType, code: CodeType) -> Definition | None:
-        """Where a function is defined, if what runs is what its file said."""
+        """A function's definition, if the running code matches its file."""
         source = self.of(module)
         if source is None:
             return None
@@ -62,7 +62,7 @@ class ModuleSources:
         return source.definitions.get(place)
 
     def class_definition(self, module: ModuleType, kind: type) -> ast.ClassDef | None:
-        """Where a class is defined: the last class of its name at its place."""
+        """A class's definition: the last class of its name in its scope."""
         source = self.of(module)
         if source is None:
             return None
@@ -99,7 +99,7 @@ def _parse(text: str, file: str) -> ModuleSource | None:
             definitions[first, node.name] = node
         elif isinstance(node, ast.Lambda):
             place = (node.lineno, "<lambda>")
-            if place in definitions:  # Two on one line cannot be told apart.
+            if place in definitions:  # Two on one line are ambiguous.
                 codes.pop(place, None)
             definitions[place] = node
     return ModuleSource(tree, definitions, codes)
@@ -125,7 +125,7 @@ def _same_code(a: CodeType, b: CodeType) -> bool:
 
 
 def dump(node: object) -> str:
-    """What a piece of code means, as one text."""
+    """The canonical text of a piece of code."""
     made: list[str] = []
     _dump(node, made)
     return "".join(made)

@@ -1,6 +1,6 @@
-"""What is known at one moment: the files that are there, what was built, what failed. And who belongs to whom.
+"""The facts of one moment: existing files, builds, failures, and which inputs belong to which entity.
 
-Plain data, changed in place by whoever looks at files and builds; the decisions in `plan` only read it.
+Plain data, updated in place by scans and builds; the decisions in `plan` only read it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Paths = tuple[tuple[str, ...], ...]  # of each input of a stage
 
 
 class FileFact(msgspec.Struct, gc=False):
-    """A file. Its content is known while `known`, the signature it was read under, is still its signature."""
+    """A file. Its content is known while its signature is still `known`, the one that it was read under."""
 
     signature: int
     known: int = 0
@@ -27,7 +27,7 @@ class FileFact(msgspec.Struct, gc=False):
 
 
 class Signatures:
-    """The signatures of files, to be looked up."""
+    """The signatures of files."""
 
     def __init__(self, files: Mapping[str, FileFact]) -> None:
         self._files = files
@@ -38,7 +38,7 @@ class Signatures:
 
 
 class PipelineControl(msgspec.Struct, frozen=True):
-    """What operators want of a stage."""
+    """Operators' settings of a stage."""
 
     paused_by: str | None = None
     approved_code: str | None = None
@@ -46,7 +46,7 @@ class PipelineControl(msgspec.Struct, frozen=True):
 
 
 class PipelineFacts:
-    """Everything that is known about one pipeline's states and the files around them."""
+    """Everything that is known about one pipeline's states and their files."""
 
     def __init__(self) -> None:
         self.files: dict[str, FileFact] = {}
@@ -55,10 +55,10 @@ class PipelineFacts:
         self.failures: dict[str, dict[str, BuildFailure]] = defaultdict(dict)
         self.controls: dict[str, PipelineControl] = {}
         self.codes: dict[tuple[str, str], dict[str, str]] = {}
-        self.seen_lately: set[str] | None = None  # while somebody looks at everything: what is newer than their look
+        self.seen_lately: set[str] | None = None  # during a full scan: paths that have changed since it began
 
     def see(self, path: str, signature: int | None) -> bool:
-        """A file is there with this signature, or is not there; returns whether that is news."""
+        """Record a file's signature, None if it does not exist; returns whether it changed."""
         fact = self.files.get(path)
         if self.seen_lately is not None:
             self.seen_lately.add(path)
@@ -78,13 +78,13 @@ class PipelineFacts:
         return True
 
     def content(self, path: str) -> str | None:
-        """The content of a file that is there."""
+        """The content hash of an existing file."""
         fact = self.files.get(path)
         return None if fact is None or fact.known != fact.signature else fact.content
 
 
 def entities_of(stage: Stage, paths: Mapping[Pattern, Iterable[str]]) -> Iterator[tuple[str, Paths]]:
-    """The entities that a stage's inputs make, each with the paths of its inputs. `paths` are those that match."""
+    """The entities that a stage's inputs form, each with the paths of its inputs. `paths` are the matching ones."""
     if len(stage.inputs) == 1:
         one = stage.inputs[0]
         if not one.is_many:
@@ -107,7 +107,7 @@ def _gather(stage: Stage, one: Input, paths: Iterable[str]) -> dict[tuple[str, .
     for path in paths:
         values = pattern.values(path)
         if values is None or (output is not None and output.values(path) is not None):
-            continue  # a * never takes in what its own stage makes
+            continue  # a * never matches the outputs of its own stage
         if not plain:
             variables = dict(zip(pattern.variables, values, strict=True))
             values = tuple(derive(name, variables) or "" for name in one.key)
@@ -148,7 +148,7 @@ def _joined(stage: Stage, gathered: Sequence[Mapping[tuple[str, ...], list[str]]
 
 
 def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:
-    """The entities that a change of these paths could mean something to; None for any of them."""
+    """The entities that a change of these paths may affect; None for all."""
     found: set[str] = set()
     for path in changed:
         for one in stage.inputs:

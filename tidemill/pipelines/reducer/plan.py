@@ -1,7 +1,7 @@
-"""The plan: for every state whether it is to be built, and why; or why not now. Pure: the world in, the plan out.
+"""The plan: whether each state must be built and why, or why it must wait. A pure function of the facts.
 
-Stages are looked at in the order in which they take from each other. What is about to be built counts as not there
-yet: its consumers wait for it, since an identical result would leave them fresh.
+Stages are planned in topological order. A state that is about to be built counts as missing: its consumers wait for
+it, because an identical result would leave them fresh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_TIME = (reasons.Missing, reasons.Deleted, reasons.RetryDue, reasons.TooSm
 
 
 class BuildStep(msgspec.Struct, gc=False):
-    """A state that is not as it should be."""
+    """A state that must be built or must wait."""
 
     stage: Stage
     entity: str
@@ -40,7 +40,7 @@ class BuildStep(msgspec.Struct, gc=False):
 
 
 class Adoption(msgspec.Struct, gc=False):
-    """An output that was found in place and is taken as it is."""
+    """An output found in place that is recorded as built."""
 
     stage: Stage
     entity: str
@@ -52,7 +52,7 @@ class Adoption(msgspec.Struct, gc=False):
 
 
 class BuildPlan(msgspec.Struct):
-    """What is to be done about a pipeline, or about a part of it."""
+    """The plan of a pipeline, or of a part of it."""
 
     builds: list[BuildStep]
     holds: list[BuildStep]
@@ -61,7 +61,7 @@ class BuildPlan(msgspec.Struct):
     fresh: dict[str, int]
     problems: list[str]
     past_failures: list[tuple[Stage, str]] = []
-    """Failures of states that are not wanted any more: their inputs are gone."""
+    """Failures of states that no longer exist because their inputs were removed."""
 
     @property
     def steps(self) -> list[BuildStep]:
@@ -76,10 +76,10 @@ def make_plan(
     only: Mapping[str, set[str] | None] | None = None,
     busy: Mapping[str, str] | None = None,
 ) -> BuildPlan:
-    """The plan for stages in the order in which they take from each other.
+    """The plan for stages in topological order.
 
-    only   stage by stage, the entities to look at (None: all); stages that are not named are left out
-    busy   outputs that are being built just now, and by which stage: nothing is planned for them
+    only   per stage, the entities to plan (None: all); stages that are not named are skipped
+    busy   outputs that are being built now, and by which stage: nothing is planned for them
     """
     plan = BuildPlan([], [], [], [], {}, [])
     pending: dict[str, str] = {}
@@ -91,7 +91,7 @@ def make_plan(
 
 
 class _Look:
-    """A look at one stage."""
+    """The planning of one stage."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Look:
         self.again: list[BuildStep] = []
 
     def over(self, only: set[str] | None) -> None:
-        """Look at these entities, or at all."""
+        """Plan these entities, or all."""
         paths = self._paths() if only is None or self._needs_all else self._there()
         seen: set[str] = set()
         fresh = 0
@@ -126,7 +126,7 @@ class _Look:
             fresh, left = self._at_a_glance(paths[self.stage.inputs[0].pattern], seen)
         if left is None:
             left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
-        for entity, inputs in sorted(left, key=itemgetter(0)):  # not as the disk happens to list them
+        for entity, inputs in sorted(left, key=itemgetter(0)):  # independent of the order on disk
             seen.add(entity)
             fresh += self._carefully(entity, inputs)
         above = self.stage.options.approve_above
@@ -142,14 +142,14 @@ class _Look:
 
     @property
     def _needs_all(self) -> bool:
-        """Whether an entity's inputs can only be told by looking at everybody's."""
+        """Whether an entity's inputs are only known from all files."""
         return self.stage.named or set(self.stage.inputs[0].key) != set(self.stage.variables)
 
     def _there(self) -> dict[Pattern, Mapping[str, None]]:
         return {one.pattern: self.world.matched.get(one.pattern, {}) for one in self.stage.inputs}
 
     def _paths(self) -> dict[Pattern, Mapping[str, None]]:
-        """What is there, and what will be: outputs to be built count as inputs that are on their way."""
+        """Existing paths and future ones: outputs to be built count as inputs that will exist."""
         found: dict[Pattern, Mapping[str, None]] = {}
         for one in self.stage.inputs:
             there: Mapping[str, None] = self.world.matched.get(one.pattern, {})
@@ -176,9 +176,9 @@ class _Look:
         return found
 
     def _at_a_glance(self, paths: Iterable[str], seen: set[str]) -> tuple[int, list[tuple[str, Paths]]]:
-        """States of which it can be told at once that they are fresh: how many, and all others.
+        """The number of states that are fresh by a fast check, and all others.
 
-        What is asked here is what `staleness` would ask, in the order in which it fails least often.
+        The checks are those of `staleness`, in the order of how rarely they fail.
         """
         plain = self.stage.plain or Plain("", "", "", "")
         first, last = len(plain.input_before), -len(plain.input_after) or None
@@ -211,7 +211,7 @@ class _Look:
         return fresh, left
 
     def _carefully(self, entity: str, paths: Paths) -> bool:
-        """Whether a state is fresh; what is not, is put into the plan."""
+        """Whether a state is fresh; otherwise adds it to the plan."""
         stage, world = self.stage, self.world
         if stage.filter is not None and not self._wanted(entity, paths):
             return False
@@ -282,7 +282,7 @@ class _Look:
         return fact.content, fact.size
 
     def _told(self, reason: reasons.Reason, record: StateRecord | None, paths: list[str]) -> reasons.Reason:
-        """The reason with what only the world knows: which helper, which input."""
+        """The reason with details from the facts: which code part, which input."""
         if isinstance(reason, reasons.CodeChanged):
             codes, name = self.world.codes, self.stage.name
             before = codes.get((name, reason.before))
@@ -304,10 +304,10 @@ class _Look:
 
 
 def _gone(known: Set[str], seen: set[str], only: set[str] | None) -> list[str]:
-    """Entities that are known of, and were not seen though they were looked for."""
+    """Known entities that were not found although they were planned."""
     return sorted(known - seen if only is None else (only - seen) & known)
 
 
 def _has_output(record: StateRecord) -> bool:
-    """Whether something was built, and was not nothing."""
+    """Whether the last build wrote an output."""
     return bool(record.content) and not record.is_nothing

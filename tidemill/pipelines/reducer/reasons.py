@@ -1,6 +1,6 @@
-"""Why a state is built, or not: each reason is data that the command line, the API and the console show.
+"""Why a state is built, or not: each reason is data for the command line, the API and the console.
 
-`Build` reasons ask for a build. `Hold` reasons say why one that is needed, or was asked for, does not happen now.
+`Build` reasons request a build. `Hold` reasons say why a needed or requested build does not happen now.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ class Missing(msgspec.Struct, frozen=True, tag="missing"):
 
 
 class Deleted(msgspec.Struct, frozen=True, tag="deleted"):
-    """The output was there and is gone."""
+    """The output existed and was removed."""
 
     def __str__(self) -> str:
         return "its output was deleted"
 
 
 class Edited(msgspec.Struct, frozen=True, tag="edited"):
-    """The output is not what was built: somebody has changed it, or put it there."""
+    """The output is not what was built: it was edited, or written by another program."""
 
     known: bool = True
 
     def __str__(self) -> str:
-        return "its output was changed by hand" if self.known else "its output was put there by somebody else"
+        return "its output was edited" if self.known else "its output was written by another program"
 
 
 class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
-    """The output is smaller than its stage demands."""
+    """The output is smaller than its stage requires."""
 
     size: int
     least: int
@@ -44,7 +44,7 @@ class TooSmall(msgspec.Struct, frozen=True, tag="too_small"):
 
 
 class CodeChanged(msgspec.Struct, frozen=True, tag="code_changed"):
-    """The stage's code is not the one that built it; `parts` says what of it has changed."""
+    """The stage's code differs from the one that built the state; `parts` are the changed parts."""
 
     before: str
     after: str
@@ -56,7 +56,7 @@ class CodeChanged(msgspec.Struct, frozen=True, tag="code_changed"):
 
 
 class InputChanged(msgspec.Struct, frozen=True, tag="input_changed"):
-    """An input's content is not the one that it was built from."""
+    """The content of an input differs from the one that the state was built from."""
 
     changed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class InputChanged(msgspec.Struct, frozen=True, tag="input_changed"):
 
 
 class Invalidated(msgspec.Struct, frozen=True, tag="invalidated"):
-    """Somebody asked for it to be built again."""
+    """An operator has requested a rebuild."""
 
     by: str = ""
 
@@ -81,20 +81,20 @@ class Invalidated(msgspec.Struct, frozen=True, tag="invalidated"):
 
 
 class RetryDue(msgspec.Struct, frozen=True, tag="retry_due"):
-    """It failed, and its time to be tried again has come."""
+    """It failed, and its retry is due."""
 
     attempts: int
     error: str
 
     def __str__(self) -> str:
-        return f"it failed {_times(self.attempts)} and is due to be tried again (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and its retry is due (last: {self.error})"
 
 
 Build = Missing | Deleted | Edited | TooSmall | CodeChanged | InputChanged | Invalidated | RetryDue
 
 
 class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
-    """An input is not there, or is about to be built again: not a failure of this state."""
+    """An input is missing or about to be rebuilt: not a failure of this state."""
 
     waits_for: tuple[str, ...]
 
@@ -104,7 +104,7 @@ class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
 
 
 class BackingOff(msgspec.Struct, frozen=True, tag="backing_off"):
-    """It failed, and is tried again at a later time."""
+    """It failed, and is retried later."""
 
     attempts: int
     error: str
@@ -112,21 +112,21 @@ class BackingOff(msgspec.Struct, frozen=True, tag="backing_off"):
 
     def __str__(self) -> str:
         moment = datetime.fromtimestamp(self.retry_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"it failed {_times(self.attempts)} and is tried again at {moment} (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and is retried at {moment} (last: {self.error})"
 
 
 class NeedsAttention(msgspec.Struct, frozen=True, tag="needs_attention"):
-    """It failed too often: somebody must retry it, or its code or inputs must change."""
+    """It failed too often: it must be retried by an operator, or its code or inputs must change."""
 
     attempts: int
     error: str
 
     def __str__(self) -> str:
-        return f"it failed {_times(self.attempts)} and needs attention until it is retried by hand (last: {self.error})"
+        return f"it failed {_times(self.attempts)} and needs attention: retry it (last: {self.error})"
 
 
 class Paused(msgspec.Struct, frozen=True, tag="paused"):
-    """Somebody has paused its pipeline or stage."""
+    """An operator has paused its pipeline or stage."""
 
     by: str = ""
 
@@ -135,14 +135,14 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
 
 
 class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
-    """So many states of its stage would be built again that somebody must agree first."""
+    """So many states of its stage would be rebuilt that an operator must approve it."""
 
     states: int
     above: int
     because: Build
 
     def __str__(self) -> str:
-        return f"{self.states} states would be built again, more than {self.above}: it waits for approval"
+        return f"{self.states} states would be rebuilt, more than {self.above}: it waits for approval"
 
 
 Hold = Blocked | BackingOff | NeedsAttention | Paused | NeedsApproval

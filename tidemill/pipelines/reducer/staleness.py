@@ -1,6 +1,6 @@
 """Whether a state is out of date, and why: a pure function of the facts.
 
-The order of the questions is the order of what a person would want to know first. `None` means that it is fresh.
+The checks are ordered by what a person wants to know first. `None` means fresh.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from tidemill.pipelines.reducer import reasons
 
 OnEdit = Literal["rebuild", "adopt"]
 
-#: Stands for the content of a state that its stage has decided not to make.
+#: The content of a state that its stage has skipped.
 NOTHING = "-"
 
-#: Seconds until a failed state is tried again: after the first failure, after the second, ...
+#: Seconds until the retry after the first failure, the second, ...
 BACKOFF = (60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
 class StateRecord(msgspec.Struct, gc=False):
-    """What is known of the last build of a state. Empty texts mean that it was never built."""
+    """The last build of a state. Empty strings mean that it was never built."""
 
-    content: str  # the hash of what was built
+    content: str  # the hash of the output
     code: str
     inputs: str  # what it was built from, as `input_text` writes it
     size: int = 0
@@ -34,7 +34,7 @@ class StateRecord(msgspec.Struct, gc=False):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the stage has decided that there is nothing to make."""
+        """Whether the stage has skipped this state."""
         return self.content == NOTHING
 
 
@@ -50,7 +50,7 @@ class BuildFailure(msgspec.Struct, frozen=True):
 
 
 class StalenessRules(msgspec.Struct, frozen=True):
-    """What a stage demands of its states."""
+    """What a stage requires of its states."""
 
     code: str
     min_size: int = 0
@@ -67,10 +67,10 @@ def staleness(
     inputs: str,
     now: float,
 ) -> reasons.Reason | None:
-    """Why a state must be built, or would have to be but cannot be yet; None if it is as it should be.
+    """Why a state must be built, or must wait; None if it is fresh.
 
-    content     the hash of the output as it is now, None if there is none
-    inputs      the inputs as they are now
+    content     the current hash of the output, None if it is missing
+    inputs      the current inputs
     """
     reason = _out_of_date(rules, record, content, size, inputs)
     if reason is None:
@@ -109,19 +109,19 @@ def _out_of_date(
 
 
 def retry_at(attempts: int, failed_at: float, backoff: tuple[float, ...] = BACKOFF) -> float | None:
-    """When a state that has failed so many times is tried again; None when it needs attention."""
+    """When a state that has failed this many times is retried; None when it needs attention."""
     return failed_at + backoff[attempts - 1] if attempts <= len(backoff) else None
 
 
 def input_text(paths: Sequence[str], contents: Sequence[str], *, named: bool = True) -> str:
-    """Inputs as one text that can be compared. Not `named`: one input alone, whose path follows from its entity."""
+    """Inputs as one comparable text. Not `named`: a single input, whose path follows from its entity."""
     if not named:
         return contents[0]
     return "\n".join(f"{content} {path}" for path, content in zip(paths, contents, strict=True))
 
 
 def input_pairs(text: str) -> dict[str, str]:
-    """What an input text says, by path; a single input stands under an empty path."""
+    """The parts of an input text by path; a single input has an empty path."""
     if not text or text == NOTHING:
         return {}
     lines = [line.partition(" ") for line in text.split("\n")]
@@ -129,12 +129,12 @@ def input_pairs(text: str) -> dict[str, str]:
 
 
 def input_key(text: str) -> str:
-    """A short name for a set of inputs."""
+    """A short hash of a set of inputs."""
     return text if len(text) <= 40 else blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def input_change(before: str, after: str) -> reasons.InputChanged:
-    """What came, went and changed between two input texts."""
+    """What was added, removed and changed between two input texts."""
     old, new = input_pairs(before), input_pairs(after)
     if "" in old and len(new) == 1:
         return reasons.InputChanged()
