@@ -223,7 +223,7 @@ async def test_a_folder_that_cannot_be_read_is_told_and_nothing_is_lost(tmp_path
         os.chmod(tmp_path / "in", 0o755)
     pipeline_view.take_survey(survey)
     plan = pipeline_view.plan()
-    assert "cannot be looked at" in " ".join(pipeline_view.problems)
+    assert "cannot be read" in " ".join(pipeline_view.problems)
     assert (plan.orphans, plan.steps) == ([], [])
     assert tree(tmp_path)["out/a.txt"] == "x"
 

@@ -1,1 +1,1 @@
-"""Where states are kept: files, an object store, the database."""
+"""State stores: files, an object store, the database."""

@@ -1,7 +1,7 @@
-"""What a place for states must be able to do, and what travels in and out of it.
+"""The interface of state stores, and the data that they exchange.
 
 There are three: files (`FileStates`, the default), an object store (`ObjectStates`) and the database itself
-(`DatabaseStates`). A *signature* is a number that changes when the content may have changed; it is cheap to get.
+(`DatabaseStates`). A *signature* is a number that changes when the content may have changed; it is cheap to read.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import msgspec
 from tidemill.core.errors import TidemillError
 from tidemill.pipelines.definition.pattern import Pattern
 
-#: What is written: all of it, or piece by piece.
+#: Content to write: as a whole, or in chunks.
 Content = bytes | Iterable[bytes]
 
 
 class StateStoreError(TidemillError):
-    """The place for states refuses: it is full, read-only, or away. Not the fault of a stage's code."""
+    """The state store fails: it is full, read-only or unavailable. Not an error of a stage's code."""
 
 
 class ContentError(Exception):
-    """What was to be written piece by piece has failed in the middle: the fault of whoever gives the pieces."""
+    """Content that is written in chunks has failed in the middle: an error of the code that yields them."""
 
 
 class Survey(msgspec.Struct):
-    """What was found: every matching path with its signature, by pattern, and what could not be looked at.
+    """The result of a scan: every matching path with its signature, by pattern, and errors.
 
-    `racy` are files that were changed just now, and might be again without their signature telling; `folders` are
-    those that were looked into, with the time of their last change, 0 if they are not there; `blind` are the
-    beginnings of paths that could not be looked at.
+    `racy` are files that were changed just now, and may change again with the same signature; `folders` are the scanned
+    ones with the time of their last change, 0 if missing; `blind` are path prefixes that could not be scanned.
     """
 
     signatures: dict[str, int]
@@ -53,13 +52,13 @@ class SeenFile(msgspec.Struct):
 
 
 class Unreadable(msgspec.Struct):
-    """A file that is there and cannot be read."""
+    """A file that exists but cannot be read."""
 
     why: str
 
 
 class StateDraft(msgspec.Struct):
-    """Content on its way to a path. `needs` are signatures of other paths that must still be so when it gets there."""
+    """Content to be written to a path. `needs` are signatures of other paths that must still match then."""
 
     path: str
     content: Content
@@ -69,7 +68,7 @@ class StateDraft(msgspec.Struct):
 
 
 class Prepared(msgspec.Struct):
-    """Content that is stored under a name that nobody looks at, and has to be put in place only."""
+    """Content that is stored under a hidden name, ready to be published."""
 
     path: str
     content: str
@@ -77,47 +76,47 @@ class Prepared(msgspec.Struct):
     needs: dict[str, int]
     entity: str = ""
     before: int | None = None
-    held: Any = None  # the store's own: a hidden file's name, or the bytes; None if it is in place already
-    error: str | None = None  # why the content could not be had; nothing is held then
+    held: Any = None  # private to the store: a hidden file's name, or the bytes; None if already published
+    error: str | None = None  # why the content failed; nothing is stored then
 
 
 def prepared(draft: StateDraft, content: str, size: int, held: Any) -> Prepared:
-    """A draft that is stored."""
+    """The result for a draft that is stored."""
     return Prepared(draft.path, content, size, draft.needs, draft.entity, draft.before, held)
 
 
 def failed(draft: StateDraft, error: ContentError) -> Prepared:
-    """A draft whose content could not be had."""
+    """The result for a draft whose content failed."""
     return Prepared(draft.path, "", 0, draft.needs, draft.entity, draft.before, error=str(error))
 
 
 class States(Protocol):
-    """A place for states."""
+    """A state store."""
 
     async def survey(self, patterns: Sequence[Pattern]) -> Survey:
         """All paths that match any of the patterns."""
         ...
 
     async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """The signatures of these paths; None for what is not there."""
+        """The signatures of these paths; None for missing ones."""
         ...
 
     async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
-        """What these paths hold; None for what is not there, or changes while it is read."""
+        """The contents of these paths; None for missing ones, and those that change while they are read."""
         ...
 
     async def read(self, path: str) -> bytes: ...
 
     def stream(self, path: str) -> AsyncIterator[bytes]:
-        """The content piece by piece."""
+        """The content in chunks."""
         ...
 
     async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
-        """Store contents durably, where nobody sees them yet. One that fails by itself has an `error`."""
+        """Store contents durably under hidden names. A draft that fails on its own gets an `error`."""
         ...
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
-        """Put contents in place, each at once and as a whole; returns the signatures of those that were."""
+        """Publish contents, each atomically; returns the signatures of those that were published."""
         ...
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None: ...
@@ -125,36 +124,36 @@ class States(Protocol):
     async def remove(self, paths: Sequence[str]) -> None: ...
 
     async def archive(self, paths: Sequence[str]) -> None:
-        """Move paths out of the way, to where they can be found."""
+        """Move paths to an archive folder."""
         ...
 
     async def keep_manifest(self, directory: str, entries: Mapping[str, ManifestEntry | None]) -> None:
-        """Change entries of a directory's manifest; None takes one out."""
+        """Change entries of a directory's manifest; None removes one."""
         ...
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]: ...
 
     async def sweep(self, folders: Iterable[str]) -> None:
-        """Remove what builders left behind in these folders that died before they put it in place."""
+        """Delete unpublished files of dead builders in these folders."""
         ...
 
 
 class Readable(Protocol):
-    """A place whose states a function can read by itself, in whatever thread it runs."""
+    """A store whose states can be read synchronously in any thread."""
 
     def read_now(self, path: str) -> bytes: ...
 
     def pieces_now(self, path: str) -> Iterator[bytes]:
-        """The content piece by piece."""
+        """The content in chunks."""
         ...
 
     def place(self, path: str) -> Path | None:
-        """Where a path is on this machine, if it is a file."""
+        """The path on this machine, if it is a file."""
         ...
 
 
 class ManifestEntry(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What a manifest says of a state. `inputs` names what it was built from, shortly."""
+    """A state's entry in a manifest. `inputs` is a short hash of its inputs."""
 
     code_hash: str
     content_hash: str
@@ -164,7 +163,7 @@ class ManifestEntry(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Manifest(msgspec.Struct):
-    """`.manifest.json`, as it lies beside the states that it tells of."""
+    """`.manifest.json`, in the directory of its states."""
 
     states: dict[str, ManifestEntry] = {}
 
@@ -181,9 +180,9 @@ def hash_content(content: bytes) -> str:
 
 
 def hash_pieces(content: Iterable[bytes], found: dict[str, Any]) -> Iterator[bytes]:
-    """The pieces of a content as they come; at the end, `found` has their hash and size.
+    """Pass chunks through; at the end, `found` has their hash and size.
 
-    Whatever goes wrong in giving them is a `ContentError`: it must not be taken for trouble with the store.
+    Any error of the iterable becomes a `ContentError`, so that it is not mistaken for an error of the store.
     """
     digest, size = blake2b(digest_size=16), 0
     pieces = iter(content)

@@ -1,8 +1,8 @@
-"""States in the database itself: for small states, and where there is no file system to share.
+"""States in the database: for small states, and where there is no shared file system.
 
 Pipeline("notes", store=DatabaseStates("notes"))
 
-A content is held in memory as a whole: what is large belongs into files or an object store.
+A content is held in memory as a whole: store large ones in files or an object store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidemill.store.states.blobs import (
     write_blobs,
 )
 
-AT_ONCE = 100  # contents that are read together
+AT_ONCE = 100  # contents read per query
 
 
 class DatabaseStates:
@@ -117,7 +117,7 @@ class DatabaseStates:
         return {**{path: version for path, version in done.items() if version is not None}, **written}
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None:
-        """Nothing was stored yet."""
+        """Do nothing: unpublished content is only in memory."""
 
     async def remove(self, paths: Sequence[str]) -> None:
         await drop_blobs(self.database, self.name, list(paths))
@@ -137,4 +137,4 @@ class DatabaseStates:
         return entries_in(found[0][1], path) if found else {}
 
     async def sweep(self, folders: Iterable[str]) -> None:
-        """Nothing is ever left behind."""
+        """Do nothing: no unpublished content is ever stored."""

@@ -1,7 +1,7 @@
-"""States that come from outside: written into a pipeline by whoever has them, such as a plan of a stream.
+"""External states: written into a pipeline from outside, such as by a plan of a stream.
 
-Only what stages take in and no stage makes can be written so. What is built from it is built at once: the pipeline's
-runner is told when the writer's transaction commits.
+Only paths that stages read and no stage writes are accepted. Builds from them start at once: the pipeline's runner is
+notified when the writer's transaction commits.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidemill.store.states.states import News, notify_states
 
 
 class Inputs:
-    """The way into the pipelines of an application."""
+    """Write access to the pipelines of an application."""
 
     def __init__(self, pipelines: Pipelines) -> None:
         self._pipelines = pipelines
 
     def check(self, pipeline: str | None, path: str) -> str:
-        """The pipeline that is meant; an error if the path is not one that it takes from outside."""
+        """The pipeline to write to; an error if the path is not one of its external inputs."""
         found = self._pipelines.require(pipeline)
         check_input(found, path)
         return found.name
 
     async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
-        """Write contents, by path; in the connection's transaction where states are kept in the database."""
+        """Write contents by path; in the connection's transaction if the states are in the database."""
         found = self._pipelines.require(pipeline)
         place = open_states(found, database)
         if isinstance(place, DatabaseStates):
@@ -42,14 +42,14 @@ class Inputs:
                 prepared = await place.prepare(drafts)
                 missing = set(states) - set(await place.publish(prepared))
             except StateStoreError as error:
-                raise OSError(str(error)) from error  # Somebody will mend it: worth waiting for.
+                raise OSError(str(error)) from error  # The store may recover, so the write is retried.
             if missing:
                 raise OSError(f"pipeline {pipeline}: {min(missing)} could not be put in place")
         await notify_states(database, connection, News(pipeline, paths=sorted(states)))
 
 
 def check_input(pipeline: Pipeline, path: str) -> None:
-    """An error unless some stage takes this path in, and none makes it."""
+    """Raise an error unless a stage reads this path and no stage writes it."""
     for stage in pipeline.stages.values():
         if stage.output.match(path) is not None:
             raise ConfigError(f"pipeline {pipeline.name}: {path} is made by stage {stage.name}: write what it takes in")

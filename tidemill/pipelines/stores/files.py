@@ -1,7 +1,7 @@
-"""States in files: the default, and the one that a person can look at with `ls` and `cat`.
+"""States in files: the default, readable with `ls` and `cat`.
 
-A state is written under a hidden name, made durable, and renamed: nobody ever sees a part of it. Many together are
-made durable by one call, since a call for each is what makes writing files slow.
+A state is written under a hidden name, synced and renamed, so that no reader sees a part of it. Many files are synced
+by one call, because one call per file is slow.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tidemill.pipelines.stores.folder_walk import Known, Walk, signature
 from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
 
 CHUNK = 1 << 20
-TEMPORARY = ".tidemill-"  # how hidden names begin
+TEMPORARY = ".tidemill-"  # prefix of hidden names
 ARCHIVE = ".archive"
-COARSE_NS = 1_000_000_000  # clocks that differ by less are not told apart
-_SYNC_TOGETHER = 8  # from so many files on, one call for the whole file system is cheaper
+COARSE_NS = 1_000_000_000  # smaller differences of clocks are ignored
+_SYNC_TOGETHER = 8  # with more files, one sync of the whole file system is cheaper
 
 
 class FileStates:
@@ -49,7 +49,7 @@ class FileStates:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
-        self.skew_ns = 0  # how much further the file system's clock is than this host's
+        self.skew_ns = 0  # how far the file system's clock is ahead of this host's
         self._inside: dict[str, bool] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -65,25 +65,25 @@ class FileStates:
         return await asyncio.to_thread(self.survey_now, patterns)
 
     def survey_now(self, patterns: Sequence[Pattern]) -> Survey:
-        """The same, in this thread."""
+        """The same, synchronously."""
         return Walk(str(self.root), patterns, skew_ns=self.skew_ns).run()
 
     def survey_folders(
         self, patterns: Sequence[Pattern], known: Known, changed: Iterable[str], folders: Iterable[str]
     ) -> Survey:
-        """The same for folders that have `changed` or are new; files with `known` signatures are not looked at."""
+        """The same for folders that have `changed` or are new; files with `known` signatures are skipped."""
         return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run_in(changed, folders)
 
     def measure_skew(self) -> float:
-        """How many seconds the file system's clock is ahead of this host's: that of another host may be wrong.
+        """How many seconds the file system's clock is ahead of this host's.
 
-        Files are given the file system's time, so that is what tells whether one was changed just now.
+        Files have the file system's time, which decides whether one was changed just now.
         """
         probe = f"{self.root}/{TEMPORARY}{os.urandom(6).hex()}.clock"
         try:
             opened = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError:
-            return 0.0  # Where nothing can be written there is nothing to be overtaken by.
+            return 0.0  # In a read-only file system no file changes meanwhile.
         try:
             now = time.time_ns()
             ahead = os.fstat(opened).st_mtime_ns - now
@@ -94,11 +94,11 @@ class FileStates:
         return self.skew_ns / 1e9
 
     def changed_folders(self, folders: Mapping[str, int]) -> list[str]:
-        """Those of these folders that files came to or went from since."""
+        """The folders among these in which files were added or removed since."""
         return [folder for folder, before in folders.items() if self.folder_time(folder) != before]
 
     def folder_time(self, folder: str) -> int:
-        """When files last came to a folder or went from it; 0 if it cannot be told."""
+        """When files were last added to a folder or removed from it; 0 if unknown."""
         try:
             return os.stat(f"{self.root}/{folder}").st_mtime_ns
         except OSError:
@@ -108,7 +108,7 @@ class FileStates:
         return self.look_now(paths)
 
     def look_now(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """The same, in this thread."""
+        """The same, synchronously."""
         return {path: self._signature(path) for path in paths}
 
     def _signature(self, path: str) -> int | None:
@@ -122,7 +122,7 @@ class FileStates:
         return await asyncio.to_thread(self.contents_now, paths)
 
     def contents_now(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
-        """The same, in this thread."""
+        """The same, synchronously."""
         return {path: self._seen(path) for path in paths}
 
     def _seen(self, path: str) -> SeenFile | Unreadable | None:
@@ -155,7 +155,7 @@ class FileStates:
         return self.read_now(path)
 
     def read_now(self, path: str) -> bytes:
-        """The same, in this thread."""
+        """The same, synchronously."""
         with open(f"{self.root}/{path}", "rb", buffering=0) as opened:
             return opened.read()
 
@@ -165,7 +165,7 @@ class FileStates:
                 yield chunk
 
     def pieces_now(self, path: str) -> Iterator[bytes]:
-        """The content piece by piece, in this thread."""
+        """The content in chunks, synchronously."""
         with open(self.place(path), "rb") as opened:
             while chunk := opened.read(CHUNK):
                 yield chunk
@@ -174,7 +174,7 @@ class FileStates:
         return await asyncio.to_thread(self.prepare_now, drafts)
 
     def prepare_now(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
-        """The same, in this thread."""
+        """The same, synchronously."""
         done: list[Prepared] = []
         together = len(drafts) >= _SYNC_TOGETHER and _find_syncfs() is not None
         try:
@@ -189,7 +189,7 @@ class FileStates:
             for each in done:
                 _unlink(each.held)
             raise StateStoreError(
-                f"{self.root}: a state cannot be written: {error.strerror}; make room or mend it"
+                f"{self.root}: a state cannot be written: {error.strerror}; free some space or repair it"
             ) from error
         return done
 
@@ -221,7 +221,7 @@ class FileStates:
         return prepared(draft, found["content"], found["size"], temporary)
 
     def _check_inside(self, folder: str) -> None:
-        """A folder must be inside of the root also when links are followed."""
+        """Check that a folder is inside the root after symlinks are resolved."""
         known = self._inside.get(folder)
         if known is None:
             root, real = os.path.realpath(self.root), os.path.realpath(f"{self.root}/{folder}")
@@ -233,7 +233,7 @@ class FileStates:
         return await asyncio.to_thread(self.publish_now, ready)
 
     def publish_now(self, ready: Sequence[Prepared]) -> dict[str, int]:
-        """The same, in this thread."""
+        """The same, synchronously."""
         done: dict[str, int] = {}
         for each in ready:
             if any(self._signature(path) != needed for path, needed in each.needs.items()):
@@ -248,7 +248,7 @@ class FileStates:
                     done[each.path] = found
             except OSError as error:
                 _unlink(each.held)
-                log.error("a state could not be put in place", path=each.path, error=str(error))
+                log.error("a state could not be published", path=each.path, error=str(error))
         return done
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None:
@@ -286,7 +286,7 @@ class FileStates:
         await asyncio.to_thread(self.sweep_temporaries, list(folders))
 
     def sweep_temporaries(self, folders: Iterable[str], *, older: float = 3600) -> int:
-        """Remove what builders left behind that died before they put it in place."""
+        """Delete unpublished files of dead builders."""
         swept, limit = 0, time.time() - older
         for folder in folders:
             try:
@@ -313,7 +313,7 @@ def _unlink(path: str | None) -> None:
 
 @cache
 def _find_syncfs() -> Any:
-    """The system's call to make all of a file system durable, where there is one."""
+    """The `syncfs` system call, if there is one."""
     if sys.platform != "linux":
         return None
     import ctypes  # slow to load
@@ -322,7 +322,7 @@ def _find_syncfs() -> Any:
 
 
 def _sync_all(root: Path) -> None:
-    """Make everything that was written to a root's file system durable."""
+    """Sync the root's whole file system."""
     import ctypes
 
     opened = os.open(root, os.O_RDONLY)

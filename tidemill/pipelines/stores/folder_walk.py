@@ -1,4 +1,4 @@
-"""A walk over folders that looks at no more of them than patterns ask for, and at each of them once."""
+"""A walk over folders that reads only those that patterns need, each once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Protocol
 from tidemill.pipelines.definition.pattern import Pattern, Segment
 from tidemill.pipelines.stores.base import Survey
 
-#: A file that was changed within this time before it is looked at may be changed again unnoticed: clocks are coarse.
+#: A file changed this shortly before it is read may change again unnoticed: clocks are coarse.
 RACY_NS = 50_000_000
 
-Identity = tuple[int, int]  # of a folder, whatever it is called
+Identity = tuple[int, int]  # device and inode of a folder
 
 
 class Known(Protocol):
@@ -25,10 +25,10 @@ class Known(Protocol):
 
 
 class _Node:
-    """A place in the tree of patterns: what may follow here."""
+    """A node in the tree of patterns: what may follow here."""
 
     def __init__(self, *, is_deep: bool = False) -> None:
-        self.is_deep = is_deep  # holds for all folders below, too
+        self.is_deep = is_deep  # also applies to all folders below
         self.deep: _Node | None = None
         self.literal: dict[str, _Node] = {}
         self.open: list[tuple[Fits, _Node, str]] = []
@@ -50,12 +50,12 @@ class _Node:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all that may follow is known by name: the folder need not be listed."""
+        """Whether all children are known by name, so that the folder need not be listed."""
         return not (self.files or self.open or self.is_deep)
 
 
 class _Folder:
-    """What several nodes together look for in one folder."""
+    """What several nodes look for in one folder."""
 
     def __init__(self, nodes: Sequence[_Node], survey: Survey) -> None:
         self.targets = [(fits, survey.matched[pattern]) for node in nodes for fits, pattern in node.files]
@@ -69,17 +69,17 @@ class _Folder:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it holds files of one pattern, and nothing else that matters."""
+        """Whether it only has files of one pattern."""
         return len(self.targets) == 1 and not self.named and not self.has_folders
 
     def inner(self, name: str) -> list[_Node]:
-        """What to look for in a folder of this name inside of this one."""
+        """What to look for in a subfolder of this name."""
         found = [node.literal[name] for node in self._nodes if name in node.literal]
         found += [child for node in self._nodes for fits, child, _ in node.open if fits(name)]
         return found if name.startswith(".") else [*found, *self._deep]
 
     def hits(self, name: str) -> list[dict[str, None]]:
-        """Where a file of this name belongs."""
+        """The patterns that a file of this name matches."""
         found = [matched for fits, matched in self.targets if fits(name)]
         return found + self.named[name] if name in self.named else found
 
@@ -89,8 +89,8 @@ class Walk:
 
     def __init__(self, root: str, patterns: Sequence[Pattern], known: Known | None = None, *, skew_ns: int = 0) -> None:
         """
-        known      signatures of files that need not be looked at again
-        skew_ns    how much further the file system's clock is than this host's
+        known      signatures of files that need not be read again
+        skew_ns    how far the file system's clock is ahead of this host's
         """
         self._root = root
         self._known = known
@@ -113,7 +113,7 @@ class Walk:
         return self._survey
 
     def run_in(self, changed: Iterable[str], known: Iterable[str]) -> Survey:
-        """Look into these folders only, and into any that are not among the `known` ones."""
+        """Scan only these folders, and those that are not among the `known` ones."""
         self._skipped = set(known)
         self._enter("", [self._tree], ())
         for folder in changed:
@@ -127,7 +127,7 @@ class Walk:
         return self._survey
 
     def _time(self, folder: str) -> int:
-        """When something last came to a folder or went from it; 0 if it is not there."""
+        """When a folder last changed; 0 if it does not exist."""
         try:
             return os.stat(f"{self._root}/{folder}").st_mtime_ns
         except OSError:
@@ -141,7 +141,7 @@ class Walk:
         return [(found.st_dev, found.st_ino)]
 
     def _enter(self, folder: str, found: Iterable[_Node], above: tuple[Identity, ...]) -> None:
-        """Look into a folder. `above` are the folders that it is in: a loop of links would lead back to one."""
+        """Scan a folder. `above` are its parent folders: a cycle of symlinks would lead back to one."""
         if folder in self._skipped:
             return
         nodes = _with_deep(found)
@@ -157,12 +157,12 @@ class Walk:
         try:
             self._list(folder, _Folder(nodes, self._survey), above)
         except (FileNotFoundError, NotADirectoryError):
-            self._survey.folders[folder] = 0  # It may come.
+            self._survey.folders[folder] = 0  # It may be created later.
         except OSError as error:
             self._note_unseen(folder, error)
 
     def _note_unseen(self, path: str, error: OSError) -> None:
-        self._survey.problems.append(f"{self._root}/{path} cannot be looked at: {error.strerror}")
+        self._survey.problems.append(f"{self._root}/{path} cannot be read: {error.strerror}")
         self._survey.blind.append(path)
 
     def _list(self, folder: str, wanted: _Folder, above: tuple[Identity, ...]) -> None:
@@ -173,7 +173,7 @@ class Walk:
             own = os.fstat(opened)
             identity = (own.st_dev, own.st_ino)
             if identity in above:
-                survey.problems.append(f"{self._root}/{folder} is a link that leads back to where it is: left alone")
+                survey.problems.append(f"{self._root}/{folder} is a symlink cycle: skipped")
                 return
             survey.folders[folder] = own.st_mtime_ns
             if wanted.is_plain:
@@ -194,7 +194,7 @@ class Walk:
                 self._enter(f"{folder}{name}/", nodes, (*above, identity))
 
     def _take(self, folder: str, name: str, opened: int, hits: list[dict[str, None]]) -> None:
-        """Note a file of an open folder."""
+        """Record a file of an open folder."""
         if not name.isascii() and not self._is_text(folder, name):
             return
         survey, path = self._survey, folder + name
@@ -217,7 +217,7 @@ class Walk:
             matched[path] = None
 
     def _take_plain(self, folder: str, opened: int, fits: Fits, matched: dict[str, None]) -> None:
-        """The same for the common case, a folder of files of one pattern: as quick as can be."""
+        """The same for the common case, a folder of files of one pattern: a fast path."""
         survey, limit, look, paths, found = self._survey, self._limit, os.stat, [], []
         names = fits.among(os.listdir(opened))
         if self._known is not None:
@@ -231,7 +231,7 @@ class Walk:
                 self._note_unseen(folder + name, error)
                 continue
             if there.st_mode & 0o170000 != 0o100000:
-                continue  # no file
+                continue  # not a file
             if not name.isascii() and not self._is_text(folder, name):
                 continue
             changed = there.st_ctime_ns
@@ -243,7 +243,7 @@ class Walk:
         matched.update(dict.fromkeys(paths))
 
     def _take_known(self, folder: str, names: list[str], known: Known, matched: dict[str, None]) -> list[str]:
-        """Note files whose signatures are known; returns the names of the others."""
+        """Record files with known signatures; returns the names of the others."""
         paths = [folder + name for name in names]
         found = [known.get(path) for path in paths]
         pairs = {path: there for path, there in zip(paths, found, strict=True) if there}
@@ -254,17 +254,17 @@ class Walk:
         return [name for name, there in zip(names, found, strict=True) if not there]
 
     def _is_text(self, folder: str, name: str) -> bool:
-        """Whether a name can be told; one that is not UTF-8 is noted."""
+        """Whether a name is UTF-8; others are reported."""
         try:
             name.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(f"{self._root}/{folder}{name}").decode("utf-8", "backslashreplace")
-            self._survey.problems.append(f"{shown}: its name is not UTF-8, and it is left alone")
+            self._survey.problems.append(f"{shown}: its name is not UTF-8: skipped")
             return False
         return True
 
     def _look(self, path: str, patterns: list[Pattern]) -> None:
-        """Note a file whose path is known."""
+        """Record a file by its path."""
         try:
             found = os.stat(f"{self._root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
@@ -281,7 +281,7 @@ class Walk:
 
 
 def _with_deep(found: Iterable[_Node]) -> list[_Node]:
-    """These, and those that follow them after any number of folders: that may also be none."""
+    """These nodes, and those reached through a `**` that matches no folder."""
     nodes: list[_Node] = []
     for node in found:
         while node is not None and node not in nodes:
@@ -299,11 +299,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a loop of links, say: looked at as a file, it is told
+        return False  # such as a symlink cycle: reported when it is read as a file
 
 
 class Fits:
-    """Whether a name can stand for a segment of a pattern."""
+    """Whether a name matches a segment of a pattern."""
 
     def __init__(self, segment: Segment, pattern: Pattern) -> None:
         holes = [at for at, (kind, _) in enumerate(segment.parts) if kind != "text"]
@@ -312,7 +312,7 @@ class Fits:
         self._before = segment.parts[0][1] if holes[0] > 0 else ""
         self._after = segment.parts[-1][1] if holes[0] < len(segment.parts) - 1 else ""
         self._least = len(self._before) + len(self._after) + (kind == "var")
-        # Where any text may stand between two others, no regular expression is needed.
+        # A prefix and a suffix around any text need no regular expression.
         is_plain = is_free and not segment.text.startswith(".")
         self._regex = None if is_plain else re.compile(segment.regex(set(), pattern.kinds))
 
@@ -320,7 +320,7 @@ class Fits:
         return bool(self.among([name]))
 
     def among(self, names: Iterable[str]) -> list[str]:
-        """Those of these names that can."""
+        """The names among these that match."""
         if self._regex is not None:
             return [name for name in names if self._regex.fullmatch(name)]
         before, after, least = self._before, self._after, self._least

@@ -1,7 +1,7 @@
-"""`.manifest.json`: what a person, or another program, can read about the states in a directory.
+"""`.manifest.json`: information about the states of a directory, for people and other programs.
 
-Many processes may change one manifest: each holds a lock on the directory while it reads, changes and replaces it.
-A manifest is changed after its files: it never names one that is not there.
+Many processes may change one manifest: each locks the directory while it reads, changes and replaces it. A manifest is
+changed after its files, so it never names a missing one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.pipelines.stores.base import MANIFEST, Manifest, ManifestEntry, St
 
 
 class _Texts(msgspec.Struct):
-    """A manifest whose entries are not looked into: there may be very many, and few of them change."""
+    """A manifest with undecoded entries: there may be many, and few of them change."""
 
     states: dict[str, msgspec.Raw] = {}
 
@@ -30,16 +30,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
-    """The entries that a manifest's text holds."""
+    """The entries in a manifest's text."""
     try:
         return _decoder.decode(data).states
     except msgspec.DecodeError as error:
-        raise StateStoreError(f"{place} cannot be read: {error}; delete it, and it is written anew") from error
+        raise StateStoreError(f"{place} cannot be read: {error}; delete it, and it is written again") from error
 
 
 def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, msgspec.Raw]:
-    """The entries of a manifest after these changes, as texts. One that cannot be read is begun anew: it is no loss,
-    since the database knows the rest."""
+    """The encoded entries of a manifest after these changes. An unreadable manifest is started anew, because the
+    database has the rest."""
     try:
         entries = {} if data is None else _texts.decode(data).states
     except msgspec.DecodeError:
@@ -60,7 +60,7 @@ def changed_manifest(data: bytes | None, changes: Mapping[str, ManifestEntry | N
 
 
 def written(entries: Mapping[str, msgspec.Raw]) -> bytes:
-    """A manifest's text: the texts of its entries, put together without being read."""
+    """A manifest's text, joined from its encoded entries."""
     pieces: list[Any] = [b'{\n "states": {']
     for name, text in entries.items():
         pieces += (b"\n  ", _encode(name), b": ", text, b",")
@@ -75,13 +75,13 @@ def _indented(entry: ManifestEntry) -> bytes:
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
-    """The entries of a directory's manifest; none where there is no manifest."""
+    """The entries of a directory's manifest; empty if there is none."""
     data = _read(directory)
     return {} if data is None else entries_in(data, str(directory / MANIFEST))
 
 
 def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]) -> None:
-    """Put in and take out entries, whoever else does so at the same time."""
+    """Add and remove entries; safe with concurrent writers."""
     with locked(directory):
         entries = changed_entries(_read(directory), changes)
         for name in entries.keys() - set(os.listdir(directory)):
@@ -102,7 +102,7 @@ def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold a directory against everybody else who asks here."""
+    """Hold an exclusive lock on a directory."""
     held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

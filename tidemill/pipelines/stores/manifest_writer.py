@@ -1,6 +1,6 @@
-"""Keeping manifests up to date without writing them for every state: they are large where states are many.
+"""Writes manifests in batches, because they are large where there are many states.
 
-They are written when the pipeline has come to rest: after a second, or after half a minute where they are large.
+They are written when the pipeline is idle: after a second, or after half a minute for large ones.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidemill.pipelines.stores.base import ManifestEntry, States, StateStoreErro
 from tidemill.store.database import Database
 from tidemill.store.states.states import BUILT_AT
 
-SOON, LATER = 1.0, 30.0  # seconds of rest before manifests are written: small ones, large ones
+SOON, LATER = 1.0, 30.0  # idle seconds before manifests are written: small ones, large ones
 LARGE = 20_000  # states of a stage
-AT_ONCE = 2000  # states that are looked at in one go
+AT_ONCE = 2000  # states processed at once
 
 
 class Manifests:
@@ -36,14 +36,14 @@ class Manifests:
         self._noted_at = 0.0
 
     def note(self, stage: Stage, entities: Iterable[str], times: Mapping[str, datetime] | None = None) -> None:
-        """These states are new, built now or at these times: their manifests are due."""
+        """Mark the manifests of new states as due; the states were built now or at these times."""
         self._noted_at = time.monotonic()
         records = self._world.records[stage.name]
         by = f"{self._pipeline.name}#{stage.name}"
         for entity in entities:
             record = records[entity]
             if record.is_nothing:
-                continue  # What was there before was taken out of its manifest together with its file.
+                continue  # The manifest entry was removed together with the file.
             at = (times or {}).get(entity) or datetime.now(UTC)
             stamp = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             outputs = input_pairs(record.content) if stage.scatter else {stage.quick_path(entity): record.content}
@@ -53,20 +53,20 @@ class Manifests:
                 self._due.setdefault(directory, {})[name] = entry
 
     def due_in(self) -> float | None:
-        """Seconds until something is to be written, if anything is."""
+        """Seconds until a manifest is due, if any is."""
         if not self._due:
             return None
         large = any(len(records) > LARGE for records in self._world.records.values())
         return max(0.0, self._noted_at + (LATER if large else SOON) - time.monotonic())
 
     async def catch_up(self, database: Database) -> None:
-        """States that were built while nobody kept the manifests are put into them."""
+        """Add states to the manifests that were built while no process wrote them."""
         known = _Known(self._states)
         for stage in self._pipeline.stages.values():
             missing: list[str] = []
             for at, (entity, record) in enumerate(list(self._world.records[stage.name].items())):
                 if at % AT_ONCE == 0:
-                    await asyncio.sleep(0)  # There may be many, and others have work to do.
+                    await asyncio.sleep(0)  # There may be many: let other tasks run.
                 if not record.content or record.is_nothing or stage.scatter:
                     continue
                 path = stage.quick_path(entity)
@@ -78,7 +78,7 @@ class Manifests:
                 self.note(stage, missing, {row["entity"]: row["built_at"] for row in found})
 
     async def flush(self) -> None:
-        """Write what is due."""
+        """Write the manifests that are due."""
         due, self._due = self._due, {}
         for directory, entries in due.items():
             try:
@@ -88,7 +88,7 @@ class Manifests:
                 self._due.setdefault(directory, {}).update(entries)
 
     async def recognise(self, plan: BuildPlan) -> list[Adoption]:
-        """Outputs that the database does not know but a manifest does, for what it says they are."""
+        """Adopt outputs that the database does not know but a manifest does."""
         known, found = _Known(self._states), list[Adoption]()
         for step in plan.builds:
             if step.reason != reasons.Edited(known=False):
@@ -115,12 +115,12 @@ class _Known:
         self._read: dict[str, dict[str, ManifestEntry]] = {}
 
     async def entry(self, path: str) -> ManifestEntry | None:
-        """What the manifest beside a path says of it."""
+        """The entry of a path in its directory's manifest."""
         directory, _, name = path.rpartition("/")
         if directory not in self._read:
             try:
                 self._read[directory] = await self._states.manifest(directory)
             except StateStoreError as error:
-                log.warning("a manifest is of no use", error=str(error))
+                log.warning("a manifest cannot be used", error=str(error))
                 self._read[directory] = {}
         return self._read[directory].get(name)

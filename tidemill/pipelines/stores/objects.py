@@ -1,12 +1,11 @@
-"""States in an object store: S3 and what speaks like it, through obstore (`pip install tidemill[s3]`).
+"""States in an object store: S3 and compatible ones, through obstore (`pip install tidemill[s3]`).
 
 from obstore.store import S3Store
 
 Pipeline("blog", store=ObjectStates(S3Store("bucket", prefix="blog/")))
 
-A put is atomic by itself. It is made on the condition that the object is still the one that was seen, or still is not
-there, so that of two builders who do not know of each other only one has its way. What comes piece by piece is never
-held here as a whole: it is uploaded under a hidden name, and moved into place.
+A put is atomic. It is conditional on the object being unchanged or still missing, so that only one of two concurrent
+builders succeeds. Content in chunks is never held in memory as a whole: it is uploaded under a hidden name and moved.
 """
 
 from __future__ import annotations
@@ -40,20 +39,20 @@ from tidemill.pipelines.stores.base import (
 from tidemill.pipelines.stores.manifest import changed_manifest, entries_in
 
 AT_ONCE = 32
-PARTS_AT_ONCE = 3  # of one upload, 5 MiB each: so much of a large content is held while a store is slow
+PARTS_AT_ONCE = 3  # per upload, 5 MiB each: the memory limit of a large content
 UPLOADS = ".tidemill/uploads/"
-FORGOTTEN_AFTER = 86400.0  # seconds until an upload that nobody has put in place is removed
+FORGOTTEN_AFTER = 86400.0  # seconds until an unpublished upload is deleted
 _TRIES = 20
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """Content that lies in the store under another name."""
+    """Content that is in the store under a hidden name."""
 
     key: str
 
 
 class ObjectStates:
-    """States as objects in a store of obstore's."""
+    """States as objects in an obstore store."""
 
     def __init__(self, store: Any) -> None:
         try:
@@ -76,7 +75,7 @@ class ObjectStates:
         return self
 
     def _note(self, meta: Mapping[str, Any]) -> int:
-        """The signature of an object, and the tag by which its store knows this version of it."""
+        """The signature of an object; also stores its tag, which identifies this version in the store."""
         tag = meta.get("e_tag")
         text = f"{tag}|{meta.get('version')}|{meta.get('size')}|{meta.get('last_modified')}"
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big") or 1
@@ -144,22 +143,22 @@ class ObjectStates:
             yield bytes(piece)
 
     def read_now(self, path: str) -> bytes:
-        """The same as `read`, in this thread."""
+        """The same as `read`, synchronously."""
         return bytes(self.store.get(path).bytes())
 
     def pieces_now(self, path: str) -> Iterator[bytes]:
-        """The content piece by piece, in this thread."""
+        """The content in chunks, synchronously."""
         for piece in self.store.get(path).stream():
             yield bytes(piece)
 
     def place(self, path: str) -> None:
-        """Objects are not files of this machine."""
+        """None: objects are not files of this machine."""
 
     async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         return [await self._prepare(draft) for draft in drafts]
 
     async def _prepare(self, draft: StateDraft) -> Prepared:
-        """A content is held here, one that comes in pieces is uploaded: a put shows all of an object, or nothing."""
+        """Keep content in memory; upload content in chunks under a hidden name, because a put is all or nothing."""
         if isinstance(draft.content, bytes):
             return prepared(draft, hash_content(draft.content), len(draft.content), draft.content)
         found: dict[str, Any] = {}
@@ -192,7 +191,7 @@ class ObjectStates:
         return {each.path: found for each, found in zip(good, signatures, strict=True) if found is not None}
 
     async def _put(self, each: Prepared) -> int | None:
-        """Put one object, if it is still what it was."""
+        """Put one object, if it is unchanged."""
         if each.held is None:
             found = await self._head(each.path)
             return found if found == each.before else None
@@ -210,11 +209,11 @@ class ObjectStates:
         except Exception as error:
             if type(error).__name__ in ("AlreadyExistsError", "PreconditionError", "NotFoundError"):
                 return None
-            raise StateStoreError(f"{each.path} cannot be put: {error}") from error
+            raise StateStoreError(f"{each.path} cannot be written: {error}") from error
         return await self._head(each.path)
 
     def _mode(self, each: Prepared) -> Any:
-        """On which condition an object is put."""
+        """The condition of a put."""
         if each.before is None:
             return "create"
         signature, tag = self._tags.get(each.path, (0, None))
@@ -226,7 +225,7 @@ class ObjectStates:
         except Exception as error:
             if type(error).__name__ != "NotImplementedError" and not isinstance(error, NotImplementedError):
                 raise
-            await self.store.put_async(path, data)  # The store knows no conditions; the database still does.
+            await self.store.put_async(path, data)  # No conditional puts here: the database detects conflicts.
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None:
         for each in unwanted:
@@ -244,7 +243,7 @@ class ObjectStates:
             return
 
     async def sweep(self, folders: Iterable[str]) -> None:
-        """Remove uploads whose builders died before they put them in place; they are all in one folder."""
+        """Delete uploads of dead builders; they are all in one folder."""
         limit = time.time() - FORGOTTEN_AFTER
         async for chunk in self.store.list(prefix=UPLOADS):
             for meta in chunk:
@@ -263,7 +262,7 @@ class ObjectStates:
             data = changed_manifest(None if before is None else await self.read(path), entries)
             if await self._put(Prepared(path, "", len(data), {}, before=before, held=data)) is not None:
                 return
-        raise StateStoreError(f"{path} is changed by others all the time")
+        raise StateStoreError(f"{path} keeps being changed by other writers")
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
         path = manifest_path(directory)
@@ -274,5 +273,5 @@ class ObjectStates:
 
 
 def _outermost(folders: set[str]) -> list[str]:
-    """Folders without those that are inside of others."""
+    """Folders without those that are inside others."""
     return sorted(one for one in folders if not any(one.startswith(f"{o}/") or (not o and one) for o in folders))

@@ -1,4 +1,4 @@
-"""The states of a pipeline by pattern and entity, for programs that bring them along or take them away.
+"""Access to the states of a pipeline by pattern and entity, for programs that read and write them.
 
     async with app.database() as database:
         store = StateStore(blog, database)
@@ -8,8 +8,8 @@
         await store.list_entities("blog/{date}.md")       [{"date": "2026-01-15"}, ...]
         await store.manifest("blog")                      {"2026-01-15.md": ManifestEntry(code_hash=...), ...}
 
-It is the same wherever the states are: in files, in an object store, or in the database. What is written is whole when
-it can be seen, and whoever takes it is told at once.
+It works for every state store: files, an object store or the database. Writes are atomic, and consumers are notified at
+once.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class StateStore:
         self._states = open_states(pipeline, database)
 
     async def exists(self, pattern: str, entity: Mapping[str, str]) -> bool:
-        """Whether there is a state."""
+        """Whether a state exists."""
         path = _pattern(pattern).format(entity)
         return (await self._states.look([path]))[path] is not None
 
     async def read(self, pattern: str, entity: Mapping[str, str]) -> bytes:
-        """What a state holds; a `FileNotFoundError` if there is none."""
+        """The content of a state; a `FileNotFoundError` if it does not exist."""
         return await self._states.read(_pattern(pattern).format(entity))
 
     def stream(self, pattern: str, entity: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The same piece by piece, for what is large."""
+        """The same in chunks, for large contents."""
         return self._states.stream(_pattern(pattern).format(entity))
 
     async def write(self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes]) -> str:
-        """Put a state that no stage makes in place; returns its path. What is large is given piece by piece."""
+        """Write a state that no stage builds; returns its path. Pass large contents in chunks."""
         path = _pattern(pattern).format(entity)
         for stage in self._pipeline.stages.values():
             if stage.output.values(path) is not None:
@@ -60,20 +60,20 @@ class StateStore:
             raise StateStoreError(f"{path} could not be written: {ready.error}")
         if path not in await self._states.publish([ready]):
             await self._states.discard([ready])
-            raise StateStoreError(f"{path} was changed by somebody else at the same time")
+            raise StateStoreError(f"{path} was changed by another writer at the same time: write it again")
         async with self._database.transaction() as connection:
             await notify_states(self._database, connection, News(self._pipeline.name, paths=[path]))
         return path
 
     async def list_entities(self, pattern: str) -> list[dict[str, str]]:
-        """The entities of which there is a state, each with its variables."""
+        """The variables of all entities with a state."""
         wanted = _pattern(pattern)
         found = (await self._states.survey([wanted])).matched[wanted]
         values = (wanted.match(path) for path in sorted(found))
         return [dict(each) for each in dict.fromkeys(tuple(value.items()) for value in values if value is not None)]
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
-        """What is known of the states in a directory: their code and content, and who made them when."""
+        """What is known about the states in a directory: code, content, and who built them when."""
         return await self._states.manifest(directory.strip("/"))
 
 
