@@ -22,7 +22,7 @@ from tests.support.web_app import Asking, make_app
 from tidemill.core.errors import ConfigError
 from tidemill.server.live.hub import MOST_EACH
 from tidemill.server.middleware.authentication import Caller
-from tidemill.server.routes import runs
+from tidemill.server.routes import run_stream
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings, check_proxies
 from tidemill.store.database import Database, DatabaseSettings
@@ -331,7 +331,7 @@ async def test_the_stream_of_a_run_breaks_off_after_a_while(
     server_state = ServerState(app, database, ServerSettings())
     monkeypatch.setattr(runs, "LONGEST", 0.2)
     async with asyncio.timeout(60):
-        shown = [each async for each in runs._follow(server_state, Caller("local", "admin"), run.id, 0)]
+        shown = [each async for each in run_stream._follow(server_state, Caller("local", "admin"), run.id, 0)]
     assert set(shown) == {b": \n\n"}
     assert server_state.hub.watching == 0
     await app.close()

@@ -211,7 +211,7 @@ def operation(
 class Watch(Protocol):
     """Changes of the topics that were asked for."""
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> object:
         """Return at a change, or after so many seconds."""
         ...
 
