@@ -27,7 +27,7 @@ from tests.invariants.pipeline_cases import FOLDER, PIPELINE_CASES, declare
 from tests.support.grpcclient import rpc_client
 from tests.support.ports import free_port
 from tests.support.server import TestServer
-from tests.support.web import OPERATIONS_APP, WebServer
+from tests.support.web import WEB_APP, WebServer
 from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.errors import ForbiddenError
@@ -81,7 +81,7 @@ class Site(NamedTuple):
 def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("workflows"))
     url, address = server.create(), f"127.0.0.1:{free_port()}"
-    web = WebServer(url, f"--grpc={address}", app=OPERATIONS_APP)
+    web = WebServer(url, f"--grpc={address}")
     asyncio.run(web.wait_ready())
     yield Site(web, url, address)
     web.close()
@@ -340,7 +340,7 @@ def type_command(text: str, through: str, site: Site) -> tuple[int, str]:
     if through == "server":
         words = [*(word for word in words if word not in ("APP", "--app=APP")), "--server", site.web.url]
     else:
-        words = [*(word.replace("APP", str(OPERATIONS_APP)) for word in words), "--database-url", site.database_url]
+        words = [*(word.replace("APP", str(WEB_APP)) for word in words), "--database-url", site.database_url]
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
         status = main.run(words)

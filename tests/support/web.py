@@ -20,7 +20,6 @@ from tests.support.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 WEB_APP = ROOT / "tests" / "support" / "web_app.py"
-OPERATIONS_APP = ROOT / "tests" / "support" / "operations_app.py"
 API = "/api/v1"
 
 

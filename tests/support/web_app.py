@@ -103,3 +103,5 @@ app = make_app(workflow_folder=os.environ.get("WEB_WORKFLOWS"))
 app.pipeline(make_notes())
 for workflow in make_greetings():
     app.trigger(workflow)
+if "WEB_WORKFLOWS" in os.environ:  # Where every operation is tried, and no process runs the monitor.
+    app.monitor(make_ovens())
