@@ -1,7 +1,7 @@
-"""Everything that is wrong with a workflow file, each with its place: for editors, and for people who wait for them.
+"""All problems of a workflow file, each with its path in the document: for editors and people.
 
-A loader stops at the first thing that it cannot read. Here all nodes, fields, expressions and connections are looked
-at; what passes is given to the loader itself, so that nothing is called right that would not load.
+The loader stops at the first error. Here all nodes, fields, expressions and connections are checked; a document without
+problems is also passed to the loader, so that nothing is reported as valid that would not load.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong at a place; a note is something that changes nothing, and is no error."""
+    """A problem at a path; a note is about something that has no effect, and is not an error."""
 
     place: Path
     problem: str
@@ -44,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def find_problems(data: Any, name: str) -> list[Problem]:
-    """All that is wrong with what a file holds, and notes on what of it changes nothing."""
+    """All problems of a document, and notes on what has no effect."""
     if not isinstance(data, Mapping):
         return [Problem((), "a workflow is an object with nodes, or with stages")]
     found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
@@ -102,15 +102,15 @@ def _graph_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     circle = _circle(above) if sound else None
     if circle:
         told = " -> ".join(_name(nodes[ids[id]]) for id in circle)
-        yield Problem(("nodes", ids[circle[0]]), f"these nodes lead to each other in a circle: {told}")
+        yield Problem(("nodes", ids[circle[0]]), f"these nodes form a cycle: {told}")
     for id, at in ids.items():
-        # While it is not clear what leads where, any node may come before any other.
+        # With unclear connections, any node may come before any other.
         before = {_name(nodes[ids[each]]) for each in _all_above(id, above)} if sound and not circle else set(names)
         yield from _node_problems(nodes[at], ("nodes", at), before, is_pipeline=is_pipeline)
 
 
 def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, int]) -> Iterator[Problem]:
-    """Whether a node can be told from others."""
+    """Check the id and name of a node."""
     place: Path = ("nodes", at)
     if not isinstance(node, Mapping):
         yield Problem(place, "a node is an object with an id and a typeId")
@@ -159,7 +159,7 @@ def _link_problems(
 
 
 def _circle(above: Mapping[str, list[str]]) -> list[str] | None:
-    """Nodes that lead to each other, if there are any."""
+    """The nodes of a cycle, if there is one."""
     left = {id: len(set(before)) for id, before in above.items()}
     below: dict[str, set[str]] = {id: set() for id in above}
     for id, before in above.items():
@@ -276,7 +276,7 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
 
 def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[Problem]:
     if data.get("pinned") and "pinnedOutput" in data:
-        return  # It does not do its work.
+        return  # A pinned node does not run.
     fields = fields_of(type)
     for group in NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
@@ -299,7 +299,7 @@ def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[
 
 
 def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Why a value is not what a field takes; None if it is. A template may become anything."""
+    """Why a value does not fit a field; None if it does. A template may become anything."""
     if value is None or (isinstance(value, str) and "{{" in value):
         return None
     if "enum" in schema and value not in schema["enum"]:
@@ -353,7 +353,7 @@ def _wrong_with(text: str, roots: set[str]) -> str | None:
     return None
 
 
-# -- what the loader says -------------------------------------------------------------------------
+# -- errors of the loader -------------------------------------------------------------------------
 
 
 def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
@@ -374,12 +374,12 @@ def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
 
 
 def _short(told: str) -> str:
-    """A sentence of the loader without its place."""
+    """A message of the loader without its location."""
     return _HEAD.sub("", _PLACE.sub("", told))
 
 
 def _place_in(told: str, data: Mapping[str, Any]) -> Path:
-    """The place that a sentence of the loader speaks of."""
+    """The path that a message of the loader refers to."""
     written = _PLACE.match(told)
     if written is not None:
         return tuple(int(part) if part.isdigit() else part for part in re.findall(r"\w+", written[1]))

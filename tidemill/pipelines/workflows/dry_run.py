@@ -1,7 +1,7 @@
-"""A pipeline file gone through for one entity: what would be built and why, from what, and what would be in it.
+"""A dry run of a pipeline file for one entity: what would be built and why, from which inputs, and its content.
 
-Nothing is built, written or remembered. Files are read to fill expressions in; where that is not wanted, or a file is
-not there yet, the expressions say what they wait for.
+Nothing is built, written or stored. Files are read to fill in expressions; if that is disabled, or a file does not
+exist yet, the expressions say what they wait for.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ MOST_ENTITIES = 200
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """An input of a stage, and the paths that it has for the entity."""
+    """An input of a stage, and its paths for the entity."""
 
     name: str
     pattern: str
     paths: list[str]
     missing: list[str]
-    """Those of the paths that are not there yet."""
+    """The paths that do not exist yet."""
 
 
 class StageRun(msgspec.Struct, frozen=True):
-    """What would become of one state. `verdict` is build, wait, fresh, unknown or none."""
+    """What would happen to one state. `verdict` is build, wait, fresh, unknown or none."""
 
     stage: str
     node: str
@@ -56,13 +56,13 @@ class StageRun(msgspec.Struct, frozen=True):
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """What would become of an entity, stage by stage, and some of the entities that there are."""
+    """What would happen to an entity, stage by stage, and some of the existing entities."""
 
     pipeline: str
     entity: str | None
     entities: list[str]
     looked: bool
-    """Whether files were looked at."""
+    """Whether files were read."""
     stages: list[StageRun]
     problems: list[str]
 
@@ -77,7 +77,7 @@ def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring 
 
 
 async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, database: Database | None) -> DryRun:
-    """Go through a pipeline for an entity; without a database, nothing is looked at."""
+    """Run a pipeline dry for an entity; without a database, no files are read."""
     pipeline, wiring = read_pipeline(data, name)
     walk = _Walk(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
     await walk.look(entity)
@@ -100,10 +100,10 @@ class _Walk:
         self._world = PipelineFacts() if pipeline_view is None else pipeline_view.world
         self._steps: dict[str, BuildStep] = {}
         self._about: dict[str, Entity] = {}
-        self._made: dict[str, Any] = {}  # what earlier stages would write: by path, contents or Unknown
+        self._made: dict[str, Any] = {}  # by path, what earlier stages would write: contents or Unknown
 
     async def look(self, entity: str | None) -> None:
-        """Look at what is there, and decide what would be built."""
+        """Read the current facts, and decide what would be built."""
         if entity is not None:
             self._find_entities(entity)
         pipeline_view = self._pipeline_view
@@ -129,7 +129,7 @@ class _Walk:
         self.problems += plan.problems[:5]
 
     def _find_entities(self, wanted: str) -> None:
-        """What the entity is called in each stage: a month is the entity of one that collects its days."""
+        """The entity's id in each stage: a month is the entity of a stage that collects its days."""
         known: dict[str, str] = {}
         for stage in self.order:
             try:
@@ -157,7 +157,7 @@ class _Walk:
         return sorted(found)[-MOST_ENTITIES:]
 
     async def stage(self, stage: Stage) -> StageRun:
-        """What would become of the entity in one stage."""
+        """What would happen to the entity in one stage."""
         node = self._node_id(stage)
         about = self._about.get(stage.name)
         if about is None:
@@ -179,7 +179,7 @@ class _Walk:
 
     def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[str, str]:
         if self._pipeline_view is None:
-            return "unknown", "no files were looked at"
+            return "unknown", "no files were read"
         step = self._steps.get(stage.name)
         if step is not None:
             return ("build" if step.is_build else "wait"), str(step.reason)
@@ -199,7 +199,7 @@ class _Walk:
             return None
 
     def _inputs(self, stage: Stage) -> list[tuple[Input, list[str]]]:
-        """The paths of each input that belong to the entity: those that are there, and those that would be."""
+        """The entity's paths of each input: existing ones, and those that would be built."""
         about = self._about[stage.name]
         return [(one, self._paths(stage, one, about)) for one in stage.inputs]
 
@@ -219,7 +219,7 @@ class _Walk:
         return sorted(set(found))
 
     async def _value(self, one: Input, paths: list[str]) -> Any:
-        """What a stage would be given for an input."""
+        """The value that a stage would get for an input."""
         if not one.is_many:
             return await self._content(paths[0]) if paths else Unknown(f"{one.pattern.text} has no file")
         files: list[File] = []
@@ -229,16 +229,16 @@ class _Walk:
                 return content
             files.append(File(path, HeldOutput({path: str(content).encode()})))
         if not files and self._pipeline_view is None:
-            return Unknown(f"the files of {one.pattern.text} were not looked at")
+            return Unknown(f"the files of {one.pattern.text} were not read")
         return files
 
     async def _content(self, path: str) -> Any:
         if path in self._made:
             return self._made[path]
         if self._pipeline_view is None:
-            return Unknown(f"{path} was not looked at")
+            return Unknown(f"{path} was not read")
         if path not in self._world.files:
-            return Unknown(f"{path} is not there")
+            return Unknown(f"{path} does not exist")
         data = bytearray()
         try:
             async for chunk in self._pipeline_view.states.stream(path):
@@ -249,7 +249,7 @@ class _Walk:
             return Unknown(f"{path} cannot be read: {error}")
         return data.decode("utf-8", "replace")
 
-    # -- what would be in it ----------------------------------------------------------------------
+    # -- contents ---------------------------------------------------------------------------------
 
     def _node_id(self, stage: Stage) -> str:
         if self._wiring is None:
@@ -315,7 +315,7 @@ def _is_open(field: Field) -> bool:
 
 
 def _by_name(node: Node, wanted: str, stage: Stage) -> list[Rehearsed]:
-    """A state that a function of the application makes: it is not called."""
+    """The result for a function of the application, which is not called."""
     known = "not run in a dry run" if wanted in TRANSFORMS else f"the application declares no @transform({wanted!r})"
     about = [Field(name, value) for name, value in node.data.items() if name not in ("input", "output")]
     patterns = [Field("input", stage.inputs[0].pattern.text), Field("output", stage.output.text)]

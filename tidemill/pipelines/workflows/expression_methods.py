@@ -1,4 +1,4 @@
-"""What values in expressions can do: methods of texts, lists and numbers, and the names that are always there."""
+"""Methods of texts, lists and numbers in expressions, and the global names."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 
-#: The most characters or items that one method makes of nothing, that one puts together of what is there, that one
-#: expression makes in all; and how long a number may be.
+#: Limits: characters or items that one method creates, that one method joins, that one expression creates in all; and
+#: the digits of a number.
 MOST_MADE, MOST_JOINED, MOST_IN_ALL, MOST_BITS = 1_000_000, 10_000_000, 50_000_000, 1024
 
 _made: ContextVar[list[int] | None] = ContextVar("made", default=None)
 
 
 class ExpressionError(ConfigError):
-    """An expression that cannot be read, or that leads nowhere."""
+    """An expression that cannot be parsed or evaluated."""
 
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """An expression's own account of what it makes: its text may come from anybody."""
+    """Limit what an expression creates: its text may come from an untrusted source."""
     token = _made.set([0])
     try:
         yield
@@ -34,24 +34,24 @@ def counted() -> Iterator[None]:
 
 
 def bounded(size: int, most: int = MOST_JOINED) -> int:
-    """The size of what is about to be made, if that is not too much."""
+    """The size of a value about to be created, if it is within the limit."""
     made = _made.get()
     if made is not None:
         made[0] += max(size, 0)
     if size > most or (made is not None and made[0] > MOST_IN_ALL):
-        raise ExpressionError(f"it would become too large: {most:,} characters or items is the most")
+        raise ExpressionError(f"the result would be too large: the limit is {most:,} characters or items")
     return size
 
 
 def small(number: Any) -> Any:
-    """A number, if it is not longer than any that JSON is good for."""
+    """A number, if it is within the range that JSON supports."""
     if isinstance(number, int) and number.bit_length() > MOST_BITS:
         raise ExpressionError("the number is too large")
     return number
 
 
 def writable(value: Any) -> Any:
-    """A value, if writing it out would end: one list may be in another many times."""
+    """A value, if its serialised size is limited: a list may contain another many times."""
     items, characters, stack = 0, 0, [value]
     while stack:
         each = stack.pop()
@@ -63,7 +63,7 @@ def writable(value: Any) -> Any:
         elif isinstance(each, list):
             stack += each
         if items > MOST_MADE or characters > MOST_IN_ALL:
-            raise ExpressionError(f"it is too large: {MOST_MADE:,} items, {MOST_IN_ALL:,} characters is the most")
+            raise ExpressionError(f"it is too large: the limit is {MOST_MADE:,} items and {MOST_IN_ALL:,} characters")
     return value
 
 
@@ -130,7 +130,7 @@ def _joined(parts: Sequence[str], by: str = "") -> str:
 
 
 def _spread(lists: Sequence[Any]) -> list[Any]:
-    """The items of lists, and what is no list, in one."""
+    """Flatten lists and single values into one list."""
     bounded(sum(len(each) if isinstance(each, list) else 1 for each in lists))
     return [item for each in lists for item in (each if isinstance(each, list) else [each])]
 

@@ -1,11 +1,11 @@
-"""Expressions of workflow files: paths, calls and operators as JavaScript writes them, and nothing beyond.
+"""Expressions of workflow files: a subset of JavaScript with paths, calls and operators.
 
     evaluate("$.rd.content.toUpperCase()", {"rd": {"content": "tides"}})         "TIDES"
     fill("{{$.dates.id}}-digest.md", {"dates": {"id": "2026-01-15"}})            "2026-01-15-digest.md"
     fill("{{$.items.length}}", {"items": [1, 2]})                                2: an expression alone keeps its type
 
-There are no assignments, no loops and no way into Python: the text may come from anybody. What cannot be read or
-evaluated is an `ExpressionError`; it never stays in a text silently.
+There are no assignments, no loops and no access to Python, because the text may come from an untrusted source. What
+cannot be parsed or evaluated is an `ExpressionError`; it never stays in a text silently.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
 
 
 def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
-    """A text with its `{{ }}` filled in; lists and objects with theirs. An expression alone keeps its type."""
+    """A text with its `{{ }}` filled in, also inside lists and objects. An expression alone keeps its type."""
     if isinstance(value, str):
         alone = _HOLE.fullmatch(value.strip())
         if alone is not None and "{{" not in alone[1]:
@@ -89,7 +89,7 @@ def _filled(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> 
 
 
 def compile_expression(text: str) -> Code:
-    """An expression, read once."""
+    """Compile an expression."""
     if not text.strip() or len(text) > LONGEST:
         raise ExpressionError(f"an expression is a text of 1 to {LONGEST} characters")
     reader = _Reader(text)
@@ -112,7 +112,7 @@ def expressions_in(value: Any) -> Iterator[str]:
 
 
 def roots_of(text: str) -> set[str]:
-    """The names that an expression reads of the context: `a` and `b` of `$.a.x + $.b`."""
+    """The names that an expression reads from the context: `a` and `b` of `$.a.x + $.b`."""
     tokens = _Reader(text).tokens
     return {
         tokens[at + 2][1]
@@ -122,7 +122,7 @@ def roots_of(text: str) -> set[str]:
 
 
 class _Reader:
-    """Reads an expression into a function."""
+    """Parses an expression into a function."""
 
     def __init__(self, text: str) -> None:
         self.text = text

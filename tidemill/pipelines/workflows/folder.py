@@ -1,12 +1,12 @@
-"""A folder of workflow files: what they declare now, read anew when they change.
+"""A folder of workflow files: what they currently declare, re-read when they change.
 
     folder = WorkflowFolder("workflows")
-    folder.refresh()              whether something is different since the last time
-    folder.pipelines              by name; a pipeline whose file is as it was is the same object
-    folder.errors                 by file: why what it says is not in force
+    folder.refresh()              whether something has changed since the last call
+    folder.pipelines              by name; the pipeline of an unchanged file is the same object
+    folder.errors                 by file: why its current content is not in use
 
-A file that cannot be read, or that does not go together with the others, changes nothing: what it declared before stays
-in force. Files of folders inside count too; dags, hidden files and links are left alone.
+A file that cannot be read, or that conflicts with others, changes nothing: its previous declarations stay in use. Files
+in subfolders count too; dags, hidden files and symlinks are skipped.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, 
 MOST_FILES = 500
 MOST_DEPTH = 4
 
-#: Tells one state of a file from another: when it was changed, its size, and which file it is.
+#: Identifies a version of a file: its modification time, size and inode.
 Signature = tuple[int, int, int]
 
 
 class Filed(msgspec.Struct, frozen=True):
-    """A file as it was last looked at, what of it is in force, and why that is not what it says."""
+    """A file as of the last refresh, its declarations in use, and why they are not the current ones."""
 
     signature: Signature
     loaded: Loaded
@@ -37,25 +37,25 @@ class Filed(msgspec.Struct, frozen=True):
 
 
 class WorkflowFolder:
-    """One folder, or one file, and what is in force of it."""
+    """One folder or file, and its declarations in use."""
 
     def __init__(self, path: str | Path, beside: Callable[[], Loaded] = Loaded) -> None:
-        """`beside` gives what the program itself declares: nothing here may clash with it."""
+        """`beside` returns the program's own declarations, which must not conflict."""
         self.path = Path(path)
         self.pipelines: dict[str, Pipeline] = {}
         self.triggers: dict[str, TriggerWorkflow] = {}
         self.version = 0
-        """Grows whenever something is different."""
+        """Increases with every change."""
         self._beside = beside
         self._files: dict[str, Filed] = {}
 
     @property
     def errors(self) -> dict[str, str]:
-        """What is wrong with files, by their names."""
+        """Errors by file name."""
         return {name: filed.error for name, filed in self._files.items() if filed.error is not None}
 
     def errors_of(self, pipeline: str) -> list[str]:
-        """What is wrong with the file that a pipeline in force is from."""
+        """The errors of the file that declares this pipeline."""
         return [
             filed.error
             for filed in self._files.values()
@@ -64,17 +64,17 @@ class WorkflowFolder:
 
     @property
     def notes(self) -> list[str]:
-        """What in the files is not understood, and changes nothing."""
+        """Fields of the files that are unknown and have no effect."""
         return [note for filed in self._files.values() for note in filed.loaded.notes]
 
     def refresh(self) -> bool:
-        """Look at the files, and read those that have changed; returns whether something is different."""
+        """Re-read changed files; returns whether something has changed."""
         found = dict(self._scan())
         if found == {name: filed.signature for name, filed in self._files.items()}:
             return False
         if not found and not self.path.exists():
-            return False  # A folder that cannot be seen has not lost its files.
-        # One that did not go together with another may do so now.
+            return False  # An unreadable folder has not lost its files.
+        # A file that conflicted with another may be valid now.
         new = [
             name
             for name, signature in found.items()
@@ -108,10 +108,10 @@ class WorkflowFolder:
                     try:
                         yield (inside / name).as_posix(), _signature(file)
                     except OSError:
-                        continue  # It is gone again.
+                        continue  # It was removed meanwhile.
 
     def _taken(self, files: dict[str, Filed], new: Mapping[str, Signature]) -> dict[str, Filed]:
-        """Files with the new ones among them: all at once if they go together, else those of them that do."""
+        """Add the new files: all at once if they are consistent, otherwise those that are."""
         read: dict[str, Loaded | TidemillError] = {name: self._read(name) for name in new}
         fine = {name: Filed(new[name], one) for name, one in read.items() if isinstance(one, Loaded)}
         try:
@@ -119,7 +119,7 @@ class WorkflowFolder:
             files = {**files, **fine}
             fine = {}
         except ConfigError:
-            pass  # Found out one by one below.
+            pass  # Checked one by one below.
         for name, filed in fine.items():
             try:
                 self._check({**files, name: filed}.values())
@@ -137,13 +137,13 @@ class WorkflowFolder:
         try:
             data = read_json(file)
             if file != self.path and (not isinstance(data, Mapping) or form_of(data) is None):
-                return Loaded()  # It is something else.
+                return Loaded()  # Not a workflow file.
             return load_data(data, file)
         except TidemillError as error:
             return error
 
     def _check(self, files: Iterable[Filed]) -> None:
-        """An error if these do not go together, or not with what the program declares."""
+        """Raise an error if these files conflict with each other or with the program."""
         now, own = together(filed.loaded for filed in files), self._beside()
         _check_names("pipeline", [each.name for each in now.pipelines], [each.name for each in own.pipelines])
         _check_names("workflow", [each.name for each in now.triggers], [each.name for each in own.triggers])
@@ -151,7 +151,7 @@ class WorkflowFolder:
 
 
 def read_folder(path: str | Path) -> WorkflowFolder:
-    """A folder, or a file, whose files are all in force; an error if one is not."""
+    """A folder or file whose declarations are all in use; an error if one is not."""
     folder = WorkflowFolder(path)
     if not folder.path.exists():
         raise ConfigError(f"there is no workflow file or folder {path}")
@@ -159,7 +159,7 @@ def read_folder(path: str | Path) -> WorkflowFolder:
     for error in folder.errors.values():
         raise ConfigError(error)
     if not folder.pipelines and not folder.triggers:
-        raise ConfigError(f"{path} holds no workflow")
+        raise ConfigError(f"{path} contains no workflow")
     return folder
 
 
@@ -170,7 +170,7 @@ def _check_names(what: str, names: Iterable[str], own: Collection[str]) -> None:
             raise ConfigError(f"two files declare a {what} {name!r}: give one of them another name")
         if name in own:
             raise ConfigError(
-                f"the program itself declares a {what} {name!r}, and that one counts: "
+                f"the program itself declares a {what} {name!r}, which takes precedence: "
                 "give this one another name, or take it out of the program"
             )
         seen.add(name)

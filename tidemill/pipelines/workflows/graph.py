@@ -1,7 +1,7 @@
-"""A workflow file as a graph of nodes, and how it is run for one entity or one event.
+"""A workflow file as a graph of nodes, and its run for one entity or one event.
 
-Items flow along the connections. A node takes the items of all that lead to it; what it gives is put into each item
-under the node's name. An `if` lets items through on its connector `true` or `false`.
+Items flow along the connections. A node gets the items of all its predecessors; its result is added to each item under
+the node's name. An `if` passes items on through its connector `true` or `false`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, run_node
 
-#: Nodes that are about states: what they do is decided when the file is loaded.
+#: Nodes about states: they are resolved when the file is loaded.
 STATE_SOURCES = (
     "state_scan",
     "state_trigger",
@@ -41,7 +41,7 @@ class NodeLink(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct):
-    """The nodes of a workflow by id, and the connections between them."""
+    """The nodes of a workflow by id, and their connections."""
 
     nodes: dict[str, Node]
     links: list[NodeLink]
@@ -55,7 +55,7 @@ class Graph(msgspec.Struct):
         return self._into.get(id, [])
 
     def above(self, id: str) -> list[Node]:
-        """All nodes that lead to one, in the order in which they run; the node itself comes last."""
+        """All predecessors of a node in the order in which they run; the node itself comes last."""
         order: dict[str, None] = {}
         visiting: set[str] = set()
 
@@ -64,7 +64,7 @@ class Graph(msgspec.Struct):
                 return
             if at in visiting:
                 names = ", ".join(sorted(self.nodes[each].name for each in visiting))
-                raise ConfigError(f"these nodes lead to each other in a circle: {names}")
+                raise ConfigError(f"these nodes form a cycle: {names}")
             visiting.add(at)
             for link in self.into(at):
                 visit(link.source)
@@ -77,7 +77,7 @@ class Graph(msgspec.Struct):
     async def run(
         self, target: str, seeds: Mapping[str, Any], first: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """The items that reach a node. `seeds` are outputs, by name, of nodes whose work is done already."""
+        """The items that reach a node. `seeds` are the outputs, by name, of nodes that are already done."""
         outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         base = dict(first or {})
         for node in self.above(target):
@@ -107,7 +107,7 @@ class Graph(msgspec.Struct):
                     continue
                 items.append({**base, **item, source.name: output})
         if len(links) > 1 and items and all(len(outputs.get(link.source, ())) <= 1 for link in links):
-            # One item from each side: what follows sees them together.
+            # One item from each branch: the next node sees them merged.
             for item in items:
                 merged.update(item)
             return [merged]
@@ -115,7 +115,7 @@ class Graph(msgspec.Struct):
 
 
 def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
-    """The graph of a file with `nodes` and `connections`; what is not understood is noted."""
+    """The graph of a file with `nodes` and `connections`; unknown fields are noted."""
     nodes: dict[str, Node] = {}
     for at, entry in enumerate(data.get("nodes") or []):
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("typeId"):
@@ -144,13 +144,13 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
 
 
 def note_unknown(data: Mapping[str, Any], known: Iterable[str], place: str, notes: list[str]) -> None:
-    """Say which fields are not understood."""
+    """Add a note for each unknown field."""
     for field in data.keys() - set(known):
         notes.append(f"{place}: the field {field!r} is not understood, and changes nothing")
 
 
 def read_groups(data: Mapping[str, Any]) -> dict[str, int]:
-    """How many may run at once of each concurrencyGroup for which a file says so; of any other one."""
+    """The limits of the concurrency groups in a file's settings; a group without one is limited to one."""
     groups = (data.get("settings") or {}).get("concurrencyGroups") or {}
     if not isinstance(groups, Mapping) or any(type(most) is not int or most < 1 for most in groups.values()):
         raise ConfigError('settings.concurrencyGroups: this is an object like {"models": 2}')
@@ -158,7 +158,7 @@ def read_groups(data: Mapping[str, Any]) -> dict[str, int]:
 
 
 def group_of(nodes: Iterable[Node], groups: Mapping[str, int], notes: list[str]) -> tuple[str, int] | None:
-    """The group that limits how often these nodes are run at once, as they are run together; and its limit."""
+    """The concurrency group of nodes that run together, and its limit."""
     every = list(nodes)
     named = list(dict.fromkeys(node.concurrency_group for node in every if node.concurrency_group))
     if len(named) > 1:
@@ -174,7 +174,7 @@ def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> A
 
 
 def as_content(value: Any) -> Any:
-    """What a node gave, as the content of a state: the obvious field of an object, or all of it as JSON."""
+    """A node's result as the content of a state: the obvious field of an object, or all of it as JSON."""
     if isinstance(value, Mapping):
         for field in ("content", "stdout", "body"):
             if isinstance(value.get(field), str):

@@ -1,7 +1,7 @@
-"""The kinds of nodes that workflow files know, with the fields of each: what editors offer, and what checks go by.
+"""The kinds of nodes in workflow files, with their fields: used by editors and checks.
 
-The types that run are those of `nodes`; the state nodes are those of `wired`. A test holds the fields that are told
-here against the fields that their code reads. A type of one's own tells its fields where it is made:
+The executable types are those of `nodes`; the state nodes are those of `node_graph`. A test compares these fields with
+those that their code reads. A custom type declares its fields:
 
     @node_type("shout", fields={"text": {"type": "string", "description": "What is shouted."}})
     def shout(data, item): ...
@@ -21,7 +21,7 @@ Fields = Mapping[str, Mapping[str, Any]]
 
 
 class WorkflowNodeKind(msgspec.Struct, frozen=True):
-    """A kind of nodes. `schema` is the JSON Schema of its data; items leave it by its `exits`, if it has several."""
+    """A kind of node. `schema` is the JSON Schema of its data; items leave it by its `exits`, if it has several."""
 
     type: str
     group: str
@@ -46,26 +46,24 @@ def _other_name(of: str) -> dict[str, Any]:
 
 
 _SCAN: Fields = {
-    "pattern": _text("Which states there are: daily/{date}/ or input/{id}.txt. What stands in braces is the entity."),
-    "filter": _text("Which entities count, in CEL: files > 2. hasFiles is one that always holds."),
+    "pattern": _text("Which states there are: daily/{date}/ or input/{id}.txt. The braces name the entity."),
+    "filter": _text("A CEL condition that selects entities: files > 2. hasFiles is always true."),
     "stateType": _text("In place of a pattern: the name of the node whose states these are.", rare=True),
     "state_root": _text("The folder of all states, where the file itself names none.", rare=True),
-    "scan_interval": _number(
-        "Seconds between two looks at all states, where the file itself says none.", minimum=1, rare=True
-    ),
+    "scan_interval": _number("Seconds between two scans of all states, if the file sets none.", minimum=1, rare=True),
 }
 _READ: Fields = {
     "pattern": _text("The state to read: {{$.dates.path}}, or input/{id}.txt together with entity_id."),
-    "entity_id": _text("Whose state it is, for a pattern with a variable of its own: {{$.trigger.entity_id}}."),
+    "entity_id": _text("The entity, for a pattern with its own variable: {{$.trigger.entity_id}}."),
     "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
     "path": _other_name("pattern"),
     "input": _other_name("pattern"),
 }
 _WRITE: Fields = {
     "pattern": _text("Where the state is written: final/{{$.dates.id}}.md, or final/{id}.md with entity_id."),
-    "entity_id": _text("Whose state it is, for a pattern with a variable of its own: {{$.trigger.entity_id}}."),
+    "entity_id": _text("The entity, for a pattern with its own variable: {{$.trigger.entity_id}}."),
     "content": _text(
-        "What is written: {{$.answer.content}}. Without it, what the node before it gives.", format="textarea"
+        "The content: {{$.answer.content}}. The default is the result of the previous node.", format="textarea"
     ),
     "min_size": _number("A smaller content, in bytes, is a failure."),
     "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
@@ -74,20 +72,20 @@ _WRITE: Fields = {
     "path": _other_name("pattern"),
 }
 _TRANSFORM: Fields = {
-    "input": _text("What it is made from: {{$.dates.path}}/*.txt."),
-    "output": _text("What it makes: final/{{$.dates.id}}.md."),
+    "input": _text("The input: {{$.dates.path}}/*.txt."),
+    "output": _text("The output: final/{{$.dates.id}}.md."),
     "transform": _text("The name of the function that makes it, as @transform gave it.", suggest="transforms"),
     "minSize": _number("A smaller output, in bytes, is a failure."),
     "min_size": _other_name("minSize"),
 }
 _LLM: Fields = {
-    "prompt": _text("What the language model is asked.", format="textarea"),
-    "system": _text("How it shall behave.", format="textarea"),
-    "model": _text("Which model to ask; without it, the one that is configured."),
+    "prompt": _text("The prompt for the language model.", format="textarea"),
+    "system": _text("The system prompt.", format="textarea"),
+    "model": _text("The model; the default is the configured one."),
     "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
 }
 
-#: The fields of the types that have any; editors show those that are rare when they are asked for.
+#: The fields of each type; editors show rare ones on request.
 FIELDS: dict[str, Fields] = {
     "state_scan": _SCAN,
     "state_trigger": _SCAN,
@@ -101,7 +99,7 @@ FIELDS: dict[str, Fields] = {
         "cron": _text("When it runs: 0 6 * * *."),
         "interval": {"description": "How often it runs: 5, or 10m."},
         "unit": {"enum": ["seconds", "minutes", "hours", "days"], "description": "What a bare interval counts."},
-        "timezone": _text("Where the cron's clock hangs: Europe/London. Without it, UTC."),
+        "timezone": _text("The time zone of the cron expression: Europe/London. The default is UTC."),
         "every": _other_name("interval"),
     },
     "hardwired": {
@@ -116,13 +114,13 @@ FIELDS: dict[str, Fields] = {
     "if": {"condition": _text("What must be true: $.rd.content.length > 500", format="expression")},
     "http": {
         "url": _text("The address: https://example.org/{{$.entity.id}}"),
-        "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"], "description": "Without it, GET."},
+        "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"], "description": "The default is GET."},
         "headers": {"type": "object", "description": "Headers by name."},
         "body": {"description": "What is sent: a text, or anything as JSON."},
     },
     "rss": {"url": _text("The address of the feed.")},
     "append_to_file": {
-        "path": _text("The file, made where it is not there."),
+        "path": _text("The file; created if it does not exist."),
         "content": _text("The line that is added.", format="textarea"),
         "file": _other_name("path"),
     },
@@ -134,13 +132,13 @@ FIELDS: dict[str, Fields] = {
         "query": _text("In SQL, with $1, $2 for the parameters.", format="textarea"),
         "parameters": {"type": "array", "description": "The values of $1, $2, ..."},
         "urlVariable": _text("The environment variable that holds the database's address."),
-        "url": _text("The database's address; better in a variable, for an address holds a password."),
+        "url": _text("The database's address; prefer a variable, because an address contains a password."),
     },
     "llm": _LLM,
     "claude": _LLM,
     "prompt": _LLM,
 }
-#: Which of them must be there: one name, or one of several.
+#: Required fields: one name, or one of several.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "state_scan": (("pattern", "stateType"),),
     "state_trigger": (("pattern", "stateType"),),
@@ -163,7 +161,7 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "claude": (("prompt",),),
     "prompt": (("prompt",),),
 }
-#: Fields that any node that runs may have.
+#: Fields that every executable node may have.
 PINNED: Fields = {
     "pinned": {"type": "boolean", "description": "Give the output below in place of doing the work.", "rare": True},
     "pinnedOutput": {"description": "What a pinned node gives.", "rare": True},
@@ -178,16 +176,16 @@ _STATES = {
     "state_gate": "Lets the entity through if a state of it is there.",
     "state_transform": "Makes a state from others, with a function of the application.",
     "state_write": "Writes a state of the entity.",
-    "state_clear_failure": "Does nothing here: failures are forgotten when a state is built.",
+    "state_clear_failure": "Has no effect: failures are cleared when a state is built.",
 }
 _STARTS = ("start", "scheduled", "webhook")
 _ENTRIES = (*_STARTS, "state_scan", "state_trigger", "state_list")
-#: Kinds whose data may have any other field: they are given to a function, or to those that follow.
+#: Kinds whose data may have any other field: it is passed to a function, or to the next nodes.
 OPEN = ("set", "state_transform", "state_clear_failure", *_STARTS)
 
 
 def kinds() -> list[WorkflowNodeKind]:
-    """All kinds of nodes, those of the application too."""
+    """All kinds of nodes, including those of the application."""
     made = [
         WorkflowNodeKind(name, "states", about, schema_of(name), modes=("pipeline",), is_start=name in _ENTRIES)
         for name, about in _STATES.items()
@@ -212,18 +210,18 @@ def kinds() -> list[WorkflowNodeKind]:
 
 
 def is_known(type: str) -> bool:
-    """Whether there is such a kind."""
+    """Whether this kind exists."""
     return type in _STATES or type in NODE_TYPES
 
 
 def fields_of(type: str) -> Fields | None:
-    """The fields of a kind of nodes; None if it may have any."""
+    """The fields of a kind of node; None if it may have any."""
     own = NODE_TYPES[type].fields if type in NODE_TYPES else None
     return own if own is not None else FIELDS.get(type)
 
 
 def schema_of(type: str) -> dict[str, Any]:
-    """The data of a kind of nodes, as a JSON Schema."""
+    """The data of a kind of node, as a JSON Schema."""
     fields = fields_of(type)
     pinned = PINNED if type in NODE_TYPES else {}
     needs = NEEDS.get(type, ())
@@ -242,7 +240,7 @@ def transforms() -> list[str]:
     return sorted(TRANSFORMS)
 
 
-#: What stands at the top of a file, by its form.
+#: The top-level fields of a file, by its form.
 FILE: dict[str, dict[str, Any]] = {
     "name": _text("What it is called; without it, the file's name."),
     "mode": {
@@ -251,7 +249,7 @@ FILE: dict[str, dict[str, Any]] = {
     },
     "stateRoot": _text("The folder that all patterns are in."),
     "stateStore": {"enum": ["filesystem", "database"], "description": "Where states are kept; without it, in files."},
-    "scanInterval": _number("Seconds between two looks at all states.", default=60, minimum=1),
+    "scanInterval": _number("Seconds between two scans of all states.", default=60, minimum=1),
     "description": _text("For readers.", format="textarea"),
 }
 STAGED: dict[str, dict[str, Any]] = {
@@ -259,14 +257,14 @@ STAGED: dict[str, dict[str, Any]] = {
     "maxConcurrentEntities": _number("How many entities are built at once.", minimum=1),
     "retryPolicy": {
         "type": "object",
-        "description": "When a failed state is tried again.",
+        "description": "When a failed state is retried.",
         "properties": {
-            "maxAttempts": _number("After so many attempts a state needs attention.", minimum=1),
-            "backoffSeconds": {"type": "array", "items": {"type": "number"}, "description": "The waits in between."},
+            "maxAttempts": _number("The number of attempts after which a state needs attention.", minimum=1),
+            "backoffSeconds": {"type": "array", "items": {"type": "number"}, "description": "Delays between attempts."},
         },
     },
 }
-#: The fields of a stage; its node's are those of the node's type.
+#: The fields of a stage; those of its node depend on the node's type.
 STAGE: dict[str, dict[str, Any]] = {
     "pattern": _text("Where its states are: input/{id}.txt."),
     "input": _text("The stage that it is made from."),

@@ -1,8 +1,8 @@
-"""Asking a language model over HTTP: Anthropic's, or any that speaks as OpenAI's does.
+"""Calls a language model over HTTP: Anthropic's, or any with an OpenAI-compatible API.
 
-ANTHROPIC_API_KEY                   asks Anthropic
-OPENAI_API_KEY, OPENAI_BASE_URL     asks OpenAI, or whoever answers there in its place
-TIDEMILL_LLM_MODEL                  the model to ask, unless the caller names one
+ANTHROPIC_API_KEY                   uses Anthropic
+OPENAI_API_KEY, OPENAI_BASE_URL     uses OpenAI, or a compatible server
+TIDEMILL_LLM_MODEL                  the default model
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PATIENCE = 120.0
 
 
 class ModelCallError(TidemillError):
-    """The language model cannot be asked, or gives no answer."""
+    """The language model cannot be called, or returns no answer."""
 
 
 def is_configured() -> bool:
-    """Whether there is a language model to ask."""
+    """Whether a language model is configured."""
     return bool(os.environ.get("ANTHROPIC_API_KEY") or os.environ.get("OPENAI_API_KEY"))
 
 
@@ -51,11 +51,11 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
         }
         answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
         return str(answer["choices"][0]["message"]["content"])
-    raise ModelCallError("there is no language model to ask: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+    raise ModelCallError("no language model is configured: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
 
 
 def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - the address is the operator's own
+    request = urllib.request.Request(  # noqa: S310 - the address is set by the operator
         url, json.dumps(body).encode(), {"content-type": "application/json", **headers}
     )
     try:
@@ -63,6 +63,6 @@ def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, 
             return json.loads(answer.read())
     except urllib.error.HTTPError as error:
         told = error.read().decode(errors="replace")[:300]
-        raise ModelCallError(f"the language model refuses ({error.code}): {told}") from error
+        raise ModelCallError(f"the language model rejected the request ({error.code}): {told}") from error
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
         raise ModelCallError(f"the language model does not answer: {error}") from error

@@ -1,11 +1,11 @@
-"""Loading workflow files: the three forms in which pipelines are written as JSON, and workflows that run once.
+"""Loads workflow files: the three JSON forms of pipelines, and workflows that run once.
 
-    load_workflow("auto-blog.json").pipelines      pipelines, to be given to `app.pipeline(...)`
+    load_workflow("auto-blog.json").pipelines      pipelines, to be passed to `app.pipeline(...)`
     load_workflow("nightly.json").triggers         workflows that an event or a schedule runs once
-    load_workflow("auto-blog.json").notes          what in the file is not understood
+    load_workflow("auto-blog.json").notes          unknown fields of the file
 
 A file has `stages`, or `nodes` and `connections`. Nodes about states (`state_scan`, `state_transform`, ...) make it a
-pipeline: every node that writes a state becomes a stage, with all that leads to it.
+pipeline: every node that writes a state becomes a stage, with all its predecessors.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class TriggerWorkflow(msgspec.Struct):
     graph: Graph
     schedules: list[Any] = []
     group: tuple[str, int] | None = None
-    """Whose runs may not be too many at once, together with builds of pipelines."""
+    """The concurrency group of its runs, shared with builds of pipelines."""
 
     @property
     def starts(self) -> list[str]:
         return [node.id for node in self.graph.nodes.values() if node.type in _STARTS or not self.graph.into(node.id)]
 
     async def run(self, payload: Any = None) -> dict[str, Any]:
-        """Run it once; returns what each node gave, by name: a list with an entry for each item."""
+        """Run it once; returns the results of each node by name: a list with an entry for each item."""
         graph, results = self.graph, {}
         outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         done: set[str] = set()
@@ -62,7 +62,7 @@ class TriggerWorkflow(msgspec.Struct):
 
 
 class Loaded(msgspec.Struct):
-    """What a file holds."""
+    """The declarations of a file."""
 
     pipelines: list[Pipeline] = []
     triggers: list[TriggerWorkflow] = []
@@ -78,7 +78,7 @@ def load_workflow(path: str | Path) -> Loaded:
 
 
 def load_data(data: Any, path: Path) -> Loaded:
-    """The same from what a file holds; errors name the file."""
+    """The same from a decoded document; errors name the file."""
     try:
         return parse_workflow(data, path.stem)
     except TidemillError as error:
@@ -86,7 +86,7 @@ def load_data(data: Any, path: Path) -> Loaded:
 
 
 def together(loaded: Iterable[Loaded]) -> Loaded:
-    """What several files hold."""
+    """The declarations of several files."""
     every = list(loaded)
     return Loaded(
         [pipeline for one in every for pipeline in one.pipelines],
@@ -96,7 +96,7 @@ def together(loaded: Iterable[Loaded]) -> Loaded:
 
 
 def read_json(path: Path) -> Any:
-    """What a workflow file holds, whatever that is."""
+    """The decoded JSON of a workflow file."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
@@ -106,7 +106,7 @@ def read_json(path: Path) -> Any:
 
 
 def form_of(data: Mapping[str, Any]) -> Literal["graph", "stages"] | None:
-    """Which form of a workflow this is; None for something else, such as a dag."""
+    """The form of a workflow; None for something else, such as a dag."""
     if "stages" in data:
         return "stages"
     nodes = data.get("nodes")
@@ -119,7 +119,7 @@ def form_of(data: Mapping[str, Any]) -> Literal["graph", "stages"] | None:
 
 
 def parse_workflow(data: Any, name: str) -> Loaded:
-    """The same from what a file holds; `name` is what it is called unless it says so itself."""
+    """The same from a decoded document; `name` is the default name."""
     if not isinstance(data, Mapping):
         raise ConfigError("a workflow is an object with nodes, or with stages")
     notes: list[str] = []
@@ -142,7 +142,7 @@ def parse_workflow(data: Any, name: str) -> Loaded:
 
 
 def has_states(data: Mapping[str, Any]) -> bool:
-    """Whether the nodes of a file make it a pipeline, where it does not say so itself."""
+    """Whether the nodes of a file without a mode make it a pipeline."""
     types = {str(node.get("typeId")) for node in data.get("nodes") or [] if isinstance(node, Mapping)}
     return bool(types & {"state_scan", "state_trigger", "state_transform"})
 

@@ -1,7 +1,7 @@
 """Pipelines as graphs of nodes: the state-pipelines document's own form, and the node graphs of its product.
 
-Every node that writes a state becomes a stage. Its inputs are the patterns of the state nodes that lead to it; what
-stands between them and it is run for each entity.
+Every node that writes a state becomes a stage. Its inputs are the patterns of the state nodes before it; the nodes in
+between run for each entity.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str
 
 
 def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Wiring:
-    """The same, with the pattern that each node means."""
+    """The same, with the pattern of each node."""
     settings = data.get("settings") or {}
     triggers = [node for node in graph.nodes.values() if node.type in _SCANS]
     root = data.get("stateRoot") or settings.get("dataDirectory")
@@ -49,7 +49,7 @@ def wire(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> 
 
 
 def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStates | None:
-    """Where a file wants its states to be kept, if not in files."""
+    """The state store that a file requests, if not files."""
     store = data.get("stateStore") or "filesystem"
     if store not in ("filesystem", "database"):
         raise ConfigError(f"stateStore {store!r} is neither filesystem nor database")
@@ -57,17 +57,17 @@ def read_store(data: Mapping[str, Any], root: str | None = None) -> DatabaseStat
 
 
 class Wiring:
-    """Finds out which patterns each node means."""
+    """Resolves the pattern of each node."""
 
     def __init__(self, graph: Graph, pipeline: Pipeline, notes: list[str], groups: Mapping[str, int]) -> None:
         self.graph = graph
-        self.groups = groups  # how many builds of each may run at once
+        self.groups = groups  # how many builds of each group may run at once
         self.pipeline = pipeline
         self.notes = notes
         self.patterns: dict[str, str] = {}  # by the node's name
 
     def declare(self) -> None:
-        """Every node that writes a state becomes a stage."""
+        """Turn every node that writes a state into a stage."""
         order: list[Node] = []
         for id in self.graph.nodes:
             order += [node for node in self.graph.above(id) if node not in order]
@@ -105,7 +105,7 @@ class Wiring:
         return above[0].name
 
     def _pattern(self, node: Node, *fields: str) -> str:
-        """A field as a pattern: `{{$.dates.path}}` and `{{$.dates.id}}` become what they stand for."""
+        """A field as a pattern: `{{$.dates.path}}` and `{{$.dates.id}}` are resolved."""
         field = next((each for each in fields if node.data.get(each)), None)
         if field is None:
             raise NodeError(f"node {node.name!r}: field {fields[0]!r} is missing")
@@ -140,7 +140,7 @@ class Wiring:
         raise NodeError(f"node {node.name!r}, field {field!r}: {source} has no variable {part!r}; it has {known}")
 
     def _renamed(self, node: Node, pattern: str) -> str:
-        """A pattern whose entity is said in `entity_id`: its one variable is that of the trigger."""
+        """A pattern whose entity is given in `entity_id`: its variable is that of the trigger."""
         text = str(node.data["entity_id"])
         hole = _HOLE.fullmatch(text.strip())
         if hole is None:
@@ -154,17 +154,17 @@ class Wiring:
         return pattern[: own[0].start()] + wanted + pattern[own[0].end() :]
 
     def _inputs(self, node: Node) -> dict[str, str]:
-        """The patterns of all state nodes that lead to a node, by their names."""
+        """The patterns of all state nodes before a node, by their names."""
         found: dict[str, str] = {}
         for each in self.graph.above(node.id)[:-1]:
             if each.type == "state_scan" and self.patterns[each.name].endswith("/"):
-                continue  # a directory is no state by itself
+                continue  # a directory is not a state
             if each.name in self.patterns and each.type not in ("state_transform", "state_write"):
                 found[each.name] = self.patterns[each.name]
         return found
 
     def _queue(self, node: Node) -> str | None:
-        """Where builds wait: for workers that serve the node's tag."""
+        """The queue of its builds: the node's first tag."""
         if len(node.tags) > 1:
             self.notes.append(f"node {node.name!r}: of its tags only the first counts, as the queue of its builds")
         return node.tags[0] if node.tags else None
@@ -176,7 +176,7 @@ class Wiring:
         return None
 
     def _transform(self, node: Node) -> None:
-        """A transform of a state into another, by name."""
+        """Declare a stage that calls a transform by name."""
         wanted = node.data.get("transform")
         if not wanted:
             raise NodeError(f"node {node.name!r}: field 'transform' is missing")
@@ -211,7 +211,7 @@ class Wiring:
         self.patterns[node.name] = target
 
     def _write(self, node: Node) -> None:
-        """A state that a piece of the graph makes."""
+        """Declare a stage that runs a part of the graph."""
         inputs = self._inputs(node)
         if not inputs:
             raise NodeError(f"node {node.name!r}: no state leads to it")
@@ -222,12 +222,12 @@ class Wiring:
         async def run(entity: Entity, **given: Any) -> Any:
             seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
             for each in graph.above(id)[:-1]:
-                if each.name in self.patterns:  # States that it does not read are there all the same.
+                if each.name in self.patterns:  # States that it does not read still exist.
                     seeds.setdefault(each.name, self.seed(each.name, entity, None))
             about = {**entity.variables, "id": entity.id, "path": entity.path}
             items = await graph.run(id, seeds, {"entity": about})
             if not items:
-                return SKIP  # An `if` let nothing through: there is nothing to write.
+                return SKIP  # An `if` passed nothing on: there is nothing to write.
             if len(items) > 1:
                 raise BuildError(f"{len(items)} items reach node {node.name!r}, and a state has one content")
             if "content" in node.data:
@@ -250,7 +250,7 @@ class Wiring:
         self.patterns[node.name] = target
 
     def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
-        """What a state node tells those that follow it."""
+        """The output of a state node for the nodes after it."""
         told: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
         pattern = Pattern(self.patterns[name].rstrip("/"))
         if not pattern.has_glob and all(variable in entity.variables for variable in pattern.variables):
@@ -271,5 +271,5 @@ class Wiring:
 
 
 async def run_single(node: Node, item: dict[str, Any]) -> Any:
-    """What one node gives for one item."""
+    """The result of one node for one item."""
     return as_content((await run_node(node, [item]))[0][1])

@@ -1,7 +1,7 @@
 """The nodes of workflow files: what each type does with an item.
 
-A node is *per item* (it gets one item at a time) or *over all* (it gets the list). Whatever it gives is put into the
-item under the node's name. A type of one's own is a function:
+A node is *per item* (it gets one item at a time) or *over all* (it gets the list). Its result is added to the item
+under the node's name. A custom type is a function:
 
     @node_type("shout")
     def shout(data, item):
@@ -29,7 +29,7 @@ from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
 
-#: What transforms and node types of one's own are called by in files.
+#: Custom transforms and node types by their names in files.
 TRANSFORMS: dict[str, Callable[..., Any]] = {}
 NODE_TYPES: dict[str, NodeType] = {}
 
@@ -38,11 +38,11 @@ HTTP_PATIENCE = 30.0
 
 
 class NodeError(TidemillError):
-    """A node that cannot do its work; says which, and what of it is wrong."""
+    """A node failed; names the node and the cause."""
 
 
 class NodeType(msgspec.Struct, frozen=True):
-    """What a node of some type does."""
+    """What nodes of a type do."""
 
     run: Callable[..., Any]
     per_item: bool = True
@@ -62,7 +62,7 @@ class Node(msgspec.Struct, frozen=True):
 
 
 def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function the name by which `state_transform` nodes call it: `function(entity, files or text, **data)`."""
+    """Register a function under a name for `state_transform` nodes: `function(entity, files or text, **data)`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         TRANSFORMS[name] = function
@@ -74,9 +74,9 @@ def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def node_type(
     name: str, *, per_item: bool = True, fields: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function a type of nodes: `function(data, item)`, or `function(data, items)` if not per item.
+    """Register a function as a node type: `function(data, item)`, or `function(data, items)` if not per item.
 
-    `fields` tells editors and checks what its data may hold: a JSON Schema for each field.
+    `fields` declares its data for editors and checks: a JSON Schema for each field.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +87,7 @@ def node_type(
 
 
 def find_type(node: Node) -> NodeType:
-    """What a node does; an error says which types there are."""
+    """The type of a node; an error lists the known types."""
     found = NODE_TYPES.get(node.type)
     if found is None:
         raise NodeError(
@@ -98,7 +98,7 @@ def find_type(node: Node) -> NodeType:
 
 
 def filled(node: Node, item: Mapping[str, Any], skip: set[str]) -> dict[str, Any]:
-    """A node's data with its expressions evaluated; an error names the node and the field."""
+    """A node's data with evaluated expressions; an error names the node and the field."""
     made: dict[str, Any] = {}
     for field, value in node.data.items():
         if field in skip:
@@ -112,7 +112,7 @@ def filled(node: Node, item: Mapping[str, Any], skip: set[str]) -> dict[str, Any
 
 
 async def run_node(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]]:
-    """What a node gives for its items, each with the item that it belongs to."""
+    """The results of a node, each with its item."""
     if node.data.get("pinned") and "pinnedOutput" in node.data:
         return [(item, node.data["pinnedOutput"]) for item in items or [{}]]
     kind = find_type(node)
@@ -142,20 +142,20 @@ async def _called(node: Node, function: Callable[..., Any], data: dict[str, Any]
 @node_type("scheduled")
 @node_type("webhook")
 def pass_on(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Begins a run: gives what started it."""
+    """Starts a run: returns the payload."""
     return item.get("payload")
 
 
 @node_type("hardwired", per_item=False)
 def hardwired(data: dict[str, Any], items: list[dict[str, Any]]) -> Any:
-    """Gives what is written in it."""
+    """Returns its literal value."""
     value = data.get("items", data.get("value", data.get("json")))
     return json.loads(value) if isinstance(value, str) and value[:1] in "[{" else value
 
 
 @node_type("set")
 def set_fields(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Gives its fields, filled in."""
+    """Returns its fields, filled in."""
     fields = data.get("fields", data)
     if isinstance(fields, list):
         return {str(field["name"]): field.get("value") for field in fields}
@@ -164,13 +164,13 @@ def set_fields(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("transform")
 def transform_item(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Gives the value of its expression."""
+    """Returns the value of its expression."""
     return evaluate(_bare(str(data["expression"])), item)
 
 
 @node_type("if")
 def decide(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Gives true or false; its connectors `true` and `false` let items through accordingly."""
+    """Returns true or false; items continue through the connector of that name."""
     value = evaluate(_bare(str(data["condition"])), item)
     if not isinstance(value, bool):
         raise ExpressionError(f"the condition {data['condition']!r} is neither true nor false, but {value!r}")
@@ -179,7 +179,7 @@ def decide(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("http")
 def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Asks a web server."""
+    """Sends an HTTP request."""
     url = str(data["url"])
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"{url!r} is not a web address")
@@ -193,7 +193,7 @@ def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
             text = answer.read().decode(errors="replace")
             status = answer.status
     except urllib.error.URLError as error:
-        raise ConfigError(f"{url} does not answer as it should: {error}") from error
+        raise ConfigError(f"{url} returned an error: {error}") from error
     try:
         content: Any = json.loads(text)
     except ValueError:
@@ -206,8 +206,8 @@ def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Reads the entries of a feed."""
     text = str(http({"url": data["url"]}, item)["body"])
     if "<!ENTITY" in text:
-        raise ConfigError("the feed declares entities: it is not read")
-    root = ElementTree.fromstring(text)  # noqa: S314 - without entities there is nothing to blow up
+        raise ConfigError("the feed declares entities: it is rejected as unsafe")
+    root = ElementTree.fromstring(text)  # noqa: S314 - safe without entities
     return [
         {child.tag.rpartition("}")[2]: (child.text or "").strip() for child in entry}
         for entry in root.iter()
@@ -227,7 +227,7 @@ def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("run_command")
 async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Runs a program; a list is run as it is, a text by the shell."""
+    """Runs a program; a list is run directly, a string by the shell."""
     command = data["command"]
     given = str(data.get("stdin", "")).encode()
     pipe = asyncio.subprocess.PIPE
@@ -243,7 +243,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("postgres_query")
 async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Asks a PostgreSQL database."""
+    """Queries a PostgreSQL database."""
     import asyncpg
 
     connection = await asyncpg.connect(str(data.get("url") or os.environ[str(data.get("urlVariable"))]))
@@ -258,7 +258,7 @@ async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("claude")
 @node_type("prompt")
 async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Asks a language model."""
+    """Calls a language model."""
     text = await asyncio.to_thread(
         ask,
         str(data["prompt"]),
@@ -270,6 +270,6 @@ async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 
 def _bare(text: str) -> str:
-    """An expression with or without braces around it."""
+    """An expression without surrounding braces."""
     stripped = text.strip()
     return stripped[2:-2] if stripped.startswith("{{") and stripped.endswith("}}") else stripped

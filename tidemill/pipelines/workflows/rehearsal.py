@@ -1,7 +1,7 @@
-"""A workflow gone through for one entity or one event without doing anything: what each node would be given.
+"""A dry run of a workflow for one entity or event: the inputs of each node, without side effects.
 
-Expressions are filled in, and nodes that only compute (`set`, `transform`, `if`, ...) give what they would give. A
-node that asks, writes or runs something is not run: what it would give is unknown, and so is what is made of that.
+Expressions are filled in, and nodes that only compute (`set`, `transform`, `if`, ...) are run. A node with side effects
+is not run: its result is unknown, and so is everything that depends on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots
 from tidemill.pipelines.workflows.graph import PASSING, Graph
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
 
-#: What only computes; all others would do something.
+#: Types without side effects.
 COMPUTING = ("start", "scheduled", "webhook", "hardwired", "set", "transform", "if")
 BARE = {("if", "condition"), ("transform", "expression")}
 MOST_ITEMS = 100
@@ -26,7 +26,7 @@ Outputs = dict[str, list[tuple[dict[str, Any], Any]]]
 
 
 class Unknown:
-    """What nobody can tell before it is done."""
+    """A value that is not known before the run."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -42,7 +42,7 @@ class Unknown:
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of a node as it would be: its value, or why that cannot be told, or what is wrong with it."""
+    """A field of a node in a dry run: its value, why it is unknown, or its error."""
 
     name: str
     value: Any = None
@@ -51,7 +51,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rehearsed(msgspec.Struct, frozen=True):
-    """A node as it would be run, shown for the first of its `items`."""
+    """A node in a dry run, shown for the first of its `items`."""
 
     id: str
     name: str
@@ -59,13 +59,13 @@ class Rehearsed(msgspec.Struct, frozen=True):
     fields: list[Field]
     items: int
     is_run: bool
-    """Whether it was run, since it only computes."""
+    """Whether it was run, because it only computes."""
     output: Any = None
     note: str = ""
 
 
 class Rehearsal:
-    """Goes through a graph, node by node."""
+    """Runs a graph dry, node by node."""
 
     def __init__(self, graph: Graph, first: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> None:
         self.graph = graph
@@ -79,7 +79,7 @@ class Rehearsal:
         return self.graph.arriving(node, self._outputs, self._first)[:MOST_ITEMS]
 
     def take(self, node: Node) -> None:
-        """Go through one node; those that lead to it have had their turn."""
+        """Process one node, after its predecessors."""
         if node.id in self._outputs:
             return
         items = self.arriving(node)
@@ -92,7 +92,7 @@ class Rehearsal:
 
 
 def rehearse_trigger(graph: Graph, payload: Any) -> list[Rehearsed]:
-    """Every node of a workflow that runs once, as it would be for this payload."""
+    """Every node of a workflow that runs once, for this payload."""
     rehearsal = Rehearsal(graph, {"payload": payload})
     for id in graph.nodes:
         for node in graph.above(id):
@@ -101,7 +101,7 @@ def rehearse_trigger(graph: Graph, payload: Any) -> list[Rehearsed]:
 
 
 def rehearse_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[Rehearsed, list[tuple[dict[str, Any], Any]]]:
-    """One node with its fields filled in, and what it gives for each item."""
+    """One node with its fields filled in, and its result for each item."""
     kind = NODE_TYPES.get(node.type)
     if not items:
         return Rehearsed(node.id, node.name, node.type, [], 0, False, note="nothing reaches it"), []
@@ -144,7 +144,7 @@ def _shown(shown: Rehearsed, value: Any) -> Rehearsed:
 
 
 def _computed(node: Node, function: Any, scope: Mapping[str, Any], given: Any) -> Any:
-    """What a node that only computes gives."""
+    """The result of a node that only computes."""
     data: dict[str, Any] = {}
     for name, value in node.data.items():
         data[name] = value if (node.type, name) in BARE else _filled(value, scope)
@@ -160,7 +160,7 @@ def _computed(node: Node, function: Any, scope: Mapping[str, Any], given: Any) -
 
 
 def _unknown_among(node: Node, scope: Mapping[str, Any]) -> Unknown | None:
-    """What an expression without braces reads that is not known."""
+    """An unknown value that an expression without braces reads."""
     for name in node.data:
         if (node.type, name) in BARE and isinstance(node.data[name], str):
             text = node.data[name].strip()
@@ -170,7 +170,7 @@ def _unknown_among(node: Node, scope: Mapping[str, Any]) -> Unknown | None:
 
 
 def _filled(value: Any, scope: Mapping[str, Any]) -> Any:
-    """The value filled in; else why that cannot be: `Unknown`, or an error."""
+    """The value filled in; otherwise the reason: `Unknown`, or an error."""
     try:
         made = fill(value, scope)
     except (ExpressionError, TypeError) as error:
@@ -192,7 +192,7 @@ def _unknown_root(text: str, scope: Mapping[str, Any]) -> Unknown | None:
 
 
 def find_unknown(value: Any) -> Unknown | None:
-    """Something in a value that is not known, if there is any."""
+    """An unknown part of a value, if there is one."""
     if isinstance(value, Unknown):
         return value
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

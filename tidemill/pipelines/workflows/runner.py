@@ -1,7 +1,7 @@
-"""The role that keeps a folder of workflow files: its pipelines up to date, its schedules running.
+"""The role that runs a folder of workflow files: drives its pipelines and fires its schedules.
 
-A file that changes is read anew, and what it declares replaces what it declared; nothing else is disturbed. One that
-cannot be read changes nothing, and is told.
+A changed file is re-read, and its declarations replace the previous ones; nothing else is affected. An unreadable file
+changes nothing, and is logged.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tidemill.pipelines.workflows.load import TriggerWorkflow
 from tidemill.store.database import Database, is_away
 from tidemill.store.states import states as rows
 
-LOOK_ANYWAY_MS = 10_000  # when nothing was told
+LOOK_ANYWAY_MS = 10_000  # poll interval without notifications
 
 #: Runs a workflow once for an event.
 Fire = Callable[[TriggerWorkflow, Any], Awaitable[Any]]
 
 
 class WorkflowRunner:
-    """Keeps what workflow files declare, until it is stopped."""
+    """Runs what workflow files declare, until stopped."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class WorkflowRunner:
         fire: Fire | None = None,
         keep_days: int = 30,
     ) -> None:
-        """`beside` are pipelines to be kept too. Without `task_of` and `fire`, everything is done in this process."""
+        """`beside` are further pipelines to drive. Without `task_of` and `fire`, everything runs in this process."""
         self._database = database
         self._folder = folder
         self._beside = list(beside)
@@ -59,7 +59,7 @@ class WorkflowRunner:
         self.channels = self._inner.channels
 
     async def work(self, life: Life) -> None:
-        """Keep what the files declare until stopped; when they change, what they declare then."""
+        """Run what the files declare until stopped, and follow their changes."""
         self._note_version()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._follow()), group.create_task(self._keep_schedules(life))]
@@ -78,19 +78,19 @@ class WorkflowRunner:
             log.error("a workflow file cannot be used: what it declared before stays", file=file, error=error)
 
     async def _follow(self) -> None:
-        """Look at the files whenever they change, and from time to time."""
+        """Re-read the files whenever they change, and periodically."""
         while True:
             path = self._folder.path
             self._look()
             if not path.exists():
                 await asyncio.sleep(STAND_BY)
                 continue
-            with contextlib.suppress(OSError, RuntimeError):  # What cannot be watched is looked at.
+            with contextlib.suppress(OSError, RuntimeError):  # Fall back to polling.
                 async for _ in watchfiles.awatch(
                     path if path.is_dir() else path.parent,
                     watch_filter=lambda _, changed: changed.endswith(".json"),
                     step=20,
-                    stop_event=asyncio.Event(),  # is set by the watch itself when it is cancelled
+                    stop_event=asyncio.Event(),  # set by the watch itself on cancellation
                     rust_timeout=LOOK_ANYWAY_MS,
                     yield_on_timeout=True,
                 ):
@@ -99,9 +99,9 @@ class WorkflowRunner:
 
     def _look(self) -> None:
         self._folder.refresh()
-        if self._folder.version == self._version:  # Somebody else in this process may have read them first.
+        if self._folder.version == self._version:  # Another reader in this process may have refreshed them first.
             return
-        log.info("workflow files read anew", path=str(self._folder.path))
+        log.info("workflow files reloaded", path=str(self._folder.path))
         self._note_version()
         self._inner.replace(self._pipelines())
         self._changed.set()
@@ -109,7 +109,7 @@ class WorkflowRunner:
     # -- schedules ----------------------------------------------------------------------------------
 
     async def _keep_schedules(self, life: Life) -> None:
-        """Run what is due, unless another process that keeps these files does so already."""
+        """Fire due schedules, unless another process does it for these files."""
         await life.wait_ready()
         while True:
             self._changed.clear()
@@ -121,13 +121,13 @@ class WorkflowRunner:
             except Exception as error:
                 if not is_away(error):
                     raise
-                log.warning("the database is away", error=str(error))
+                log.warning("the database is unavailable", error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STAND_BY):
                     await self._changed.wait()
 
     async def _lead_schedules(self) -> None:
-        """Run what is due, for as long as the files and the connection stay; nothing if somebody else does."""
+        """Fire due schedules while the files and the connection stay; return if another process does it."""
         connection = await self._database.connect_to_listen()
         try:
             name = f"{self._database.schema}:schedules of {self._folder.path.resolve()}"
@@ -161,6 +161,6 @@ class WorkflowRunner:
             try:
                 await self._fire(workflow, {"scheduledAt": after})
                 log.info("workflow ran", workflow=workflow.name)
-            except Exception as error:  # noqa: BLE001 - whatever a node does wrong, the next time is another try
+            except Exception as error:  # noqa: BLE001 - a failed run must not stop the schedule
                 log.error("workflow failed", workflow=workflow.name, error=f"{type(error).__name__}: {error}")
-            after = max(after, time.time() - 1.0)  # What was missed while it ran is not made up for.
+            after = max(after, time.time() - 1.0)  # Fires missed during the run are skipped.

@@ -98,7 +98,7 @@ def _path(pattern: str, entity: Entity) -> str:
 
 
 def _backoff(policy: Mapping[str, Any], notes: list[str]) -> tuple[float, ...]:
-    """The waits of a retry policy: after so many attempts a state needs attention."""
+    """The delays of a retry policy; afterwards a state needs attention."""
     note_unknown(policy, {"maxAttempts", "backoffSeconds"}, "retryPolicy", notes)
     waits = tuple(float(each) for each in policy.get("backoffSeconds") or BACKOFF)
     attempts = policy.get("maxAttempts")
