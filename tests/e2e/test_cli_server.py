@@ -84,7 +84,7 @@ def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
             for workflow in ("Asking", "order"):
                 client.post("/runs", json={"workflow": workflow, "args": {"order": 7}}).raise_for_status()
         made.until(lambda job: job["state"] == "failed", "job", "2")
-        made.until(lambda run: run["seq"] == 2, "run", "r1")
+        made.until(lambda run: len(run["ticks"]) == 2, "run", "r1")
         made.until(lambda asked: asked, "dag", "inputs")
         yield made
     finally:
@@ -191,7 +191,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     for what, why in (
         ("order --app app.py", "leave out --app app.py"),
         ("orders", "declares no dag 'orders', but order"),
-        ("nightly.yaml", "a file is started where the database is"),
+        ("nightly.yaml", "the dag file nightly.yaml cannot be read"),
     ):
         refused = mill.there("dag", "start", *what.split())
         assert (refused.returncode, why in refused.stderr) == (1, True), refused.stderr
@@ -199,6 +199,13 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     again = mill.there("fork", "r1", "--at", "2").stdout.split()[1]
     assert mill.there("cancel", again).stdout == f"run {again} was asked to end\n"
     mill.until(lambda run: run["state"] == "cancelled", "run", again)
+
+
+def test_a_dag_of_a_file_is_started_through_a_server(mill: Mill, tmp_path: Path) -> None:
+    file = tmp_path / "filed.yaml"
+    file.write_text("name: filed\nnodes:\n  - {name: pack, task: send, args: {order: 3}}\n")
+    followed = mill.there("dag", "start", str(file), "--follow", scope="operate")
+    assert (followed.returncode, followed.stdout.splitlines()[-1]) == (0, '{"pack":{"sent":3}}'), followed.stderr
 
 
 def test_an_event_needs_no_application(mill: Mill) -> None:

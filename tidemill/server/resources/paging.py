@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from litestar.params import FromQuery, QueryParameter
+from litestar.params import QueryParameter
 
 MOST = 200
 
@@ -12,6 +12,4 @@ Limit = Annotated[int, QueryParameter(ge=1, le=MOST, description="How many to sh
 BEGINS = "Where the page begins: `next` of the page before."
 Cursor = Annotated[str | None, QueryParameter(max_length=64, description=BEGINS)]
 NameCursor = Annotated[str | None, QueryParameter(max_length=6000, description=BEGINS)]
-Number = FromQuery[Annotated[int, QueryParameter(ge=1, le=2**63 - 1)] | None]
-States = Annotated[list[str] | None, QueryParameter(name="state", description="Only in this state; may be repeated.")]
 Word = Annotated[str | None, QueryParameter(max_length=400)]
