@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -10,18 +10,17 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.declarations import Declarations
+from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.json_rows import readable
 from tidemill.ops.operation import Arguments, NameCursor, doc, operation
 from tidemill.ops.runs import RunRef, dag_kind, deliver, find_run, is_dag
-from tidemill.store.change_log import ChangeListener
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.runs import has_arrived, is_asked, load_run, new_token
 from tidemill.store.runs.runs import list_inputs as read_inputs
 from tidemill.store.transaction import Reader
 
 TAKEN_WITHIN = 3.0  # seconds that an answer to a flow waits for the run to take it
-SAFETY_POLL = 1.0
 
 
 class ListInputs(Arguments, frozen=True, kw_only=True):
@@ -104,14 +103,15 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
             f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
         )
     workflow = declared.runs.flow(row["workflow"]).workflow
-    async with ChangeListener(at.database) as changes:
+    async with run_waits(at.database).watching(at.database) as watch:
         await _answer(at, args, workflow)
-        give_up = time.monotonic() + TAKEN_WITHIN
+        give_up = asyncio.get_running_loop().time() + TAKEN_WITHIN
         while await is_asked(at.database, args.id, args.node):
-            left = give_up - time.monotonic()
-            if left <= 0:
+            try:
+                async with asyncio.timeout_at(give_up):
+                    await watch.changed()
+            except TimeoutError:
                 return InputTaken(False)
-            await changes.wait(min(SAFETY_POLL, left))
     return InputTaken(True)
 
 
