@@ -150,7 +150,7 @@ def test_a_run_can_be_cancelled(folder: Path) -> None:
         (["send", "r1", "Approved", "{ok}"], "are not JSON"),
         (["send", "r1", "Approved", "[]"], "must be a JSON object"),
         (["send", "r1", "Approvd", "{}", "--app", "press.py"], "Approvd is not an event class"),
-        (["send", "r1", "Approved", '{"ok": "maybe"}', "--app", "press.py"], "cannot be made from these fields"),
+        (["send", "r1", "Approved", '{"ok": "maybe"}', "--app", "press.py"], "cannot be created from these fields"),
         (["fork", "r999", "--at", "1", "--app", "press.py"], "there is no run 999"),
         (["cancel", "x12"], "neither a job (12) nor a run (r12)"),
         (["run", "--as-workflows", "nothing.py"], "the program file"),

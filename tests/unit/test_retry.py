@@ -161,7 +161,7 @@ def test_no_retry_wins_over_retry_on() -> None:
 def test_a_task_that_asks_for_a_wait_gets_exactly_that_wait_but_no_more_attempts() -> None:
     policy = retry(2, jitter=1, retry_on=(ValueError,))
     asked = decide(policy, failures=1, error="RetryAfter", retry_after=30.0, seed=1)
-    assert asked == Retry(30.0, "attempt 1 of 2 failed; trying again in 30s, as it asked")
+    assert asked == Retry(30.0, "attempt 1 of 2 failed; trying again in 30s, as the task asked")
     assert isinstance(decide(policy, failures=2, error="RetryAfter", retry_after=30.0, seed=1), GiveUp)
 
 

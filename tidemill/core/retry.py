@@ -183,7 +183,7 @@ def decide(
         also = f"; its worker also died {_times(losses)}" if losses else ""
         return GiveUp(f"{attempts} failed{also}")
     delay = retry_after if retry_after is not None else _jittered_wait(policy, failures, seed)
-    asked = ", as it asked" if retry_after is not None else ""
+    asked = ", as the task asked" if retry_after is not None else ""
     return Retry(delay, f"attempt {failures} of {policy.max_attempts} failed; {_again(delay)}{asked}")
 
 

@@ -129,7 +129,7 @@ class _People:
 
     def _submit(self, node: str) -> None:
         world = self._simulation.world
-        world.note("somebody", "answers", node)
+        world.note("person", "answers", node)
         given = Submission(node, self._answers[node], "ann", f"answer to {node}")
         self._simulation.model.send(self._number, encode_tick(Received(world.clock.now(), given, node)))
 

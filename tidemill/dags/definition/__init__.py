@@ -1,1 +1,1 @@
-"""What users declare: dags, their nodes, and the checks on them."""
+"""The declarations of users: dags, their nodes, and the validation of both."""

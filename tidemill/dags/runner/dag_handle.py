@@ -1,4 +1,4 @@
-"""A run of a dag, from outside: wait for its result, look at its nodes, answer its questions, repeat it."""
+"""The handle of a dag run: await its result, inspect its nodes, answer its input nodes, cancel and rerun it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERDICT_WITHIN = 5.0
 
 
 class DagHandle:
-    """`await handle` gives the run's result, or raises a `DagRunError` that says which nodes failed and why."""
+    """The handle of a dag run; `await handle` returns its result or raises a `DagRunError` with the failed nodes."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class DagHandle:
         return self.result().__await__()
 
     async def result(self, *, timeout: float | None = None) -> Any:
-        """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             if self._near is not None:
                 await asyncio.wait([self._near])
@@ -74,38 +74,38 @@ class DagHandle:
         raise DagRunError(f"run r{self.id} {row['state']}: {failure.message}", nodes=failure.nodes)
 
     async def state(self) -> str:
-        """Where the run stands: running, needs_attention, succeeded, failed or cancelled."""
+        """Return the state of the run: running, needs_attention, succeeded, failed or cancelled."""
         return (await show_run(self._database, self.id))["state"]
 
     async def look(self) -> tuple[DagProgram, DagState]:
-        """The run's program and its state as it is stored now."""
+        """Return the program of the run and its current stored state."""
         return (await load_state(self._database, self._kind, self.id))[1:]
 
     async def tree(self) -> list[TreeRow]:
-        """Every node with its state and progress, in order."""
+        """Return every node with its state and progress, in order."""
         return tree(*await self.look())
 
     async def explain(self, node: str) -> str:
-        """Why a node waits, was skipped, failed or is blocked."""
+        """Explain why a node waits, was skipped, failed or is blocked."""
         program, state = await self.look()
-        told = explain(program, state, node)
+        sentence = explain(program, state, node)
         if state.nodes[node].status != "running":
-            return told
+            return sentence
         works = {work for work, name in state.works.items() if name == node}
         jobs = [
             job for job in await show_jobs_of_run(self._database, self.id, limit=_MOST_JOBS) if job["work"] in works
         ]
-        return f"{told}; {_about(min(jobs, key=lambda job: job['state'] != 'no_worker'))}" if jobs else told
+        return f"{sentence}; {_about(min(jobs, key=lambda job: job['state'] != 'no_worker'))}" if jobs else sentence
 
     async def inputs(self) -> list[dict[str, Any]]:
-        """What the run asks people now."""
+        """Return the open input nodes of the run."""
         return [dict(row) for row in await list_inputs(self._database, run_id=self.id)]
 
     async def submit(self, node: str, value: Any, *, by: str, key: str | None = None) -> bool:
-        """Answer an input node. An answer that does not count raises `InputRefusedError`, which says why.
+        """Answer an input node. An answer that is not accepted raises an `InputRefusedError` with the reason.
 
-        The same `key` again is the same answer: it is safe to submit once more after a lost connection. Returns whether
-        the run has taken the answer; if not, it is stored, and nobody drives the run now.
+        A submission with the same `key` is a duplicate: it is safe to submit again after a lost connection. Returns
+        whether the run has processed the answer; if not, it is stored, and no run worker drives the run now.
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
         program, state = await self.look()
@@ -118,13 +118,13 @@ class DagHandle:
         return await self._verdict_on(given)
 
     async def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Ask the run to end: nodes that wait are cancelled at once, running ones as soon as they can be stopped."""
+        """Cancel the run: waiting nodes are cancelled at once, running ones as soon as they can be stopped."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
     async def rerun(self, *, start: str | None = None, edited: Any = UNSET, by: str = "") -> DagHandle:
-        """A new run that does again what did not succeed here; with `start`, also that node and all that follows it.
+        """Start a rerun of the nodes that did not succeed; with `start`, also of that node and its dependents.
 
-        `edited` takes the place of that node's arguments, or is the answer to it if it asks for one.
+        `edited` replaces the arguments of that node, or is the answer if it is an input node.
         """
         row, program, old = await load_state(self._database, self._kind, self.id)
         number, _ = await start_run(
@@ -152,8 +152,9 @@ class DagHandle:
             )
 
     async def _verdict_on(self, given: Submission) -> bool:
-        """Wait a moment for the run to take the answer. Another may have been quicker; or nobody drives the run now,
-        and the answer will be taken when somebody does."""
+        """Wait a few seconds until the run has processed the answer; returns False if it has not.
+
+        Another answer may have been accepted first, or no run worker may drive the run now."""
         give_up = time.monotonic() + _VERDICT_WITHIN
         async with run_waits(self._database).watching(self._database) as watch:
             while await is_asked(self._database, self.id, given.node):
@@ -167,11 +168,15 @@ class DagHandle:
 
 
 def _about(job: Any) -> str:
-    """Where an unfinished job is, in a few words."""
+    """Describe an unfinished job in a few words."""
     why = f": {job['note']}" if job["note"] else ""
     if job["state"] == "running":
         return f"its job {job['id']} runs, attempt {job['attempt']}{why}"
     if not job["serving"]:
         return f"its job {job['id']} waits, and no worker serves queue {job['queue']}"
-    where = "is no_worker" if job["state"] == "no_worker" else f"waits in queue {job['queue']}"
+    where = (
+        "waits: no worker knows its task (no_worker)"
+        if job["state"] == "no_worker"
+        else f"waits in queue {job['queue']}"
+    )
     return f"its job {job['id']} {where}{why}"

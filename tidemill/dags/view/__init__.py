@@ -1,1 +1,1 @@
-"""What people are shown of dags and their runs."""
+"""Drawings, explanations and views of dags and their runs."""

@@ -23,7 +23,7 @@ _JSON = ("args", "options", "origin", "errors", "result")
 
 
 async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int) -> DagView:
-    """A run as it is now, with at most so many of its unfinished jobs."""
+    """Load the current state of a run for display, with at most `jobs` of its unfinished jobs."""
     row, program, state = await load_state(database, kind, run_id)
     found = await show_jobs_of_run(database, run_id, limit=jobs) if jobs and state.works else []
     return DagView(
@@ -38,7 +38,7 @@ async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int
 
 
 async def load_view_at(database: Database, kind: DagKind, run_id: int, tick: int) -> DagView:
-    """A run as it was after one of its ticks."""
+    """Load the state of a run after one of its ticks, for display."""
     row = await show_run(database, run_id)
     require_dag(row)
     if not 0 <= tick <= row["seq"]:
@@ -50,7 +50,7 @@ async def load_view_at(database: Database, kind: DagKind, run_id: int, tick: int
 
 
 async def load_state(database: Database, kind: DagKind, run_id: int) -> tuple[Any, DagProgram, DagState]:
-    """A run's row, its program and its state as it is now."""
+    """Load the row of a run, its program and its current state."""
     row, snapshot, ticks = await load_run(database, run_id)
     require_dag(row)
     program, state = _restored(kind, row, snapshot, ticks)
@@ -60,7 +60,7 @@ async def load_state(database: Database, kind: DagKind, run_id: int) -> tuple[An
 
 
 def require_dag(row: Any) -> None:
-    """Raise an error unless this is the row of a dag's run."""
+    """Raise a `ConfigError` if the row is not that of a dag run."""
     if row["kind"] != DAG_KIND:
         raise ConfigError(
             f"run r{row['id']} is of workflow {row['workflow']}, and not of a dag: tidemill run r{row['id']}"

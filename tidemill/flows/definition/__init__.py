@@ -1,1 +1,1 @@
-"""What users declare: workflows, steps, events, resources."""
+"""The declarations of users: workflows, steps, events, resources."""

@@ -132,7 +132,7 @@ class WorkflowDeclaration:
             return self.start_event_class(**fields)
         except Exception as error:
             raise WorkflowRuntimeError(
-                f"a {self.start_event_class.__name__} cannot be made from the fields {sorted(fields)}: {error}"
+                f"a {self.start_event_class.__name__} cannot be created from the fields {sorted(fields)}: {error}"
             ) from error
 
 

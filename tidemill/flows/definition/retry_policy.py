@@ -409,7 +409,7 @@ def retry_policy(
 
 
 def ConstantDelayRetryPolicy(maximum_attempts: int = 3, delay: float = 5) -> RetryPolicy:
-    """An older way to write `retry_policy(wait=wait_fixed(...), stop=stop_after_attempt(...))`."""
+    """Deprecated: use `retry_policy(wait=wait_fixed(...), stop=stop_after_attempt(...))`."""
     _point_to("ConstantDelayRetryPolicy", "wait_fixed")
     return retry_policy(wait=wait_fixed(delay), stop=stop_after_attempt(maximum_attempts))
 
@@ -421,7 +421,7 @@ def ExponentialBackoffRetryPolicy(
     max_delay: float = 60.0,
     jitter: bool = True,
 ) -> RetryPolicy:
-    """An older way to write `retry_policy` with `wait_exponential` or `wait_random_exponential`."""
+    """Deprecated: use `retry_policy` with `wait_exponential` or `wait_random_exponential`."""
     _point_to("ExponentialBackoffRetryPolicy", "wait_random_exponential")
     kind = wait_random_exponential if jitter else wait_exponential
     wait = kind(multiplier=initial_delay, exp_base=multiplier, max=max_delay)
@@ -457,4 +457,4 @@ def _chance(seed: int | None, attempts: int) -> float:
 
 
 def _point_to(old: str, new: str) -> None:
-    warnings.warn(f"{old} is an older name; use retry_policy with {new}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{old} is deprecated; use retry_policy with {new}", DeprecationWarning, stacklevel=3)

@@ -70,7 +70,9 @@ def check_names(skip_graph_checks: Collection[str]) -> None:
     """Raise if the name of a graph check is unknown."""
     if unknown := sorted(set(skip_graph_checks) - GRAPH_CHECKS):
         known = ", ".join(sorted(GRAPH_CHECKS))
-        raise WorkflowValidationError(f"skip_graph_checks: there is no check {', '.join(unknown)}; there are {known}")
+        raise WorkflowValidationError(
+            f"skip_graph_checks: there is no check {', '.join(unknown)}; the checks are {known}"
+        )
 
 
 def validate_steps(steps: Steps, skip_graph_checks: Collection[str] = ()) -> bool:

@@ -1,4 +1,4 @@
-"""A durable run, from outside: wait for its result, follow it, send it events, cancel it. From any process."""
+"""The handle of a durable flow run, usable in any process: await its result, stream its events, send, cancel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidemill.store.runs.runs import cancel_run, new_token, read_published, send
 
 
 class RunHandle:
-    """`await handle` gives the run's result, or raises what it failed with."""
+    """The handle of a durable run; `await handle` returns its result or raises its exception."""
 
     def __init__(
         self, database: Database, number: int, *, created: bool = True, near: asyncio.Future[StopEvent] | None = None
@@ -42,14 +42,14 @@ class RunHandle:
         return self.result().__await__()
 
     async def result(self, *, timeout: float | None = None) -> Any:
-        """The run's result, once it has ended. Raises TimeoutError if that takes too long."""
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds."""
         async with asyncio.timeout(timeout):
             if self._near is not None:
                 await asyncio.wait([self._near])
                 if not self._near.cancelled():
                     event = self._near.result()
                     return event.result if type(event) is StopEvent else event
-                self._near = None  # It has left this process.
+                self._near = None  # Another process owns the run now.
             async with run_waits(self._database).watching(self._database) as watch:
                 while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
                     await watch.changed()
@@ -57,20 +57,20 @@ class RunHandle:
         return result_of(row["state"], result, error, row["note"])
 
     async def state(self) -> str:
-        """Where the run stands: running, needs_attention, succeeded, failed, cancelled or timed_out."""
+        """Return the state of the run: running, needs_attention, succeeded, failed, cancelled or timed_out."""
         return (await show_run(self._database, self.id))["state"]
 
     async def send_event(self, event: Event, step: str | None = None) -> None:
-        """Give the run an event; it is stored when this returns."""
+        """Send an event to the run; it is stored when this returns."""
         token = new_token()
         await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
 
     async def cancel(self, reason: str = "cancelled by the user") -> None:
-        """Ask the run to end."""
+        """Request the cancellation of the run."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
     async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
-        """What the run has shown and will show, from a point on, until it is over."""
+        """Stream the published events after sequence number `after`, until the run ends."""
         async with run_waits(self._database).watching(self._database) as watch:
             while True:
                 over = await self.state() not in ("running", "needs_attention")
@@ -87,7 +87,7 @@ class RunHandle:
 
 
 def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:
-    """What a run that has ended gives: its result, or the exception that it ended with."""
+    """Return the result of a run that has ended, or raise its exception."""
     match state:
         case "succeeded":
             event = unpack(result)

@@ -19,7 +19,7 @@ from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
 def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
     """Create an event by the bare or qualified name of its class; a `ConfigError` says what does not fit."""
-    # Steps name what they wait for in their bodies only, so any event class of the application may be meant.
+    # The classes that steps wait for appear only in their code, so every event class of the application is allowed.
     classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
     return make_event(classes.find(name), fields)
 
@@ -30,13 +30,13 @@ def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
         return kind(**fields)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {wrong}") from error
+        raise ConfigError(f"{kind.__name__} cannot be created from these fields: {wrong}") from error
     except TypeError as error:
-        raise ConfigError(f"{kind.__name__} cannot be made from these fields: {error}") from error
+        raise ConfigError(f"{kind.__name__} cannot be created from these fields: {error}") from error
 
 
 def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: str) -> bytes:
-    """What goes into a run's inbox for an event whose class is not at hand: it is checked when the run takes it."""
+    """Encode the tick of an event whose class is not loaded here; the event is validated when the run receives it."""
     event = encode({"type": name, "value": fields})
     return encode(TickRecord("received", time.time(), event=msgspec.Raw(event), target=step, token=token))
 

@@ -1,1 +1,1 @@
-"""What people are shown of workflows and their runs."""
+"""Drawings and graph representations of workflows and their runs."""
