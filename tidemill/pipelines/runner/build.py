@@ -1,8 +1,8 @@
-"""Calling a stage's function: what it is given, and what becomes of what it returns.
+"""Calls a stage's function: its arguments, and what its result becomes.
 
-The function gets the entity, then its inputs: a text for an input of one file, a list of `File` for one of many. An
-annotation asks for something else: `bytes`, `Path`, `File`, or a list of one of those. It returns text, bytes, a
-`Path` whose file is taken, bytes piece by piece, anything that has a JSON form, or `SKIP`: there is nothing to make.
+The function gets the entity, then its inputs: a string for an input of one file, a list of `File` for one of many. An
+annotation changes that: `bytes`, `Path`, `File`, or a list of one of those. It returns text, bytes, a `Path` whose file
+is used, an iterable of bytes, a JSON value, or `SKIP` if there is nothing to build.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidemill.pipelines.stores.files import FileStates
 
 _MANY = (list, Sequence, Iterable, tuple)
 _PIECE = 1 << 20
-_IN_MEMORY = 8 << 20  # bytes of a stream that are held before it goes to a temporary file
+_IN_MEMORY = 8 << 20  # bytes of a stream kept in memory before it goes to a temporary file
 
 
 class Skip:
-    """What a stage's function returns when it has decided that there is nothing to make."""
+    """Returned by a stage's function if there is nothing to build."""
 
     def __repr__(self) -> str:
         return "SKIP"
@@ -42,11 +42,11 @@ SKIP = Skip()
 
 
 class BuildError(TidemillError):
-    """A stage's function gave something that cannot be a state."""
+    """A stage's function returned something that cannot be a state."""
 
 
 class HeldOutput:
-    """Contents that were read beforehand; others are read where they are, if that can be."""
+    """Contents that were read beforehand; others are read from their store, if it supports that."""
 
     def __init__(self, contents: Mapping[str, bytes], beyond: Readable | None = None) -> None:
         self._contents = contents
@@ -70,7 +70,7 @@ class HeldOutput:
 
 
 class File:
-    """An input file, as a stage's function sees it. What is large is best read piece by piece."""
+    """An input file of a stage's function. Read large ones in chunks."""
 
     def __init__(self, path: str, source: Readable) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class File:
         return self.read().decode()
 
     def pieces(self) -> Iterator[bytes]:
-        """Its content piece by piece."""
+        """Its content in chunks."""
         return self._source.pieces_now(self.path)
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -96,10 +96,10 @@ class File:
             yield piece
 
     def place(self) -> Path:
-        """Where it is on this machine, if its states are files."""
+        """Its path on this machine, if its states are files."""
         found = self._source.place(self.path)
         if found is None:
-            raise ConfigError(f"{self.path} is not a file on this machine: its states are kept elsewhere")
+            raise ConfigError(f"{self.path} is not a file on this machine: its states are not stored in files")
         return found
 
     def __repr__(self) -> str:
@@ -107,9 +107,9 @@ class File:
 
 
 class Result(msgspec.Struct):
-    """How a build went: contents by path (none: there is nothing to make), or what went wrong.
+    """The result of a build: contents by path (none if it was skipped), or its error.
 
-    `needs` are the signatures of its inputs when it began: it counts only if they are still so.
+    `needs` are the signatures of its inputs at its start: it is discarded if they have changed.
     """
 
     outputs: dict[str, Any]
@@ -120,11 +120,11 @@ class Result(msgspec.Struct):
 
 
 class StageCaller:
-    """A stage's function, looked at once and called often."""
+    """A stage's function, inspected once and called often."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self._forms: list[tuple[str | None, str, bool]] = []  # of each input: by which name, as what, a list or not
+        self._forms: list[tuple[str | None, str, bool]] = []  # of each input: its name, its type, whether a list
         try:
             parameters = list(inspect.signature(stage.function).parameters.values())
             hints = get_type_hints(stage.function)
@@ -145,7 +145,7 @@ class StageCaller:
         self._params = {name: value for name, value in stage.options.params.items() if name in names}
 
     def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
-        """What the function is called with."""
+        """The arguments of the function."""
         positional: list[Any] = [entity]
         named = dict(self._params)
         for (name, form, many), files in zip(self._forms, groups, strict=True):
@@ -158,17 +158,17 @@ class StageCaller:
         return positional, named
 
     def wanted_whole(self, paths: Paths) -> list[str]:
-        """The inputs that the function is given as texts or bytes: they must be read before it is called."""
+        """The inputs that the function gets as text or bytes: they must be read before the call."""
         forms = zip(self._forms, paths, strict=True)
         return [path for (_, form, _), group in forms if form in ("text", "bytes") for path in group]
 
     def call(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Any:
-        """Call the function; an async one gives a coroutine."""
+        """Call the function; an async one returns a coroutine."""
         positional, named = self.arguments(entity, groups)
         return self.stage.function(*positional, **named)
 
     def run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
-        """A whole build of a plain function."""
+        """A complete build by a plain function."""
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
@@ -177,7 +177,7 @@ class StageCaller:
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
     async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
-        """A whole build, whatever the function is; a plain one runs in a thread."""
+        """A complete build by any function; a plain one runs in a thread."""
         if not self.stage.is_async:
             return await asyncio.to_thread(self.run, entity, groups)
         began = time.perf_counter()
@@ -200,7 +200,7 @@ class StageCaller:
         return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
 
     def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
-        """What the function returned, as contents by path."""
+        """The function's result as contents by path."""
         stage = self.stage
         if value is SKIP:
             return {}
@@ -228,7 +228,7 @@ class StageCaller:
 
 
 def to_content(value: Any, stage: str) -> Any:
-    """What is written: bytes, or something that gives them piece by piece."""
+    """The content to write: bytes, or an iterable of them."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -253,8 +253,8 @@ def _pieces_of_file(path: Path) -> Iterator[bytes]:
 
 
 async def _spooled(pieces: AsyncIterator[Any]) -> Iterator[bytes]:
-    """What an async generator gives, kept in a temporary file if it is much: it is written elsewhere and later."""
-    held = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by whoever reads it
+    """The output of an async generator, spooled to a temporary file if it is large: it is written later."""
+    held = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - closed by its reader
     try:
         async for piece in pieces:
             held.write(_bytes(piece))
@@ -272,7 +272,7 @@ async def _spooled(pieces: AsyncIterator[Any]) -> Iterator[bytes]:
 
 
 async def open_inputs(states: States, caller: StageCaller, paths: Paths) -> Readable:
-    """Where the inputs of a build are read from: what can only be read while others go on is read now."""
+    """The source of a build's inputs: those that can only be read asynchronously are read now."""
     if isinstance(states, FileStates):
         return states
     beyond: Any = states if hasattr(states, "pieces_now") else None
@@ -286,7 +286,7 @@ def files_of(paths: Paths, source: Readable) -> list[list[File]]:
 
 
 def _form(hint: Any, many: bool, where: str) -> tuple[str, bool]:
-    """As what a file is given, and whether as one of a list."""
+    """The type in which a file is passed, and whether in a list."""
     origin = get_origin(hint)
     if origin in _MANY or hint in _MANY:
         inner = (get_args(hint) or (File,))[0]

@@ -1,7 +1,7 @@
-"""Builds on queues: each stage is a task, each build of a state a job that any worker may run.
+"""Builds on queues: each stage is a task, each build of a state a job for any worker.
 
-The unique key of such a job is its entity: a state is built by one worker at a time, on whatever host. A failure of the
-code belongs to the state and waits as long as the stage says; a lost worker is the queue's business.
+The unique key of such a job is its entity: a state is built by one worker at a time, on any host. The stage's backoff
+applies to failures of the code; the queue handles lost workers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
         TaskOptions(
             queue=options.queue or stage.pipeline.queue,
             priority=options.priority,
-            # What is written here is tried again by the queue; failures of the code are not.
+            # The queue retries errors of writing; failures of the code are not retried there.
             retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",)),
             budget=options.budget,
             concurrency_key=None if most is None else key,
@@ -72,12 +72,12 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
 
 
 def here(by: str) -> Origin:
-    """Why a job exists that this process enqueues."""
+    """The origin of jobs that this process enqueues."""
     return Origin(by=by, host=socket.gethostname(), pid=os.getpid())
 
 
 async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep]) -> list[int]:
-    """Store a job for each step; a state whose build waits or runs already keeps the one that it has."""
+    """Store a job for each step; a state whose build is queued or running keeps its job."""
     origin = here("pipeline")
     ids: list[int] = []
     for start in range(0, len(steps), CHUNK):
@@ -114,7 +114,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     seen = await states.contents(every)
     for one in seen.values():
         if isinstance(one, Unreadable):
-            raise StateStoreError(one.why)  # On another host it may be readable.
+            raise StateStoreError(one.why)  # It may be readable on another host.
     found = {path: one for path, one in seen.items() if isinstance(one, SeenFile)}
     if len(found) < len(seen) or step.inputs != input_text(
         every, [found[path].content for path in every], named=stage.named
@@ -140,7 +140,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
 
 
 async def _dropped(database: Database, news: News, why: str) -> dict[str, Any]:
-    """Nothing was done: whoever drives the pipeline looks again."""
+    """Record that nothing was built: the pipeline's driver plans again."""
     async with database.transaction() as connection:
         await notify_states(database, connection, news)
     return {"outcome": "dropped", "why": why}

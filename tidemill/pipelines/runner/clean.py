@@ -1,4 +1,4 @@
-"""Cleaning up outputs whose inputs are gone."""
+"""Cleans up outputs whose inputs were removed."""
 
 from __future__ import annotations
 

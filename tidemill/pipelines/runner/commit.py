@@ -1,13 +1,13 @@
-"""Putting results in place: all or nothing for each state, and only if it was built from what is still there.
+"""Publishes results: atomic per state, and only if its inputs are unchanged.
 
-1. the contents are stored under hidden names, and made durable;
-2. the database is told what is about to be put in place (the intent);
-3. in one transaction that holds the states' rows: whatever is overtaken, or whose inputs have changed, is dropped; the
-   rest is renamed into place, becomes the truth in the database, and is announced. What a state was made of before and
-   is no more, is taken away.
+1. the contents are stored under hidden names, and synced;
+2. the database records what is about to be published (the intent);
+3. in one transaction that locks the states' rows: results that were overtaken, or whose inputs have changed, are
+   dropped; the rest is renamed into place, becomes current in the database, and is notified. Outputs that a state no
+   longer has are deleted.
 
-Whoever dies between renaming and committing leaves an output that is exactly what its intent says: the next one who
-looks finishes the build (`finish_intents`).
+A builder that dies between rename and commit leaves an output that matches its intent: the next scan finishes the build
+(`finish_intents`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Build = tuple[BuildStep, Result]
 
 
 class Committed(msgspec.Struct):
-    """What came of a batch: paths that are new or gone, states that are done, failed, or must be looked at again."""
+    """The result of a batch: new and removed paths, and states that are done, failed, or must be planned again."""
 
     changed: list[str] = []
     done: list[str] = []
@@ -51,7 +51,7 @@ class Committed(msgspec.Struct):
 
 
 class Committer:
-    """Puts results of one pipeline in place."""
+    """Publishes results of one pipeline."""
 
     def __init__(self, database: Database, states: States, pipeline: str, builder: str) -> None:
         self._database = database
@@ -60,12 +60,12 @@ class Committer:
         self._builder = builder
 
     async def commit(self, stage: Stage, builds: Sequence[Build], world: PipelineFacts) -> Committed:
-        """Put results in place, and store failures; the world learns of it."""
+        """Publish results and store failures; updates the facts."""
         return await _Batch(self._database, self._states, self._pipeline, self._builder, stage, world).commit(builds)
 
 
 class _Batch:
-    """Results of one stage that are put in place together."""
+    """Results of one stage that are published together."""
 
     def __init__(
         self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: PipelineFacts
@@ -93,7 +93,7 @@ class _Batch:
         return self._news
 
     async def _prepare(self, good: Sequence[Build]) -> None:
-        """Store contents where nobody sees them yet; what comes in pieces may turn out to be a failure only now."""
+        """Store contents under hidden names; content in chunks may only fail now."""
         world, drafts = self._world, []
         for step, result in good:
             self._prepared[step.entity] = []
@@ -118,9 +118,9 @@ class _Batch:
                 await self._states.discard(self._prepared[step.entity])
 
     async def _undisturbed(self, builds: list[Build]) -> list[Build]:
-        """Those that make nothing, or fail, count only if their inputs are still what they were when it was decided.
+        """Filter skipped and failed builds: they count only if their inputs are unchanged since their start.
 
-        For all others that is found out when they are put in place.
+        For all others that is checked when they are published.
         """
         unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
         if not unsure:
@@ -174,7 +174,7 @@ class _Batch:
         return NewState(step.entity, content, self._stage.code.total, step.inputs, size, step.version)
 
     async def _take_away(self, before: Mapping[str, str]) -> list[str]:
-        """Remove outputs that a state had `before` and has no more; returns their paths."""
+        """Delete outputs that a state had `before` and no longer has; returns their paths."""
         stage, left = self._stage, set[str]()
         for entity, content in before.items():
             made = {each.path for each in self._prepared[entity]}
@@ -193,7 +193,7 @@ class _Batch:
         signatures: Mapping[str, int],
         gone: Iterable[str],
     ) -> None:
-        """What is in place is known from now on."""
+        """Update the facts with what was published."""
         world, name = self._world, self._stage.name
         for path in gone:
             world.see(path, None)
@@ -234,9 +234,9 @@ class _Batch:
 async def finish_intents(
     database: Database, pipeline: str, stage: Stage, found: Mapping[str, tuple[str, int, int]], *, by: str
 ) -> dict[str, StateRecord]:
-    """Finish builds whose builder died after it had put its result in place.
+    """Finish builds whose builder died after it had published its result.
 
-    `found` says what is in place: content, size and signature by entity.
+    `found` has the content, size and signature in place, by entity.
     """
     rows = await database.fetch(FIND_INTENTS, pipeline, stage.name, list(found))
     left = [row for row in rows if row["intent_content"] == found[row["entity"]][0]]
@@ -265,7 +265,7 @@ def _outcome(mine: Sequence[Prepared]) -> str:
 
 
 def _unchanged(world: PipelineFacts, path: str, content: object) -> tuple[str, int] | None:
-    """The hash and size of content that is in place already: writing it again would only cost time."""
+    """The hash and size of content that is already in place and need not be written again."""
     if not isinstance(content, bytes):
         return None
     fact = world.files.get(path)

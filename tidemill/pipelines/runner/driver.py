@@ -1,7 +1,7 @@
-"""Driving one pipeline: look, decide, have things built, look again.
+"""Drives one pipeline: scan, plan, build, repeat.
 
-The driver is the shell around `make_plan`. Its lookout knows what the files and the database say; the driver hands what
-the plan asks for to its builders, and when something was built or has changed, it plans again for whom it concerns.
+The driver is the imperative shell around `make_plan`. Its view knows the files and the database; the driver passes the
+planned steps to its builders, and plans affected states again when something was built or has changed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tidemill.pipelines.view.pipeline_view import PipelineView, record_of
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
 
-#: Has steps built elsewhere, and gives the number of each one's job.
+#: Dispatches steps to be built elsewhere, and returns the id of each job.
 Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
 
 
 class Driver:
-    """One pipeline, looked at and acted upon."""
+    """Drives one pipeline."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Driver:
         on_news: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Without `dispatch`, everything is built in this process. `on_news` is called when a build has ended here."""
+        """Without `dispatch`, everything is built in this process. `on_news` is called when a local build has ended."""
         self.pipeline = pipeline
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
-        self.trouble: str | None = None  # why nothing can be written just now
-        self.in_flight: dict[tuple[str, str], int] = {}  # builds elsewhere, and their jobs
+        self.trouble: str | None = None  # why nothing can be written now
+        self.in_flight: dict[tuple[str, str], int] = {}  # builds by workers, and their jobs
         self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
         self.idle.set()
@@ -64,13 +64,13 @@ class Driver:
 
     @property
     def world(self) -> PipelineFacts:
-        """Everything that is known about the pipeline's states and the files around them."""
+        """Everything that is known about the pipeline's states and their files."""
         return self.pipeline_view.world
 
-    # -- learning -----------------------------------------------------------------------------------
+    # -- facts --------------------------------------------------------------------------------------
 
     async def begin(self) -> BuildPlan:
-        """Look at everything for the first time, and finish what others have left behind."""
+        """Scan everything for the first time, and finish interrupted builds of others."""
         await self.pipeline_view.measure_clocks()
         await self.pipeline_view.look_around()
         await self.pipeline_view.keep_codes()
@@ -79,7 +79,7 @@ class Driver:
         return self.pipeline_view.plan()
 
     async def _finish_intents(self) -> None:
-        """Finish builds whose builders died after their result was in place."""
+        """Finish builds whose builders died after they had published their result."""
         by_stage: dict[str, dict[str, tuple[str, int, int]]] = {}
         for name, entity in self.pipeline_view.intents:
             stage = self.pipeline.stages[name]
@@ -94,7 +94,7 @@ class Driver:
             self.world.records[name].update(done)
 
     async def learn(self, stage: Stage, entities: Iterable[str]) -> list[str]:
-        """What a builder elsewhere has done to these states; returns the paths that it concerns."""
+        """Read what a worker has done to these states; returns the affected paths."""
         wanted, name = list(entities), self.pipeline.name
         records, failures = self.world.records[stage.name], self.world.failures[stage.name]
         paths: set[str] = set()
@@ -116,7 +116,7 @@ class Driver:
         return sorted(paths)
 
     async def note_lost(self, stage: Stage, lost: Mapping[str, Any]) -> None:
-        """Builds whose jobs were ended by somebody else, a watchdog or a person, have failed."""
+        """Record builds as failed whose jobs were ended by a watchdog or a person."""
         if not lost:
             return
         steps = {step.entity: step for step in self.pipeline_view.plan().builds if step.stage is stage}
@@ -138,13 +138,13 @@ class Driver:
             )  # fmt: skip
             await self.pipeline_view.load_wishes()
 
-    # -- acting -------------------------------------------------------------------------------------
+    # -- actions ------------------------------------------------------------------------------------
 
     async def act(self, plan: BuildPlan) -> None:
-        """Do what a plan says: adopt, and have built."""
+        """Carry out a plan: adopt and build states."""
         while known := await self.manifests.recognise(plan):
             await self._adopt(known)
-            plan = self.pipeline_view.plan()  # What takes from them can be recognised now.
+            plan = self.pipeline_view.plan()  # Their consumers can be recognised now.
         await self._adopt(plan.adoptions)
         await self._forget_failures(plan.past_failures)
         by_stage: dict[str, list[BuildStep]] = {}
@@ -162,12 +162,12 @@ class Driver:
                     self.in_flight[name, step.entity] = job
 
     def note_flight(self, stage: Stage, entity: str, job: int) -> None:
-        """A state is being built elsewhere."""
+        """Record that a worker builds a state."""
         self.in_flight[stage.name, entity] = job
         self.pipeline_view.busy[self.pipeline_view.output_key(stage.name, entity)] = stage.name
 
     def release(self, stage: str, entities: Iterable[str]) -> None:
-        """These are not being built any more."""
+        """Record that these are no longer being built."""
         for entity in entities:
             self.pipeline_view.busy.pop(self.pipeline_view.output_key(stage, entity), None)
             self.in_flight.pop((stage, entity), None)
@@ -175,7 +175,7 @@ class Driver:
             self._lines[stage].release(entities)
 
     async def _forget_failures(self, past: Sequence[tuple[Stage, str]]) -> None:
-        """States whose inputs are gone have not failed."""
+        """Clear failures of states whose inputs were removed."""
         by_stage: dict[str, list[str]] = {}
         for stage, entity in past:
             by_stage.setdefault(stage.name, []).append(entity)
@@ -184,7 +184,7 @@ class Driver:
             await rows.forget_failures(self._database, self.pipeline.name, name, entities)
 
     async def _adopt(self, adoptions: Sequence[Adoption]) -> None:
-        """Take outputs as they were found."""
+        """Record outputs as built as they were found."""
         by_stage: dict[str, list[Adoption]] = {}
         for each in adoptions:
             by_stage.setdefault(each.stage.name, []).append(each)
@@ -197,7 +197,7 @@ class Driver:
                 self.world.records[name][each.entity] = record
 
     def _running(self) -> Iterator[tuple[str, str, float]]:
-        """The builds that run in this process: stage, entity, since when."""
+        """The builds that run in this process: stage, entity, start."""
         for name, line in self._lines.items():
             for entity, since in line.running.items():
                 yield name, entity, since
@@ -210,7 +210,7 @@ class Driver:
         return self._lines[stage.name]
 
     async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:
-        """Results of a line are put in place; who takes from them is looked at next."""
+        """Publish results of a local builder, and plan their consumers."""
         entities = [step.entity for step, _ in builds]
         try:
             news = await self._committer.commit(stage, builds, self.world)
@@ -226,7 +226,7 @@ class Driver:
         self.manifests.note(stage, news.done)
         if news.overtaken:
             overtaken = set(news.overtaken)
-            # What is known of them is not what the database knows: built upon that, they would be overtaken for ever.
+            # Their facts differ from the database: builds based on them would be rejected forever.
             for row in await self._database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, news.overtaken):
                 self.world.records[stage.name][row["entity"]] = record_of(row)
             await self.pipeline_view.look(
@@ -237,7 +237,7 @@ class Driver:
         self._note_end()
 
     async def _follow(self, stage: Stage, news: Committed) -> None:
-        """Look at those whom new results concern, and at what was overtaken."""
+        """Plan the consumers of new results, and rejected builds again."""
         if stage.scatter and news.overtaken:
             await self.act(self.pipeline_view.plan())
             return
@@ -263,17 +263,17 @@ class Driver:
             self.idle.set()
 
     def _note_break(self) -> None:
-        """A line cannot go on: nobody must wait for it."""
+        """Wake waiters: a local builder has failed."""
         self._on_news()
         self.idle.set()
 
     def check(self) -> None:
-        """Raise what has broken a line, such as a database that is away."""
+        """Raise the error of a local builder, such as an unavailable database."""
         for line in self._lines.values():
             line.check()
 
     async def close(self) -> None:
-        """Let what runs come to its end, and write what is left to write."""
+        """Wait for running builds, and write what is left to write."""
         ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
         await self._marks.close()
         await self.manifests.flush()
@@ -283,7 +283,7 @@ class Driver:
 
 
 async def run_once(driver: Driver) -> BuildPlan:
-    """Bring a pipeline up to date in this process; returns the plan that is left: what failed, waits or is held."""
+    """Bring a pipeline up to date in this process; returns the remaining plan: failures, waits and holds."""
     try:
         await driver.act(await driver.begin())
         await driver.idle.wait()

@@ -1,4 +1,4 @@
-"""Being told by the operating system of files that others change."""
+"""Receives the operating system's notifications of changed files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tidemill.pipelines.runner.pending_changes import PendingChanges
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.view.pipeline_view import PipelineView
 
-logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would tell of every file twice.
+logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would log every file twice.
 
-TOGETHER_MS, LOOK_EVERY_MS = 100, 50  # looking more often costs more than all else together
+TOGETHER_MS, LOOK_EVERY_MS = 100, 50  # polling more often costs more than everything else
 
 
 async def watch_files(pipeline_view: PipelineView, wishes: PendingChanges) -> None:
-    """Hear of changes until cancelled; where that cannot be, scans are all there is."""
+    """Receive notifications until cancelled; if that is not possible, only scans find changes."""
     states = pipeline_view.states
     if not pipeline_view.pipeline.watch or not isinstance(states, FileStates):
         return
     root = states.root
     while True:
         folders = watched_folders(pipeline_view, root)
-        ended = asyncio.Event()  # is set by the watch itself when it is cancelled
+        ended = asyncio.Event()  # set by the watch itself on cancellation
         wishes.is_told = True
         try:
             async for changes in watchfiles.awatch(
@@ -44,12 +44,12 @@ async def watch_files(pipeline_view: PipelineView, wishes: PendingChanges) -> No
                 "changes by others are found by scans only", pipeline=pipeline_view.pipeline.name, error=str(error)
             )
             return
-        wishes.heard.everything = True  # Something may have changed while nobody watched.
+        wishes.heard.everything = True  # Changes may have been missed without a watch.
         wishes.event.set()
 
 
 def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
-    """The folders in which something may change: those that patterns name, as far as they are there."""
+    """The existing folders of patterns, in which something may change."""
     folders = {root / pattern.folder for pattern in pipeline_view.patterns}
     if not all(folder.is_dir() for folder in folders):
         root.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
 
 
 def _hear(pipeline_view: PipelineView, wishes: PendingChanges, path: str) -> None:
-    """A path has changed. Of a folder that is moved nothing else is told, whatever there is in it."""
+    """Record a changed path. A moved folder is one notification, whatever it contains."""
     states = pipeline_view.states
     if f"{path}/" in pipeline_view.folders or (isinstance(states, FileStates) and states.place(path).is_dir()):
         wishes.heard.folders = True

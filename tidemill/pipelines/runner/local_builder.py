@@ -1,7 +1,7 @@
-"""A line: the builds of one stage that run in this process.
+"""The builds of one stage that run in this process.
 
-Plain functions run in a thread, many in one go when each is quick; async ones run together on the event loop. Results
-are handed on as they come, together with whatever else has come by then: a slow build keeps no quick one waiting.
+Fast plain functions run in batches in a thread; async ones run concurrently on the event loop. Results are passed on in
+batches as they arrive: a slow build does not delay a fast one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
 
 MOST = 500  # results in a commit
 ASYNC_AT_ONCE = 64
-QUICK = 0.1  # seconds that one go of plain calls may take
+QUICK = 0.1  # seconds that one batch of plain calls may take
 
 
 class LocalBuilder:
@@ -39,9 +39,9 @@ class LocalBuilder:
         on_break: Callable[[], None],
         slots: Slots,
     ) -> None:
-        """`commit` gets results as they come; `on_break` is called when the line cannot go on: see `check`."""
+        """`commit` gets results as they arrive; `on_break` is called when the builder fails: see `check`."""
         self.taken: set[str] = set()
-        self.running: dict[str, float] = {}  # entities that are being built, and since when
+        self.running: dict[str, float] = {}  # entities that are being built, and their start
         self._caller = StageCaller(stage)
         self._stage = stage
         self._states = states
@@ -58,7 +58,7 @@ class LocalBuilder:
         self._broken: BaseException | None = None
 
     def put(self, steps: Iterable[BuildStep]) -> None:
-        """Have steps built; those that are being built already are left out."""
+        """Build steps; those that are being built already are skipped."""
         for step in steps:
             if step.entity not in self.taken:
                 self.taken.add(step.entity)
@@ -66,16 +66,16 @@ class LocalBuilder:
         self._start()
 
     def release(self, entities: Iterable[str]) -> None:
-        """These are done with, and may come again."""
+        """Mark entities as done, so that they can be built again."""
         self.taken.difference_update(entities)
 
     def check(self) -> None:
-        """Raise whatever has broken the line, if anything has."""
+        """Raise the error that has stopped the builder, if any."""
         if self._broken is not None:
             raise self._broken
 
     async def close(self) -> None:
-        """Drop what has not begun, and wait for the rest."""
+        """Drop what has not started, and wait for the rest."""
         self._closing = True
         self.release(step.entity for step in self._todo)
         self._todo.clear()
@@ -114,7 +114,7 @@ class LocalBuilder:
         self._give(done)
 
     async def _build(self, step: BuildStep) -> Result:
-        """One build of any function, on states of any place."""
+        """One build by any function, on any state store."""
         needs = self._needs(step)
         try:
             source = await open_inputs(self._states, self._caller, step.paths)
@@ -125,7 +125,7 @@ class LocalBuilder:
         return result
 
     async def _some(self, steps: list[BuildStep]) -> list[Build]:
-        """Plain calls, in one go in a thread where the functions can read their inputs by themselves."""
+        """A batch of plain calls, in one thread if the functions can read their inputs directly."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if isinstance(self._states, FileStates):
@@ -149,7 +149,7 @@ class LocalBuilder:
         return results
 
     def _needs(self, step: BuildStep) -> dict[str, int]:
-        """The signatures of a build's inputs as they are known when it begins."""
+        """The known signatures of a build's inputs at its start."""
         files = self._world.files
         return {path: files[path].signature if path in files else 0 for group in step.paths for path in group}
 

@@ -1,4 +1,4 @@
-"""The log of pipelines, loaded when something is first said: a check of everything must begin at once."""
+"""The logger of pipelines, loaded on first use: a full check must start fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Log:
-    """Says things under one name."""
+    """A logger with one name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What a pipeline is to be looked at for: what was heard and has not yet been acted upon."""
+"""Changes that a pipeline has been notified of and has not processed yet."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import msgspec
 
 
 class ChangeNotice(msgspec.Struct):
-    """What has been heard."""
+    """The changes so far."""
 
-    paths: set[str] = set()  # files that others have changed
-    entities: dict[str, set[str]] = {}  # states, by stage, that somebody has built
-    folders: bool = False  # a folder came, went or was moved
+    paths: set[str] = set()  # files changed by others
+    entities: dict[str, set[str]] = {}  # states, by stage, built by others
+    folders: bool = False  # a folder was added, removed or moved
     everything: bool = False
-    reload: bool = False  # what the database knows is not what it was
+    reload: bool = False  # the database's state has changed
 
 
 class PendingChanges:
-    """An ear: `event` is set while there is something to be taken."""
+    """Collects changes: `event` is set while there are any."""
 
     def __init__(self) -> None:
-        self.is_told = False  # whether the system tells of changes: if not, scans are all there is
+        self.is_told = False  # whether the system sends notifications; if not, only scans find changes
         self.heard = ChangeNotice()
         self.event = asyncio.Event()
 
     def take(self) -> ChangeNotice:
-        """What has been heard since the last time."""
+        """Take the changes since the last call."""
         taken, self.heard = self.heard, ChangeNotice()
         self.event.clear()
         return taken

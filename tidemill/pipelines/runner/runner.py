@@ -1,8 +1,8 @@
-"""The role that keeps pipelines up to date: `tidemill pipeline run app.py`.
+"""The role that drives pipelines: `tidemill pipeline run app.py`.
 
-Three things wake it. Whoever writes a state says so (NOTIFY); the operating system tells of files that others change
-(watchfiles); and every `scan_interval` it looks for itself, since both may miss something. Of several such processes,
-one drives a pipeline and the others stand by.
+Three things wake it: notifications of written states (NOTIFY), the operating system's notifications of changed files
+(watchfiles), and a scan every `scan_interval`, because both may miss something. Of several such processes, one drives a
+pipeline and the others stand by.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TRUST_AFTER = 0.25
 PACE = 1.0
 HOUSEKEEPING = 3600.0
 FIRST_HOUSEKEEPING = 5.0
-MANY = 5000  # changed paths from which on it is quicker to look at everything
+MANY = 5000  # changed paths from which on a full scan is faster
 
 
 class KeptPipeline:
-    """A pipeline that is kept up to date until it is told to leave."""
+    """A pipeline that is driven until it is replaced."""
 
     def __init__(self, pipeline: Pipeline, after: asyncio.Task[None] | None) -> None:
-        """`after` is the keeping of what had its name before: it comes to its end first."""
+        """`after` is the task of the pipeline that had its name before: it ends first."""
         self.pipeline = pipeline
         self.after = after
         self.wishes = PendingChanges()
@@ -56,7 +56,7 @@ class KeptPipeline:
 
 
 class PipelineRunner:
-    """Keeps pipelines up to date until it is stopped. Which they are may change meanwhile: `replace`."""
+    """Drives pipelines until it is stopped. The set of pipelines may change: `replace`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class PipelineRunner:
         keep_days: int = 30,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Without `task_of`, there are no workers to rely on: everything is built in this process."""
+        """Without `task_of`, there are no workers: everything is built in this process."""
         self.channels = {rows.STATES_CHANNEL: self._heard}
         self.drivers: dict[str, Driver] = {}
         self._database = database
@@ -81,7 +81,7 @@ class PipelineRunner:
         self._group: asyncio.TaskGroup | None = None
 
     def replace(self, pipelines: Iterable[Pipeline]) -> None:
-        """Keep these from now on. One that is another has its turn when the builds of what it replaces have ended."""
+        """Drive these from now on. A replacement starts when the builds of its predecessor have ended."""
         wanted = {pipeline.name: pipeline for pipeline in pipelines}
         for name, kept in list(self._kept.items()):
             if wanted.get(name) is kept.pipeline:
@@ -101,7 +101,7 @@ class PipelineRunner:
             kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
 
     async def work(self, life: Life) -> None:
-        """Keep the pipelines up to date until stopped; ready when each is driven, here or elsewhere."""
+        """Drive the pipelines until stopped; ready when each is driven, here or elsewhere."""
         self._life = life
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -115,7 +115,7 @@ class PipelineRunner:
             pacing.cancel()
 
     async def _pace_backfills(self) -> None:
-        """Mark the states of backfills with a rate as their time comes."""
+        """Mark the states of backfills with a rate when they are due."""
         while True:
             self._told.clear()
             if await mark_due(self._database, list(self._kept)):
@@ -137,14 +137,14 @@ class PipelineRunner:
         except PayloadError:
             return
         if not news.stage and not news.paths:
-            self._told.set()  # Somebody wants something of the whole pipeline: a backfill, perhaps.
+            self._told.set()  # A request for the whole pipeline, such as a backfill.
         for name, kept in self._kept.items():
             driver = self.drivers.get(name)
             if driver is not None and self._take_news(news, driver, kept.wishes.heard):
                 kept.wishes.event.set()
 
     def _take_news(self, news: rows.News, driver: Driver, heard: ChangeNotice) -> bool:
-        """What somebody has said becomes what this pipeline is to be looked at for; returns whether it is anything."""
+        """Turn a notification into pending changes; returns whether it concerns this pipeline."""
         if news.pipeline == driver.pipeline.name:
             if news.by == driver.builder:
                 return False
@@ -163,7 +163,7 @@ class PipelineRunner:
         return True
 
     async def _keep(self, kept: KeptPipeline) -> None:
-        """Drive one pipeline whenever nobody else does, over any number of bad days."""
+        """Drive one pipeline whenever no other process does, across failures of the database."""
         pipeline = kept.pipeline
         if kept.after is not None:
             await asyncio.wait([kept.after])
@@ -177,13 +177,13 @@ class PipelineRunner:
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise
-                log.warning("the database is away", pipeline=pipeline.name, error=str(error))
+                log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STAND_BY):
                     await kept.leaving.wait()
 
     def _note_driven(self, pipeline: Pipeline) -> None:
-        """A pipeline is driven, here or elsewhere."""
+        """Record that a pipeline is driven, here or elsewhere."""
         self._driven.add(pipeline.name)
         self._check_ready()
 
@@ -193,14 +193,14 @@ class PipelineRunner:
 
     @contextlib.asynccontextmanager
     async def _lead(self, pipeline: Pipeline) -> AsyncIterator[Connection | None]:
-        """Hold the lead of a pipeline, if it is to be had: for as long as this connection lives."""
+        """Hold the lead of a pipeline, if it is free, as long as this connection is open."""
         connection = await self._database.connect_to_listen()
         try:
             name = f"{self._database.schema}:{pipeline.name}"
             taken = await connection.fetchval(rows.TAKE_LEAD, name)
             yield connection if taken else None
             if taken and not connection.is_closed():
-                await connection.execute(rows.LEAVE_LEAD)  # Whoever comes next finds it free at once.
+                await connection.execute(rows.LEAVE_LEAD)  # Frees it at once for the next process.
         finally:
             connection.terminate()
 
@@ -216,9 +216,9 @@ class PipelineRunner:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
             give_back_memory(driver.pipeline_view)
-            log.info("drives the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
+            log.info("driving the pipeline", pipeline=pipeline.name, files=len(driver.world.files))
             for problem in driver.pipeline_view.problems:
-                log.error("cannot look at everything", pipeline=pipeline.name, problem=problem)
+                log.error("cannot scan everything", pipeline=pipeline.name, problem=problem)
             for note in driver.pipeline_view.notes:
                 log.warning("clocks differ", pipeline=pipeline.name, note=note)
             self._note_driven(pipeline)
@@ -237,7 +237,7 @@ class PipelineRunner:
         while not kept.leaving.is_set():
             await self._wait(driver, wishes, scan_at, flights_at)
             if kept.leaving.is_set() or lead.is_closed():
-                return  # Somebody else may have the lead by now.
+                return  # Another process may have the lead by now.
             driver.check()
             heard, now = wishes.take(), clock.monotonic()
             changed: list[str] = []
@@ -272,9 +272,9 @@ class PipelineRunner:
                 give_back_memory(pipeline_view)
 
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:
-        """Look for what nobody has announced; returns the paths that are news.
+        """Scan for changes without notification; returns the changed paths.
 
-        Not `everything`: at files that came and went, and at a share of all others, while the system tells of changes.
+        Not `everything`: added and removed files, and a share of all others, while the system sends notifications.
         """
         if everything:
             return await driver.pipeline_view.survey()
@@ -282,7 +282,7 @@ class PipelineRunner:
         return await driver.pipeline_view.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
 
     async def _wait(self, driver: Driver, wishes: PendingChanges, scan_at: float, flights_at: float) -> None:
-        """Until something is heard, or something is due."""
+        """Wait until there are changes, or something is due."""
         pipeline_view, now = driver.pipeline_view, self._clock.monotonic()
         until = min(scan_at, flights_at if driver.in_flight else scan_at)
         if pipeline_view.distrusted:
@@ -297,14 +297,14 @@ class PipelineRunner:
             async with asyncio.timeout(max(0.0, until - now)):
                 await wishes.event.wait()
 
-    # -- builds elsewhere ---------------------------------------------------------------------------
+    # -- builds by workers --------------------------------------------------------------------------
 
     async def _dispatch(self, stage: Stage, steps: Sequence[BuildStep]) -> list[int]:
         task = self._task_of(stage) if self._task_of is not None else None
         return await enqueue_builds(self._database, task, steps) if task is not None else []
 
     async def _find_flights(self, driver: Driver) -> None:
-        """Builds that were enqueued before this process began."""
+        """Find builds that were enqueued before this process started."""
         for stage in driver.pipeline_view.order:
             for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage)):
                 entity = row["unique_key"] if stage.variables else ""
@@ -312,7 +312,7 @@ class PipelineRunner:
                     driver.note_flight(stage, entity, row["id"])
 
     async def _check_flights(self, driver: Driver) -> list[str]:
-        """Builds that have come to an end without saying so; returns the outputs to be looked at."""
+        """Find builds that ended without a notification; returns the outputs to scan."""
         changed: list[str] = []
         for stage in driver.pipeline_view.order:
             flying = {entity: job for (name, entity), job in driver.in_flight.items() if name == stage.name}
@@ -333,7 +333,7 @@ class PipelineRunner:
         return changed
 
     async def _learn(self, driver: Driver, stage: str, entities: set[str]) -> list[str]:
-        """What a builder elsewhere has done; returns the outputs to be looked at."""
+        """Read what a worker has done; returns the outputs to scan."""
         known = driver.pipeline.stages.get(stage)
         return [] if known is None else await driver.learn(known, entities)
 

@@ -1,6 +1,6 @@
-"""Builds under way: those that are jobs, and those that a pipeline's own process has marked.
+"""Running builds: those that are jobs, and those that a pipeline's own process has marked.
 
-A build in process is marked once it has taken a moment: most are over before anybody could see them, and cost nothing.
+A local build is only marked after a moment: most end before they could be shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST = 500
 
 
 class BuildJob(msgspec.Struct, frozen=True):
-    """A build that waits or runs: a job, or in the process that keeps the pipeline, without job and queue."""
+    """A queued or running build: a job, or a local build of the driver, without job and queue."""
 
     id: int | None
     state: str
@@ -41,7 +41,7 @@ BuildJobs = Mapping[tuple[str, str], BuildJob]
 
 
 async def builds_under_way(database: Database, pipeline: Pipeline, stages: Iterable[Stage]) -> BuildJobs:
-    """The builds of some stages that wait or run now."""
+    """The queued and running builds of some stages."""
     wanted = {stage.name: stage for stage in stages}
     if not wanted:
         return {}
@@ -59,7 +59,7 @@ async def builds_under_way(database: Database, pipeline: Pipeline, stages: Itera
 
 
 class BuildMarks:
-    """Says which builds run in this process, for as long as any does."""
+    """Marks the builds that run in this process, while there are any."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BuildMarks:
         running: Callable[[], Iterable[tuple[str, str, float]]],
         is_idle: Callable[[], bool],
     ) -> None:
-        """`running` gives the builds that run: stage, entity, and since when by the monotonic clock."""
+        """`running` returns the running builds: stage, entity, and start by the monotonic clock."""
         self._database = database
         self._pipeline = pipeline
         self._builder = builder
@@ -79,13 +79,13 @@ class BuildMarks:
         self._closing = asyncio.Event()
 
     def begin(self) -> None:
-        """Builds have begun."""
+        """Start marking: builds have started."""
         if self._task is None:
             self._task = asyncio.create_task(self._say())
             self._task.add_done_callback(self._ended)
 
     async def close(self) -> None:
-        """Nothing runs any more."""
+        """Remove the marks."""
         self._closing.set()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -96,10 +96,10 @@ class BuildMarks:
         if error is not None:
             log.warning("builds cannot be marked", pipeline=self._pipeline, error=str(error))
         elif not self._closing.is_set() and not self._is_idle():
-            self.begin()  # Some have begun while the last ones were told to be over.
+            self.begin()  # Builds may have started while the last marks were removed.
 
     async def _say(self) -> None:
-        """Mark what runs, until nothing does."""
+        """Mark running builds until there are none."""
         said: set[tuple[str, str]] = set()
         due = 0.0
         while not self._closing.is_set() and not self._is_idle():

@@ -1,4 +1,4 @@
-"""Bringing a pipeline up to date from a script, in this process and without workers.
+"""Brings a pipeline up to date from a script, in this process and without workers.
 
 from tidemill.pipelines import Pipeline, plan_pipeline, update_pipeline
 
@@ -20,7 +20,7 @@ from tidemill.store.migrate import migrate
 
 
 async def update_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
-    """Build what is missing or out of date; returns what is left: what failed, what waits, what is held."""
+    """Build what is missing or out of date; returns what is left: failures, waits and holds."""
     async with _opened(database) as opened:
         return await run_once(Driver(opened, pipeline))
 
@@ -34,7 +34,7 @@ async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) ->
 
 @asynccontextmanager
 async def _opened(database: Database | None) -> AsyncIterator[Database]:
-    """The database given, or that of the settings in force here, made ready."""
+    """The given database, or that of the current settings, opened and migrated."""
     if database is not None:
         yield database
         return

@@ -1,6 +1,6 @@
-"""Slots of groups: how many builds of a group run at once, over all processes that build without workers.
+"""Slots of groups: limits how many builds of a group run at once, across all processes that build without workers.
 
-Builds by workers are jobs, and the queue counts those. Whoever dies holds no slot any more.
+Builds by workers are jobs, which the queue limits. A process that dies releases its slots.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def group_key(group: Group) -> str:
 
 
 class Slots:
-    """The way to slots for one process."""
+    """Access to slots for one process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._here: dict[Group, asyncio.Semaphore] = {}  # so that few wait in the database, each with a connection
+        self._here: dict[Group, asyncio.Semaphore] = {}  # each wait in the database takes a connection
 
     @asynccontextmanager
     async def hold(self, group: Group | None) -> AsyncIterator[None]:
-        """Wait for a slot and hold it; whoever is in no group waits for nothing."""
+        """Wait for a slot and hold it; without a group there is no limit."""
         if group is None:
             yield
             return
