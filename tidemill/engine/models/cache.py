@@ -152,9 +152,9 @@ class ModelCache:
         future: Future[None] = Future()
 
         def ask(now: float) -> list[Command]:
-            wish = ModelRequest(name, user)
-            self._waiting[wish] = future
-            return [Refuse(wish, "its job has ended")] if user.closed else self._eviction.ask(wish, now)
+            request = ModelRequest(name, user)
+            self._waiting[request] = future
+            return [Refuse(request, "its job has ended")] if user.closed else self._eviction.ask(request, now)
 
         self._tell(ask)
         return future

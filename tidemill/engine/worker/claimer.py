@@ -132,9 +132,9 @@ class Claimer:
     async def _release_unheld(self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]) -> None:
         """Release jobs that the table says are ours but that we do not hold: the response to their claim was lost."""
         held = self._runner.held_ids() + [job.id for group in unwritten for job in group]
-        strays = await claims.release_unheld(held)
-        if strays:
-            log.warning("released jobs whose claim was lost with the connection", jobs=len(strays))
+        unheld = await claims.release_unheld(held)
+        if unheld:
+            log.warning("released jobs whose claim was lost with the connection", jobs=len(unheld))
 
     async def _take_turn(
         self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]

@@ -134,7 +134,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     if done.failed:
         raise Discard(result.error or "the build failed")
     if done.overtaken:
-        return await _dropped(database, news, "its inputs changed while it was built, or somebody was quicker")
+        return await _dropped(database, news, "its inputs changed while it was built, or another build was faster")
     outcome = "skipped" if not result.outputs else "built" if done.changed else "same"
     return {"outcome": outcome, "paths": done.changed}
 

@@ -19,7 +19,7 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)  # It would log every 
 TOGETHER_MS, LOOK_EVERY_MS = 100, 50  # polling more often costs more than everything else
 
 
-async def watch_files(pipeline_view: PipelineView, wishes: PendingChanges) -> None:
+async def watch_files(pipeline_view: PipelineView, pending: PendingChanges) -> None:
     """Receive notifications until cancelled; if that is not possible, only scans find changes."""
     states = pipeline_view.states
     if not pipeline_view.pipeline.watch or not isinstance(states, FileStates):
@@ -28,24 +28,24 @@ async def watch_files(pipeline_view: PipelineView, wishes: PendingChanges) -> No
     while True:
         folders = watched_folders(pipeline_view, root)
         ended = asyncio.Event()  # set by the watch itself on cancellation
-        wishes.is_told = True
+        pending.is_told = True
         try:
             async for changes in watchfiles.awatch(
                 *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=ended
             ):
                 for _, path in changes:
-                    _hear(pipeline_view, wishes, str(Path(path).relative_to(root)))
-                wishes.event.set()
+                    _hear(pipeline_view, pending, str(Path(path).relative_to(root)))
+                pending.event.set()
                 if watched_folders(pipeline_view, root) != folders:
                     break
         except (OSError, RuntimeError, ValueError) as error:
-            wishes.is_told = False
+            pending.is_told = False
             log.warning(
                 "changes by others are found by scans only", pipeline=pipeline_view.pipeline.name, error=str(error)
             )
             return
-        wishes.heard.everything = True  # Changes may have been missed without a watch.
-        wishes.event.set()
+        pending.heard.everything = True  # Changes may have been missed without a watch.
+        pending.event.set()
 
 
 def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
@@ -57,13 +57,13 @@ def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
     return sorted(one for one in folders if not any(other != one and one.is_relative_to(other) for other in folders))
 
 
-def _hear(pipeline_view: PipelineView, wishes: PendingChanges, path: str) -> None:
+def _hear(pipeline_view: PipelineView, pending: PendingChanges, path: str) -> None:
     """Record a changed path. A moved folder is one notification, whatever it contains."""
     states = pipeline_view.states
     if f"{path}/" in pipeline_view.folders or (isinstance(states, FileStates) and states.place(path).is_dir()):
-        wishes.heard.folders = True
+        pending.heard.folders = True
     else:
-        wishes.heard.paths.add(path)
+        pending.heard.paths.add(path)
 
 
 def _is_shown(_: Any, path: str) -> bool:

@@ -46,13 +46,13 @@ class KeptPipeline:
         """`after` is the task of the pipeline that had its name before: it ends first."""
         self.pipeline = pipeline
         self.after = after
-        self.wishes = PendingChanges()
+        self.pending = PendingChanges()
         self.leaving = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
         self.leaving.set()
-        self.wishes.event.set()
+        self.pending.event.set()
 
 
 class PipelineRunner:
@@ -129,8 +129,8 @@ class PipelineRunner:
         if payload == ANYTHING:
             self._told.set()
             for kept in self._kept.values():
-                kept.wishes.heard.reload = kept.wishes.heard.everything = True
-                kept.wishes.event.set()
+                kept.pending.heard.reload = kept.pending.heard.everything = True
+                kept.pending.event.set()
             return
         try:
             news: rows.News = decode(payload, rows.News)
@@ -140,8 +140,8 @@ class PipelineRunner:
             self._told.set()  # A request for the whole pipeline, such as a backfill.
         for name, kept in self._kept.items():
             driver = self.drivers.get(name)
-            if driver is not None and self._take_news(news, driver, kept.wishes.heard):
-                kept.wishes.event.set()
+            if driver is not None and self._take_news(news, driver, kept.pending.heard):
+                kept.pending.event.set()
 
     def _take_news(self, news: rows.News, driver: Driver, heard: ChangeNotice) -> bool:
         """Turn a notification into pending changes; returns whether it concerns this pipeline."""
@@ -205,13 +205,13 @@ class PipelineRunner:
             connection.terminate()
 
     async def _drive(self, kept: KeptPipeline, lead: Connection) -> None:
-        pipeline, wishes = kept.pipeline, kept.wishes
-        lead.add_termination_listener(lambda _: wishes.event.set())
+        pipeline, pending = kept.pipeline, kept.pending
+        lead.add_termination_listener(lambda _: pending.event.set())
         dispatch = None if self._task_of is None else self._dispatch
-        driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=wishes.event.set, clock=self._clock)
+        driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=pending.event.set, clock=self._clock)
         self.drivers[pipeline.name] = driver
-        wishes.take()
-        watching = asyncio.create_task(watch_files(driver.pipeline_view, wishes))
+        pending.take()
+        watching = asyncio.create_task(watch_files(driver.pipeline_view, pending))
         try:
             await self._find_flights(driver)
             await driver.act(await driver.begin())
@@ -230,16 +230,16 @@ class PipelineRunner:
             await driver.close()
 
     async def _rounds(self, driver: Driver, kept: KeptPipeline, lead: Connection) -> None:
-        pipeline, pipeline_view, clock, wishes = driver.pipeline, driver.pipeline_view, self._clock, kept.wishes
+        pipeline, pipeline_view, clock, pending = driver.pipeline, driver.pipeline_view, self._clock, kept.pending
         scan_at = clock.monotonic() + pipeline.scan_interval
         flights_at = clock.monotonic() + CHECK_FLIGHTS
         house_at = clock.monotonic() + FIRST_HOUSEKEEPING
         while not kept.leaving.is_set():
-            await self._wait(driver, wishes, scan_at, flights_at)
+            await self._wait(driver, pending, scan_at, flights_at)
             if kept.leaving.is_set() or lead.is_closed():
                 return  # Another process may have the lead by now.
             driver.check()
-            heard, now = wishes.take(), clock.monotonic()
+            heard, now = pending.take(), clock.monotonic()
             changed: list[str] = []
             if heard.reload:
                 await pipeline_view.reload()
@@ -247,7 +247,7 @@ class PipelineRunner:
                 changed += await self._learn(driver, stage, entities)
             everything = heard.everything or len(heard.paths) > MANY
             if everything or now >= scan_at:
-                changed += await self._scan(driver, everything=everything or not wishes.is_told)
+                changed += await self._scan(driver, everything=everything or not pending.is_told)
                 scan_at = now + pipeline.scan_interval
             elif heard.folders:
                 changed += await pipeline_view.survey_folders()
@@ -281,7 +281,7 @@ class PipelineRunner:
         pipeline = driver.pipeline
         return await driver.pipeline_view.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
 
-    async def _wait(self, driver: Driver, wishes: PendingChanges, scan_at: float, flights_at: float) -> None:
+    async def _wait(self, driver: Driver, pending: PendingChanges, scan_at: float, flights_at: float) -> None:
         """Wait until there are changes, or something is due."""
         pipeline_view, now = driver.pipeline_view, self._clock.monotonic()
         until = min(scan_at, flights_at if driver.in_flight else scan_at)
@@ -295,7 +295,7 @@ class PipelineRunner:
             until = min(until, now + max(writing, 0.05))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until - now)):
-                await wishes.event.wait()
+                await pending.event.wait()
 
     # -- builds by workers --------------------------------------------------------------------------
 

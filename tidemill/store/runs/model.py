@@ -419,11 +419,11 @@ class StoreModel:
 
     def release_unheld(self, worker: int, held: Sequence[int]) -> list[int]:
         """Release jobs that the table says this worker holds, but that the worker does not know of."""
-        strays = [row for row in self.jobs.values() if (row.state, row.worker) == ("running", worker)]
-        strays = [row for row in strays if row.id not in held]
-        for row in strays:
+        unheld = [row for row in self.jobs.values() if (row.state, row.worker) == ("running", worker)]
+        unheld = [row for row in unheld if row.id not in held]
+        for row in unheld:
             row.state, row.worker, row.note = "ready", None, "its claim was lost with the connection"
-        return [row.id for row in strays]
+        return [row.id for row in unheld]
 
     def find_cancels(self, jobs: Sequence[int]) -> list[tuple[int, int, str]]:
         rows = [self.jobs[number] for number in jobs if number in self.jobs]
