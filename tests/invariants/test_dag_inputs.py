@@ -269,7 +269,7 @@ async def test_after_its_time_the_default_counts_or_the_node_fails(app: App, dat
         assert await answered.result(timeout=60) == {"b": "in time"}
         with pytest.raises(InputRefusedError, match="the input timed out: the default is used"):
             await defaulted.submit("a", 2, by="ann")
-        with pytest.raises(InputRefusedError, match="does not ask any more"):
+        with pytest.raises(InputRefusedError, match="is no longer waiting for an answer"):
             await failed.submit("a", 2, by="ann")
         assert "the default counts" in await defaulted.explain("a")
         await eventually(lambda: nothing_left(database))
