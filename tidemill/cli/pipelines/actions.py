@@ -8,7 +8,7 @@ from rich.progress import Progress
 
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.pipelines.open import Work, find, find_all, find_stage, names
+from tidemill.cli.pipelines.open import AppArgument, Work, find, find_all, find_stage, names
 from tidemill.cli.render import out
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.operation import Operation, Operator
@@ -38,7 +38,7 @@ MANY = 10  # States that are built again without a question.
 
 
 def invalidate(
-    app: str | None = None,
+    app: AppArgument = None,
     target: str | None = None,
     /,
     *,
@@ -50,9 +50,6 @@ def invalidate(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     target
         A state (its path, or STAGE/ENTITY), all states of an ENTITY or of a STAGE, or a PIPELINE.
     downstream
@@ -78,14 +75,11 @@ def invalidate(
     return work.run(act)
 
 
-def retry(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+def retry(app: AppArgument = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Retry failed states at once, also those that need attention.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all that failed, if not given.
     """
@@ -101,15 +95,12 @@ def retry(app: str | None = None, target: str | None = None, /, *, place: Server
 
 
 def accept(
-    app: str | None = None, stage: str | None = None, /, *, yes: bool = False, place: ServerOptions = ANYWHERE
+    app: AppArgument = None, stage: str | None = None, /, *, yes: bool = False, place: ServerOptions = ANYWHERE
 ) -> int:
     """Accept a change of a stage's code that changes no result: its states count as built by the current code.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     yes
@@ -129,14 +120,11 @@ def accept(
     return work.run(act)
 
 
-def approve(app: str | None = None, stage: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+def approve(app: AppArgument = None, stage: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Approve that many states of a stage are built again: what `plan` shows as needing approval.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     """
@@ -151,28 +139,22 @@ def approve(app: str | None = None, stage: str | None = None, /, *, place: Serve
     work.run(act)
 
 
-def pause(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+def pause(app: AppArgument = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Build nothing more of a pipeline or a stage; running builds are finished.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
     _set_paused(Work(app, target, place), pause_pipeline)
 
 
-def resume(app: str | None = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
+def resume(app: AppArgument = None, target: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
     """Let a paused pipeline or stage build again.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     target
         PIPELINE, STAGE or PIPELINE/STAGE.
     """
@@ -180,7 +162,7 @@ def resume(app: str | None = None, target: str | None = None, /, *, place: Serve
 
 
 def backfill(
-    app: str | None = None,
+    app: AppArgument = None,
     stage: str | None = None,
     /,
     *,
@@ -195,9 +177,6 @@ def backfill(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     stage
         The stage: STAGE or PIPELINE/STAGE.
     first
@@ -235,7 +214,7 @@ def backfill(
 
 
 def clean(
-    app: str | None = None,
+    app: AppArgument = None,
     pipeline: str | None = None,
     /,
     *,
@@ -247,9 +226,6 @@ def clean(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     pipeline
         Only this one.
     how

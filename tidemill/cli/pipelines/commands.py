@@ -12,7 +12,7 @@ from cyclopts import App
 from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator, require_database
 from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
-from tidemill.cli.pipelines.open import Work, find_all, find_state, names, opened, settings_of
+from tidemill.cli.pipelines.open import AppArgument, Work, find_all, find_state, names, opened, settings_of
 from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems, print_state
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, play
@@ -115,15 +115,12 @@ def run(
 
 @commands.command
 def status(
-    app: str | None = None, pipeline: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
+    app: AppArgument = None, pipeline: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
 ) -> None:
     """Show how many states of each stage are fresh, stale, failed or blocked.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     pipeline
         Only this one.
     json
@@ -145,14 +142,11 @@ def status(
 
 
 @commands.command
-def check(app: str | None = None, pipeline: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> int:
+def check(app: AppArgument = None, pipeline: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> int:
     """Check whether everything is up to date; the status is 1 if it is not.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     pipeline
         Only this one.
     """
@@ -166,7 +160,7 @@ def check(app: str | None = None, pipeline: str | None = None, /, *, place: Serv
 
 @commands.command
 def plan(
-    app: str | None = None,
+    app: AppArgument = None,
     pipeline: str | None = None,
     /,
     *,
@@ -178,9 +172,6 @@ def plan(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     pipeline
         Only this one.
     limit
@@ -198,15 +189,12 @@ def plan(
 
 @commands.command
 def explain(
-    app: str | None = None, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
+    app: AppArgument = None, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
 ) -> None:
     """Explain one state: why it has its standing, what it is made from, what is made from it, and every build.
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     state
         The path of an output, STAGE/ENTITY, or PIPELINE/STAGE/ENTITY.
     json
@@ -226,7 +214,7 @@ def explain(
 
 @commands.command
 def history(
-    app: str | None = None,
+    app: AppArgument = None,
     target: str | None = None,
     /,
     *,
@@ -238,9 +226,6 @@ def history(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     target
         A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all, if not given.
     limit
@@ -286,7 +271,7 @@ def trigger(file: str, payload: str = "null", /) -> int:
 
 @commands.command
 def draw(
-    app: str | None = None,
+    app: AppArgument = None,
     pipeline: str | None = None,
     /,
     *,
@@ -298,9 +283,6 @@ def draw(
 
     Parameters
     ----------
-    app
-        Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. Leave it out with a
-        server.
     pipeline
         Only this one.
     svg

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, Parameter
 
 from tidemill.cli.connection_options import ConnectionOptions, ServerOptions, open_soon, operator, require_database
 from tidemill.core.errors import ConfigError, NotFoundError
@@ -25,6 +25,14 @@ from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
 
 T = TypeVar("T")
+
+AppArgument = Annotated[
+    str | None,
+    Parameter(
+        help="Where pipelines are declared: app.py, package.module, a workflow file or a folder of them. "
+        "Leave it out with a server."
+    ),
+]
 
 
 class Meant(msgspec.Struct, frozen=True):
