@@ -22,7 +22,6 @@ from tidemill.store.migrate import wait_for_schema
 
 if TYPE_CHECKING:
     from tidemill.app import App
-    from tidemill.cli.client import RowClient
     from tidemill.ops.http_client import HttpClient
     from tidemill.ops.operation import A, Operation, Operator, R
 
@@ -98,19 +97,6 @@ class ServerOptions(ConnectionOptions):
         bool, Parameter(group=_SERVER, help="Send the token without TLS, where others on the network can read it.")
     ] = False
 
-    def ask(self, stored: Callable[[Database], Awaitable[T]], served: Callable[[RowClient], T]) -> T:
-        """What the database has or does, or the server if one is named."""
-        if self.server_url is None:
-            return with_database(self, stored)
-        with self.remote() as server:
-            return served(server)
-
-    def remote(self) -> RowClient:
-        """The server that is named, for commands whose operations are not in `ops` yet."""
-        from tidemill.cli.client import RowClient
-
-        return RowClient(self._client())
-
     @asynccontextmanager
     async def operator(self, app: str | App | None = None) -> AsyncIterator[Operator]:
         """Where operations are done: on the database, or by the server that is named.
@@ -158,16 +144,6 @@ class ServerOptions(ConnectionOptions):
 
 HERE = ConnectionOptions()
 ANYWHERE = ServerOptions()
-
-
-def with_database(place: ConnectionOptions, work: Callable[[Database], Awaitable[T]]) -> T:
-    """Do something with the open database."""
-
-    async def go() -> T:
-        async with opened(place.settings()) as database:
-            return await work(database)
-
-    return asyncio.run(go())
 
 
 @asynccontextmanager

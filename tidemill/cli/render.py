@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,9 +17,6 @@ from rich.text import Text
 
 PIPE_WIDTH = 160
 WIDEST = 32  # a cell of an ordinary column
-
-#: Beside those that end with `_at`, the fields of rows that are moments.
-MOMENTS = ("at", "deadline", "last_fire", "lease_until", "next_fire")
 
 STATE_STYLES = {
     "ready": "",
@@ -50,30 +47,6 @@ def print_json(value: Any) -> None:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def plain(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
-    """A database row as a JSON object: columns that hold JSON become what they hold."""
-    return {
-        name: msgspec.Raw(value) if isinstance(value, bytes) else value
-        for name, value in dict(row).items()
-        if name not in left_out
-    }
-
-
-def read_json(value: bytes | None) -> Any:
-    """What a JSON column holds."""
-    return None if value is None else msgspec.json.decode(value)
-
-
-def timely(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of JSON as the database has it: moments are moments, and not text."""
-    return {
-        name: msgspec.convert(value, datetime)
-        if isinstance(value, str) and (name.endswith("_at") or name in MOMENTS)
-        else value
-        for name, value in row.items()
-    }
 
 
 def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:
