@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemill import App
 from tidemill.monitors import Monitor, absent, momentary, sustained
-from tidemill.ops.alerts import AckAlerts, Alert, ListAlerts, ack_alerts, list_alerts
+from tidemill.ops.monitors.alerts import AckAlerts, Alert, ListAlerts, ack_alerts, list_alerts
 from tidemill.sources import JsonlSource
 
 app = App("workshop")

@@ -9,8 +9,8 @@ import asyncio
 from typing import Any
 
 from tidemill import App
-from tidemill.ops.dead_letters import ListDeadLetters, list_dead_letters
-from tidemill.ops.streams import ListStreams, list_streams
+from tidemill.ops.streams.dead_letters import ListDeadLetters, list_dead_letters
+from tidemill.ops.streams.streams import ListStreams, list_streams
 from tidemill.sources import LogSource
 from tidemill.streams import Filtered, Plan, Stream, task
 

@@ -37,8 +37,8 @@ from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import Settings
 from tidemill.jobs import Jobs
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.operation import A, Operation
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database, identifier
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain

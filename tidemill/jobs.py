@@ -16,8 +16,8 @@ from tidemill.engine.jobs.task import Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
-from tidemill.ops.jobs import JobSelection, cancel_jobs
-from tidemill.ops.local import Caller, Local
+from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
+from tidemill.ops.operator.local import Caller, Local
 from tidemill.store.jobs.on_connection import insert_async, insert_sync
 from tidemill.store.jobs.read import show_job
 

@@ -11,7 +11,7 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from apps.content.findings import PLANS, Finding, read_finding
-from tidemill.ops.streams import ListStreams, list_streams
+from tidemill.ops.streams.streams import ListStreams, list_streams
 from tidemill.server.pages import Page
 from tidemill.server.server_state import TheServerState
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.cli_support import PATIENCE, Process, make_folder, ok, run
 from tests.support.relay import make_certificate, relay
 from tests.support.web import WEB_APP
-from tidemill.ops.cursor import write_cursor
+from tidemill.ops.operator.cursor import write_cursor
 
 READS = (
     "jobs", "jobs --limit 1", "jobs --state failed --task send", f"jobs --cursor {write_cursor(2)}", "job 1", "job 2",

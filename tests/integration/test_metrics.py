@@ -112,7 +112,7 @@ async def test_the_numbers_are_those_of_the_jobs(app: App, database: Database, a
         await eventually(lambda: _runs(address, "slow"))
 
         now = await scrape(address)
-        assert now.get("tidemill_queue_jobs", queue="mail", state="delayed") >= 1
+        assert now.get("tidemill_queue_jobs", queue="mail", state="scheduled") >= 1
         assert now.get("tidemill_queue_workers", queue="mail") == 1
         assert now.get("tidemill_workers", state="alive") == 1
         assert now.get("tidemill_job_attempts_total", queue="mail", task="broken", outcome="failed") == 1

@@ -224,7 +224,7 @@ async def test_a_table_is_read_by_time_and_id(database: Database, database_url: 
     with pytest.raises(SourceError, match="cannot be read"):
         await all_of(broken.pages(None, None, 0.0))
     await broken.close()
-    with pytest.raises(ConfigError, match="not the name of a table"):
+    with pytest.raises(ConfigError, match="not a valid name of a table"):
         PostgresSource("reading; DROP TABLE x", url=database_url)
 
 

@@ -14,8 +14,8 @@ from tidemill import App
 from tidemill.engine.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.ops import waiting
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.workers import ControlWorkers, control_workers
+from tidemill.ops.jobs.workers import ControlWorkers, control_workers
+from tidemill.ops.operator.local import Caller, Local
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import list_workers
 

@@ -79,7 +79,7 @@ def test_a_model_that_refuses_is_told_with_what_it_said(model: Model, monkeypatc
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("OPENAI_BASE_URL", model.address)
     model.status = 429
-    with pytest.raises(ModelCallError, match=r"refuses \(429\).*no more"):
+    with pytest.raises(ModelCallError, match=r"rejected the request \(429\).*no more"):
         ask("anything")
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(ModelCallError, match="set ANTHROPIC_API_KEY or OPENAI_API_KEY"):

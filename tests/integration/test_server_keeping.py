@@ -15,7 +15,7 @@ from tests.support.operate import set_retention
 from tests.support.web_app import make_app
 from tidemill.core.errors import ConfigError
 from tidemill.engine.maintenance import Maintenance
-from tidemill.ops.queues import waited
+from tidemill.ops.jobs.queues import waited
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.middleware.middleware import Middleware

@@ -12,11 +12,11 @@ from tests.support.web import web_server
 from tests.support.web_app import make_app
 from tidemill import App
 from tidemill.engine.jobs import waits
-from tidemill.ops.http_client import HttpClient
-from tidemill.ops.jobs import Job, JobSelection, cancel_jobs
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.operation import Operator
-from tidemill.ops.remote import Remote
+from tidemill.ops.jobs.jobs import Job, JobSelection, cancel_jobs
+from tidemill.ops.operator.http_client import HttpClient
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.operator.remote import Remote
 from tidemill.ops.waiting import wait_for_job
 from tidemill.store.database import Database
 

@@ -20,8 +20,8 @@ from tests.support.waiting import PATIENT
 from tidemill import App, ModelSpec, current_job
 from tidemill.cli.jobs.workers import workers_table
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.workers import ListWorkers, list_workers
+from tidemill.ops.jobs.workers import ListWorkers, list_workers
+from tidemill.ops.operator.local import Caller, Local
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.model_claims import (

@@ -26,27 +26,12 @@ from tidemill.dags.reducer.events import NodeEnded, NodeFailure
 from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import encode_tick
-from tidemill.ops import (
-    alerts,
-    audit,
-    backtests,
-    dags,
-    dead_letters,
-    hosts,
-    inputs,
-    jobs,
-    monitors,
-    overview,
-    queues,
-    roster,
-    runs,
-    schedules,
-    search,
-    streams,
-    tokens,
-    workers,
-)
-from tidemill.ops.operation import Nothing
+from tidemill.ops.admin import audit, hosts, overview, search, tokens
+from tidemill.ops.jobs import jobs, queues, schedules, workers
+from tidemill.ops.monitors import alerts, backtests, monitors, roster
+from tidemill.ops.operator.operation import Nothing
+from tidemill.ops.runs import dags, inputs, runs
+from tidemill.ops.streams import dead_letters, streams
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import JobFilter, RunFilter
 from tidemill.store.jobs.schedules import declare_schedules

@@ -14,11 +14,11 @@ from tests.support.pipelines import update
 from tests.support.web import WEB_APP
 from tidemill import App
 from tidemill.engine.load_app import load_module
-from tidemill.ops.http_client import HttpClient
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.operation import Nothing
+from tidemill.ops.operator.http_client import HttpClient
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import Nothing
+from tidemill.ops.operator.remote import Remote
 from tidemill.ops.pipelines import change, read, triggers
-from tidemill.ops.remote import Remote
 from tidemill.ops.workflows import files
 from tidemill.pipelines.workflows.files import version_of
 from tidemill.store.states.blobs import drop_blobs, write_blobs

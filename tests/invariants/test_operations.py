@@ -31,12 +31,12 @@ from tests.support.web import WEB_APP, WebServer
 from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.errors import ForbiddenError
-from tidemill.ops.errors import kind_of
-from tidemill.ops.http_client import HttpClient
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.operation import Operation, Operator
-from tidemill.ops.registry import all_operations
-from tidemill.ops.remote import Remote
+from tidemill.ops.operator.errors import kind_of
+from tidemill.ops.operator.http_client import HttpClient
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import Operation, Operator
+from tidemill.ops.operator.registry import all_operations
+from tidemill.ops.operator.remote import Remote
 from tidemill.server.rpc.methods import VERBS
 from tidemill.store.database import Database, DatabaseSettings
 

@@ -10,7 +10,7 @@ from tests.support.operate import accept_code, invalidate_states, pause_pipeline
 from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
 from tidemill import App
-from tidemill.ops.local import Caller, Local
+from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.pipelines.read import GetState, get_state
 from tidemill.pipelines import SKIP, File, Pipeline
 from tidemill.pipelines.reducer import reasons

@@ -165,6 +165,6 @@ async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) 
     watch = heat_monitor(source)
     async with watching(database, watch):
         read_pages = Ingest(database, watch, source, lambda stage: None)
-        with pytest.raises(LeaseLostError, match="gone to another process"):
+        with pytest.raises(LeaseLostError, match="another process has taken over"):
             await read_pages.read_partitions(source, owner=0, shares=[0], now=1000.0)
     assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

@@ -9,8 +9,8 @@ from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
 from tidemill.cli.runs.list import runs_table
-from tidemill.ops.queues import Queue
-from tidemill.ops.runs import RunLine
+from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.runs.runs import RunLine
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -17,8 +17,8 @@ from tidemill.dags import Dag, input_node, node, sub_dag
 from tidemill.dags.runner.runner import DagInput
 from tidemill.dags.view.explain import tree
 from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_of, why_job, why_run
-from tidemill.ops.dags import DagTree
-from tidemill.ops.runs import Run
+from tidemill.ops.runs.dags import DagTree
+from tidemill.ops.runs.runs import Run
 from tidemill.store.runs.runs import DAG_KIND
 
 DAG = Dag(

@@ -23,8 +23,9 @@ SAMPLE = HostSample(
     gpus=(Gpu(0, "H200", 0.5, 1, 2, 60.0, 400.0),), processes=(ProcessUsage(1, 0.5, 1),),
 )  # fmt: skip
 MODEL = {"name": "minilm", "memory": 1, "phase": "loaded", "loads": 1, "hits": 1, "evictions": 0, "failures": 0}
+STATES = dict.fromkeys(("waiting", "scheduled", "throttled", "no_worker", "running"), 1)
 TOTALS: Any = Totals(
-    queues=[{"queue": "q", "waiting": 1, "delayed": 1, "held": 1, "running": 1, "oldest": 1.0, "workers": 1}],  # pyright: ignore[reportArgumentType]
+    queues=[{"queue": "q", **STATES, "oldest": 1.0, "workers": 1}],  # pyright: ignore[reportArgumentType]
     workers={"alive": 1, "silent": 0},  # pyright: ignore[reportArgumentType]
     hosts=[{"host": "h", "data": encode(SAMPLE)}],  # pyright: ignore[reportArgumentType]
     processes=[{"host": "h", "pid": 1, "role": "worker", "gauges": encode({"lag": 0.1, "models": [MODEL]})}],  # pyright: ignore[reportArgumentType]

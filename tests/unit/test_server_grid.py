@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.ops.cursor import read_row_cursor, write_row_cursor
+from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.reducer.facts import FileFact
 from tidemill.pipelines.reducer.staleness import StateRecord

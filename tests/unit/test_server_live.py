@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback
-from tidemill.ops.cursor import read_cursor, write_cursor
+from tidemill.ops.operator.cursor import read_cursor, write_cursor
 from tidemill.server.live.hub import MOST_RUNS, News, Topics, put_together, write_event
 from tidemill.server.settings import ServerSettings
 from tidemill.store.change_log import Change, LogSnapshot

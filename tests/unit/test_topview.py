@@ -12,10 +12,10 @@ from rich.console import Console
 from tidemill.cli.admin.top_view import Scene, picture, size
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
-from tidemill.ops.hosts import Host
-from tidemill.ops.queues import Queue
-from tidemill.ops.runs import RunLine
-from tidemill.ops.workers import WorkerLine
+from tidemill.ops.admin.hosts import Host
+from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.jobs.workers import WorkerLine
+from tidemill.ops.runs.runs import RunLine
 
 T = TypeVar("T", bound=msgspec.Struct)
 

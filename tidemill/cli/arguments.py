@@ -14,7 +14,7 @@ import msgspec
 from cyclopts import Parameter
 
 from tidemill.core.errors import ConfigError
-from tidemill.ops.operation import bare_type
+from tidemill.ops.operator.operation import bare_type
 
 Command = Callable[..., Any]
 

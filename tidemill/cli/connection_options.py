@@ -22,8 +22,8 @@ from tidemill.store.migrate import wait_for_schema
 
 if TYPE_CHECKING:
     from tidemill.app import App
-    from tidemill.ops.http_client import HttpClient
-    from tidemill.ops.operation import A, Operation, Operator, R
+    from tidemill.ops.operator.http_client import HttpClient
+    from tidemill.ops.operator.operation import A, Operation, Operator, R
 
 PATIENCE = 6.0
 SCHEMA_PATIENCE = 2.0
@@ -104,7 +104,7 @@ class ServerOptions(ConnectionOptions):
         `app` is the application or where it is, for operations that need its code and have no server.
         """
         if self.server_url is not None:
-            from tidemill.ops.remote import Remote
+            from tidemill.ops.operator.remote import Remote
 
             client = self._client()
             try:
@@ -112,7 +112,7 @@ class ServerOptions(ConnectionOptions):
             finally:
                 client.close()
             return
-        from tidemill.ops.local import Caller, Local
+        from tidemill.ops.operator.local import Caller, Local
 
         if isinstance(app, str):
             from tidemill.cli.run.roles import application
@@ -136,7 +136,7 @@ class ServerOptions(ConnectionOptions):
         return asyncio.run(go())
 
     def _client(self) -> HttpClient:
-        from tidemill.ops.http_client import HttpClient, read_token
+        from tidemill.ops.operator.http_client import HttpClient, read_token
 
         token = read_token(self.token_file, os.environ.get(TOKEN), os.environ.get(TOKEN_FILE))
         return HttpClient(self.server_url or "", token, plain_http=self.plain_http)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.ops.operation import MOST_ON_A_PAGE, Operation, Operator
+from tidemill.ops.operator.operation import MOST_ON_A_PAGE, Operation, Operator
 
 
 async def read_pages(

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 import msgspec
 
 from tidemill.core.job import FINAL_STATES
-from tidemill.ops.jobs import GetJob, Job, ListJobs, get_job, list_jobs
-from tidemill.ops.monitors import MOST_EVENTS, ListMonitorEvents, MonitorEvent, list_monitor_events
-from tidemill.ops.operation import MOST_ON_A_PAGE, Operator
-from tidemill.ops.streams import ListStreams, list_streams
+from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
+from tidemill.ops.monitors.monitors import MOST_EVENTS, ListMonitorEvents, MonitorEvent, list_monitor_events
+from tidemill.ops.operator.operation import MOST_ON_A_PAGE, Operator
+from tidemill.ops.streams.streams import ListStreams, list_streams
 
 SAFETY_POLL = 5.0
 BACKFILL_POLL = 1.0  # A page of the past that brings nothing new is no change.
@@ -74,7 +74,10 @@ async def wait_for_backfill(at: Operator, monitor: str, entities: Collection[str
 
 
 async def _is_filling(at: Operator, monitor: str, entities: Collection[str]) -> bool:
-    from tidemill.ops.roster import ListRoster, list_roster  # Loads the monitors' code: only for commands about them.
+    from tidemill.ops.monitors.roster import (  # Loads the monitors' code: only for commands about them.
+        ListRoster,
+        list_roster,
+    )
 
     wanted, cursor = set(entities), None
     while True:

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.ops.operation import Operation
-from tidemill.ops.registry import all_operations
+from tidemill.ops.operator.operation import Operation
+from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import MEDIA_TYPE, Problem
 
 REFERENCE = "#/components/schemas/{name}"

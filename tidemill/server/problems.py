@@ -14,7 +14,7 @@ from litestar.exceptions import HTTPException
 from pydantic import ValidationError
 
 from tidemill.core.errors import ArgumentError, FileProblemsError, VersionError
-from tidemill.ops.errors import PREFIX, kind_of
+from tidemill.ops.operator.errors import PREFIX, kind_of
 from tidemill.store.database import is_away, is_full
 
 log = structlog.get_logger("tidemill.server")

@@ -12,7 +12,7 @@ from litestar.params import SkipValidation
 from tidemill.app import App
 from tidemill.core.job import Origin
 from tidemill.engine.telemetry.exposition import Exposition
-from tidemill.ops.local import Caller, Local
+from tidemill.ops.operator.local import Caller, Local
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.server.live.hub import Hub
 from tidemill.server.middleware.authentication import Authenticator

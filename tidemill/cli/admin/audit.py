@@ -9,7 +9,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, out, print_json, table
 from tidemill.core.codec import encode
-from tidemill.ops.audit import AuditEntry, ListAudit, list_audit
+from tidemill.ops.admin.audit import AuditEntry, ListAudit, list_audit
 
 
 @options_of(ListAudit)

@@ -15,8 +15,8 @@ from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, table
 from tidemill.core.duration import parse_duration
-from tidemill.ops.operation import Nothing
-from tidemill.ops.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
+from tidemill.ops.admin.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
+from tidemill.ops.operator.operation import Nothing
 
 token = App(name="token", help="Make, list and revoke API tokens.")
 

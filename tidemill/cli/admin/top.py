@@ -16,11 +16,11 @@ from tidemill.cli.admin.top_view import Scene, picture
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, print_json
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.ops.hosts import ListHosts, list_hosts
-from tidemill.ops.operation import Operator, Watch
-from tidemill.ops.queues import ListQueues, list_queues
-from tidemill.ops.runs import ListRuns, list_runs
-from tidemill.ops.workers import ListWorkers, list_workers
+from tidemill.ops.admin.hosts import ListHosts, list_hosts
+from tidemill.ops.jobs.queues import ListQueues, list_queues
+from tidemill.ops.jobs.workers import ListWorkers, list_workers
+from tidemill.ops.operator.operation import Operator, Watch
+from tidemill.ops.runs.runs import ListRuns, list_runs
 
 EVERY, AT_MOST = 1.0, 0.25
 COST_RATIO = 20  # Reading may take a twentieth of the time, however much there is to count.

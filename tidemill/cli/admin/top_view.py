@@ -12,10 +12,10 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, cut, names, short, state
 from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
-from tidemill.ops.hosts import Host
-from tidemill.ops.queues import Queue
-from tidemill.ops.runs import RunLine
-from tidemill.ops.workers import WorkerLine
+from tidemill.ops.admin.hosts import Host
+from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.jobs.workers import WorkerLine
+from tidemill.ops.runs.runs import RunLine
 from tidemill.version import VERSION
 
 WIDE = 104

@@ -25,9 +25,9 @@ from tidemill.cli.runs.list import took
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.dags.definition.files import load_dag
-from tidemill.ops.dags import GetTree, RerunDag, get_dag_tree, list_workflows, rerun_dag
-from tidemill.ops.operation import Nothing, Operator
-from tidemill.ops.runs import ListRuns, RunLine, RunStarted, StartRun, list_runs, start_run
+from tidemill.ops.operator.operation import Nothing, Operator
+from tidemill.ops.runs.dags import GetTree, RerunDag, get_dag_tree, list_workflows, rerun_dag
+from tidemill.ops.runs.runs import ListRuns, RunLine, RunStarted, StartRun, list_runs, start_run
 
 if TYPE_CHECKING:
     from tidemill.app import App

@@ -16,8 +16,8 @@ from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import ago, local, short
 from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.view.view import UNSEEN_JOB, NodeLine, lines
-from tidemill.ops.dags import DagTree
-from tidemill.ops.runs import Run
+from tidemill.ops.runs.dags import DagTree
+from tidemill.ops.runs.runs import Run
 from tidemill.store.runs.runs import LIVE_RUN_STATES
 
 WIDE = 100

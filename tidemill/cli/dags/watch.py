@@ -15,9 +15,9 @@ from tidemill.cli.jobs.page import json_text
 from tidemill.cli.render import out, print_json, short
 from tidemill.core.errors import ConfigError
 from tidemill.dags.view.view import NodeLine
-from tidemill.ops.dags import GetTree, get_dag_tree
-from tidemill.ops.operation import Operator
-from tidemill.ops.runs import RunRef, get_run
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.runs.dags import GetTree, get_dag_tree
+from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.ops.waiting import SAFETY_POLL
 
 REDRAW = 1.0  # times and progress on a terminal are never older than this

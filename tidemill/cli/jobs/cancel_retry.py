@@ -12,8 +12,8 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.cli.runs.send_fork import cancel_runs
 from tidemill.core.errors import ConfigError
-from tidemill.ops.jobs import JobSelection, JobsReached, cancel_jobs, retry_jobs
-from tidemill.ops.operation import Operation, Operator
+from tidemill.ops.jobs.jobs import JobSelection, JobsReached, cancel_jobs, retry_jobs
+from tidemill.ops.operator.operation import Operation, Operator
 from tidemill.store.jobs.pages import JobFilter
 
 _FEW = 10

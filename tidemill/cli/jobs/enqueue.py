@@ -14,7 +14,7 @@ from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import print_json
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.ops.jobs import (
+from tidemill.ops.jobs.jobs import (
     MOST_COPIES,
     EnqueueCopies,
     Enqueued,
@@ -23,7 +23,7 @@ from tidemill.ops.jobs import (
     enqueue_copies,
     enqueue_job,
 )
-from tidemill.ops.operation import Operator
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import wait_for_job
 
 EXPLAIN_AFTER = 2.0

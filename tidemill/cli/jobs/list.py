@@ -12,7 +12,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import job_page
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
-from tidemill.ops.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
+from tidemill.ops.jobs.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
 
 
 @options_of(ListJobs, without=("up_to",))

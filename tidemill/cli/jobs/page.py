@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, local, names, state
 from tidemill.core.job import LIVE_STATES
-from tidemill.ops.jobs import Job
+from tidemill.ops.jobs.jobs import Job
 
 
 def job_page(row: Job) -> Group:

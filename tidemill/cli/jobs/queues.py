@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, print_json, rate, short, table
-from tidemill.ops.queues import LimitQueue, ListQueues, Queue, limit_queue, list_queues
+from tidemill.ops.jobs.queues import LimitQueue, ListQueues, Queue, limit_queue, list_queues
 
 RECENT = 3600.0
 

@@ -12,8 +12,7 @@ from rich.text import Text
 from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, table
-from tidemill.ops.operation import Nothing
-from tidemill.ops.schedules import (
+from tidemill.ops.jobs.schedules import (
     ScheduleLine,
     ScheduleRef,
     list_schedules,
@@ -21,6 +20,7 @@ from tidemill.ops.schedules import (
     resume_schedule,
     run_schedule,
 )
+from tidemill.ops.operator.operation import Nothing
 
 commands = App(name="schedules", help="List schedules; pause, resume or run them.")
 

@@ -13,9 +13,9 @@ from rich.text import Text
 from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, names, out, print_json, state, table
-from tidemill.ops.operation import Operator
+from tidemill.ops.jobs.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import wait_until_drained
-from tidemill.ops.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
 from tidemill.store.jobs.workers import Mode
 
 commands = App(name="workers", help="List workers; pause, drain, stop or resume them.")

@@ -14,7 +14,7 @@ from tidemill.cli.monitors.view import alerts_table, print_alert
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import local, out, print_json
 from tidemill.core.errors import ConfigError
-from tidemill.ops.alerts import (
+from tidemill.ops.monitors.alerts import (
     AckAlerts,
     GetAlert,
     ListAlerts,
@@ -31,7 +31,7 @@ from tidemill.ops.alerts import (
     preview_ack_alerts,
     silence_alerts,
 )
-from tidemill.ops.operation import Operator
+from tidemill.ops.operator.operation import Operator
 from tidemill.store.monitors.alerts import Unseen
 
 

@@ -15,8 +15,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.monitors.reducer.entity_state import AlertRecord
 from tidemill.monitors.view.backtest import BacktestReport, Difference, compare
 from tidemill.monitors.view.backtest_chart import svg as draw
-from tidemill.ops.backtests import Backtested, BacktestMonitor, backtest_monitor
-from tidemill.ops.operation import Operator
+from tidemill.ops.monitors.backtests import Backtested, BacktestMonitor, backtest_monitor
+from tidemill.ops.operator.operation import Operator
 from tidemill.store.monitors.events import moment
 
 MOST_ALERTS = 100_000

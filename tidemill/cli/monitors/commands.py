@@ -15,7 +15,7 @@ from tidemill.cli.monitors.view import print_event, print_status
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.core.errors import ConfigError
-from tidemill.ops.monitors import (
+from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
     ListMonitors,
     MonitorRef,
@@ -25,8 +25,8 @@ from tidemill.ops.monitors import (
     resume_monitor,
     switch_trigger,
 )
-from tidemill.ops.operation import Operator
-from tidemill.ops.roster import BackfillMonitor, ResetMonitor, backfill_monitor, reset_monitor
+from tidemill.ops.monitors.roster import BackfillMonitor, ResetMonitor, backfill_monitor, reset_monitor
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import follow_events, wait_for_backfill
 from tidemill.roles import monitors_role
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from tidemill.cli.connection_options import ServerOptions
 from tidemill.core.errors import ConfigError
-from tidemill.ops.monitors import ListMonitors, list_monitors
-from tidemill.ops.operation import Operator
+from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
+from tidemill.ops.operator.operation import Operator
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from tidemill.cli.monitors.options import pair, some, value, with_monitor
 from tidemill.cli.monitors.view import roster_table
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import out, print_json
-from tidemill.ops.roster import ChangeRoster, LabelEntity, ListRoster, change_roster, label_entity, list_roster
+from tidemill.ops.monitors.roster import ChangeRoster, LabelEntity, ListRoster, change_roster, label_entity, list_roster
 
 roster = App(name="roster", help="The entities that a monitor follows.")
 

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.render import ago, cut, local, out, short, table
-from tidemill.ops.alerts import Alert, AlertDetails
-from tidemill.ops.monitors import MonitorEvent, MonitorLine
-from tidemill.ops.roster import RosterLine
+from tidemill.ops.monitors.alerts import Alert, AlertDetails
+from tidemill.ops.monitors.monitors import MonitorEvent, MonitorLine
+from tidemill.ops.monitors.roster import RosterLine
 
 SEVERITIES = {"info": "", "warning": "yellow", "critical": "bold red"}
 

@@ -11,7 +11,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.pipelines.open import AppArgument, Work, find, find_all, find_stage, names
 from tidemill.cli.render import out
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.ops.operation import Operation, Operator
+from tidemill.ops.operator.operation import Operation, Operator
 from tidemill.ops.pipelines.change import (
     CleanPipeline,
     InvalidateStates,

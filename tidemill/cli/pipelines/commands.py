@@ -20,7 +20,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role
-from tidemill.ops.operation import Operator
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
 from tidemill.ops.pipelines.read import (
     MOST_SHOWN,

@@ -15,8 +15,8 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks
 from tidemill.engine.settings import Settings
-from tidemill.ops.local import Caller, Local
-from tidemill.ops.operation import Operator
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.read import ListPipelines, PipelineLine, StageLine, list_pipelines
 from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
 from tidemill.pipelines.definition.pattern import Pattern, entity_id

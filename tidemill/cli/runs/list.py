@@ -17,8 +17,8 @@ from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, short, state, table
 from tidemill.cli.runs.step_log import print_log
 from tidemill.core.errors import ConfigError
-from tidemill.ops.operation import Operator
-from tidemill.ops.runs import (
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.runs.runs import (
     GetRunLog,
     GetStateAt,
     GetTicks,

@@ -9,8 +9,8 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.ops.operation import Operator
-from tidemill.ops.runs import CancelRun, ForkRun, SendEvent, cancel_run, fork_run, send_event
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.runs.runs import CancelRun, ForkRun, SendEvent, cancel_run, fork_run, send_event
 
 
 def send(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from tidemill.cli.render import out
-from tidemill.ops.runs import StepLog
+from tidemill.ops.runs.runs import StepLog
 
 _STYLES = {"warning": "yellow", "error": "red", "critical": "red", "exception": "red"}
 

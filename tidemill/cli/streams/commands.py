@@ -31,8 +31,8 @@ from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import ChildSpec, Supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
-from tidemill.ops.operation import Operator
-from tidemill.ops.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
 from tidemill.ops.waiting import SAFETY_POLL
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate

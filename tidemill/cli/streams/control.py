@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.core.errors import ConfigError
-from tidemill.ops.operation import Operator
-from tidemill.ops.streams import ControlStream, control_stream
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.streams.streams import ControlStream, control_stream
 from tidemill.ops.waiting import wait_for_drain
 
 DRAIN_PATIENCE = 600.0

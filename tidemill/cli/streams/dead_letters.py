@@ -14,7 +14,8 @@ from tidemill.cli.paging import read_pages
 from tidemill.cli.render import out, print_json
 from tidemill.cli.streams.view import dead_page, dead_table
 from tidemill.core.duration import parse_duration
-from tidemill.ops.dead_letters import (
+from tidemill.ops.operator.operation import Operator
+from tidemill.ops.streams.dead_letters import (
     DeadLetter,
     GetDeadLetter,
     ListDeadLetters,
@@ -24,7 +25,6 @@ from tidemill.ops.dead_letters import (
     preview_replay_dead_letters,
     replay_dead_letters,
 )
-from tidemill.ops.operation import Operator
 
 
 @options_of(ListDeadLetters)

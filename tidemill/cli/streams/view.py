@@ -12,8 +12,8 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
-from tidemill.ops.dead_letters import DeadLetter
-from tidemill.ops.streams import StreamLine
+from tidemill.ops.streams.dead_letters import DeadLetter
+from tidemill.ops.streams.streams import StreamLine
 
 SHOWN = 2000
 

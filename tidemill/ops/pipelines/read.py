@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from tidemill.core.errors import StoreError
 from tidemill.declarations import Declarations
-from tidemill.ops.cursor import read_moment_cursor, read_row_cursor, write_moment_cursor, write_row_cursor
-from tidemill.ops.operation import Arguments, Limit, NameCursor, doc, operation
+from tidemill.ops.operator.cursor import read_moment_cursor, read_row_cursor, write_moment_cursor, write_row_cursor
+from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
 from tidemill.pipelines.definition.pipeline import Stage, check_order, makers
 from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason

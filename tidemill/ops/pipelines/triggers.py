@@ -12,8 +12,8 @@ from tidemill.core.errors import NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
-from tidemill.ops.jobs import Enqueued
-from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.jobs.jobs import Enqueued
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.transaction import Reader, Transaction
 

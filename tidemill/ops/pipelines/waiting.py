@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidemill.core.errors import ConfigError
-from tidemill.ops.operation import Operator
+from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.read import Backfill, ListBackfills, list_backfills
 from tidemill.ops.waiting import SAFETY_POLL
 

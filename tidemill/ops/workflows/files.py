@@ -20,7 +20,7 @@ from tidemill.dags.definition import kinds as dag_kinds
 from tidemill.dags.definition.files import parse_dag
 from tidemill.dags.view import dry_run as dag_dry_run
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.workflows.text import Checked, check, form_of, parse
 from tidemill.pipelines.workflows import dry_run, kinds
 from tidemill.pipelines.workflows.files import (

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from tidemill.core.errors import ForbiddenError
-from tidemill.ops.local import Caller
+from tidemill.ops.operator.local import Caller
 from tidemill.server.problems import Refused
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from tidemill.ops.local import Caller
-from tidemill.ops.registry import all_operations
+from tidemill.ops.operator.local import Caller
+from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import Refused
 from tidemill.store.database import Database
 from tidemill.store.idempotency import claim_answer, drop_answer, keep_answer

@@ -12,11 +12,11 @@ from litestar import Request, Response
 from litestar.handlers import HTTPRouteHandler
 
 from tidemill.core.errors import ArgumentError
-from tidemill.ops.operation import Operation, bare_type, header_fields
-from tidemill.ops.registry import all_operations
-from tidemill.ops.validation import read_arguments, read_json, read_value
+from tidemill.ops.operator.operation import Operation, bare_type, header_fields
+from tidemill.ops.operator.registry import all_operations
+from tidemill.ops.operator.validation import read_arguments, read_json, read_value
+from tidemill.server.json_response import Whole
 from tidemill.server.middleware.idempotency import KEPT, KEY
-from tidemill.server.resources.json_rows import Whole
 from tidemill.server.server_state import ServerState, caller_of
 
 #: What the server itself does once an operation has been done.

@@ -12,8 +12,8 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.ops.local import Caller
-from tidemill.ops.runs import find_run
+from tidemill.ops.operator.local import Caller
+from tidemill.ops.runs.runs import find_run
 from tidemill.server.live.hub import LONGEST
 from tidemill.server.server_state import ServerState, TheServerState, caller_of
 from tidemill.store.runs.runs import LIVE_RUN_STATES, read_published

@@ -10,13 +10,13 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.ops.dags import rerun_dag
-from tidemill.ops.inputs import list_inputs, submit_input
-from tidemill.ops.jobs import cancel_jobs, enqueue_job, get_job, list_jobs, retry_jobs
-from tidemill.ops.local import Caller
-from tidemill.ops.operation import Operation, bare_type
-from tidemill.ops.runs import cancel_run, fork_run, get_run, list_runs, send_event, start_run
-from tidemill.ops.validation import read_arguments
+from tidemill.ops.jobs.jobs import cancel_jobs, enqueue_job, get_job, list_jobs, retry_jobs
+from tidemill.ops.operator.local import Caller
+from tidemill.ops.operator.operation import Operation, bare_type
+from tidemill.ops.operator.validation import read_arguments
+from tidemill.ops.runs.dags import rerun_dag
+from tidemill.ops.runs.inputs import list_inputs, submit_input
+from tidemill.ops.runs.runs import cancel_run, fork_run, get_run, list_runs, send_event, start_run
 from tidemill.server.live.hub import Topics
 from tidemill.server.live.live_requests import ask_stream
 from tidemill.server.rpc.messages import Timestamp, message_class

@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
-from tidemill.ops.errors import kind_of
+from tidemill.ops.operator.errors import kind_of
 from tidemill.server.middleware.authentication import Caller, require_scope
 from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.messages import SERVICES, message_class, service_name

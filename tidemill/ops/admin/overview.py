@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.declarations import Declarations
-from tidemill.ops.jobs import JobLine
-from tidemill.ops.operation import Arguments, Nothing, doc, operation
-from tidemill.ops.runs import RunLine
+from tidemill.ops.jobs.jobs import JobLine
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.runs.runs import RunLine
 from tidemill.store.jobs.pages import JobFilter, RunFilter, list_job_page, list_run_page
 from tidemill.store.telemetry.overview import count_all, list_failed_states, read_done
 from tidemill.store.telemetry.throughput import read_pace

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
-from tidemill.ops.json_rows import readable
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import monitors as store
 from tidemill.store.monitors import roster

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from litestar import Response
 
-T = TypeVar("T")
-
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
-
-
-def as_it_is(written: bytes, kind: type[T]) -> T:
-    """JSON of this kind, for a handler that is declared to return it: it is passed on untouched."""
-    return cast(T, Whole(written))
 
 
 class Whole(Response[bytes]):

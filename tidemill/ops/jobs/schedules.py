@@ -11,8 +11,8 @@ from msgspec import Meta
 from tidemill.core.codec import decode
 from tidemill.core.schedule import Schedule as Spec
 from tidemill.core.schedule import describe, preview
-from tidemill.ops.jobs import Enqueued
-from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.jobs.jobs import Enqueued
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.store.jobs.schedules import list_schedules as read_schedules
 from tidemill.store.jobs.schedules import run_now, set_paused
 from tidemill.store.transaction import Reader, Transaction

@@ -25,7 +25,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.engine.telemetry.address import is_loopback
-from tidemill.ops.errors import error_of
+from tidemill.ops.operator.errors import error_of
 
 API = "/api/v1"
 CONNECT_TIMEOUT = 6.0

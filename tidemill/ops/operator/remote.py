@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tidemill.ops.http_client import HttpClient, RemoteChanges, ServerError
-from tidemill.ops.operation import A, Operation, R
+from tidemill.ops.operator.http_client import HttpClient, RemoteChanges, ServerError
+from tidemill.ops.operator.operation import A, Operation, R
 
 
 class Remote:

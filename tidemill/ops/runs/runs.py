@@ -21,12 +21,12 @@ from tidemill.core.job import Origin
 from tidemill.core.ticks import CancelAsked
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_run
-from tidemill.ops.bulk import SAMPLE, Preview
-from tidemill.ops.cursor import page_json, read_cursor
-from tidemill.ops.json_rows import RUN_JSON, readable
-from tidemill.ops.local import encoded
-from tidemill.ops.logs import LogLine, read_lines
-from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.jobs.logs import LogLine, read_lines
+from tidemill.ops.operator.bulk import SAMPLE, Preview
+from tidemill.ops.operator.cursor import page_json, read_cursor
+from tidemill.ops.operator.json_rows import RUN_JSON, readable
+from tidemill.ops.operator.local import encoded
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.jobs.pages import RunFilter, Word, match_runs, write_run_page
 from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import (

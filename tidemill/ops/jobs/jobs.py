@@ -16,12 +16,12 @@ from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.calls import job_of_call
 from tidemill.engine.models.spec import require_model
-from tidemill.ops.bulk import MOST_MATCHES, Preview, preview_of
-from tidemill.ops.cursor import page_json, read_cursor
-from tidemill.ops.json_rows import readable
-from tidemill.ops.local import encoded
-from tidemill.ops.logs import LogLine, read_lines
-from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.jobs.logs import LogLine, read_lines
+from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
+from tidemill.ops.operator.cursor import page_json, read_cursor
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.local import encoded
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.log import read_logs
 from tidemill.store.jobs.operate import Outcome

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import Nothing, operation
+from tidemill.ops.operator.operation import Nothing, operation
 from tidemill.store import retention_settings as store
 from tidemill.store.retention_settings import Retention
 from tidemill.store.transaction import Reader

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.job import check_name
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.jobs.queues import list_queues as read_queues
 from tidemill.store.jobs.workers import QueueLimit, set_control, set_limit
 from tidemill.store.telemetry.throughput import read_waits

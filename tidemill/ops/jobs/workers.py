@@ -9,8 +9,8 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
-from tidemill.ops.json_rows import readable
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.jobs.workers import Mode, set_control
 from tidemill.store.jobs.workers import list_workers as read_workers
 from tidemill.store.transaction import Reader, Transaction

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store import search as store
 from tidemill.store.search import Hit
 from tidemill.store.transaction import Reader

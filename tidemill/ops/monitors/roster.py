@@ -12,10 +12,10 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import EntityBackfill
-from tidemill.ops.cursor import read_row_cursor, write_row_cursor
-from tidemill.ops.json_rows import readable
-from tidemill.ops.monitors import MonitorName
-from tidemill.ops.operation import Arguments, Limit, NameCursor, doc, operation
+from tidemill.ops.monitors.monitors import MonitorName
+from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
 from tidemill.store.monitors import roster as store
 from tidemill.store.monitors.event_counts import count_events
 from tidemill.store.transaction import Reader, Transaction

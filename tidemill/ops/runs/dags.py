@@ -13,8 +13,8 @@ from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.load import load_state, load_view, load_view_at
 from tidemill.dags.view.view import Node, nodes_of, why_run
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import Nothing, doc, operation
-from tidemill.ops.runs import RunRef, RunStarted, dag_kind, find_run
+from tidemill.ops.operator.operation import Nothing, doc, operation
+from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
 from tidemill.store.runs.runs import DAG_KIND, start_run
 from tidemill.store.transaction import Reader, Transaction
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.ops.cursor import following, read_cursor
-from tidemill.ops.json_rows import readable
-from tidemill.ops.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.operator.cursor import following, read_cursor
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.audit import page_audit
 from tidemill.store.transaction import Reader
 

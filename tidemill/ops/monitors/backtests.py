@@ -18,9 +18,9 @@ from tidemill.declarations import Declarations
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.view.backtest import BacktestReport, as_identity, backtest, identity, replay
-from tidemill.ops.json_rows import zoned
-from tidemill.ops.monitors import MonitorName
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.monitors.monitors import MonitorName
+from tidemill.ops.operator.json_rows import zoned
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.transaction import Reader

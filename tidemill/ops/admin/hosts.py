@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.codec import decode
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.telemetry.hosts import list_hosts as read_hosts
 from tidemill.store.telemetry.hosts import read_samples
 from tidemill.store.transaction import Reader

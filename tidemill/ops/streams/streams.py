@@ -9,7 +9,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import Entry, append

@@ -24,7 +24,7 @@ from typing import (
 import msgspec
 from msgspec import Meta, Struct
 
-from tidemill.ops.validation import checked
+from tidemill.ops.operator.validation import checked
 from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction
 

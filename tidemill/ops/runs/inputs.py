@@ -11,10 +11,10 @@ import msgspec
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.ops.cursor import read_moment_cursor, write_moment_cursor
-from tidemill.ops.json_rows import readable
-from tidemill.ops.operation import Arguments, NameCursor, doc, operation
-from tidemill.ops.runs import RunRef, dag_kind, deliver, find_run, is_dag
+from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
+from tidemill.ops.operator.json_rows import readable
+from tidemill.ops.operator.operation import Arguments, NameCursor, doc, operation
+from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.runs import has_arrived, is_asked, load_run, new_token
 from tidemill.store.runs.runs import list_inputs as read_inputs

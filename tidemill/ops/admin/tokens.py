@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
-from tidemill.ops.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.store import tokens as store
 from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction

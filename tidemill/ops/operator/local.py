@@ -12,7 +12,7 @@ import msgspec
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, ForbiddenError
 from tidemill.declarations import Declarations
-from tidemill.ops.operation import A, Operation, R
+from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
 from tidemill.store.idempotency import keep_answer_within

@@ -1,0 +1,1 @@
+"""Operations on the installation: overview, hosts, search, audit, tokens, retention."""

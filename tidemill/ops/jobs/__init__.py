@@ -1,0 +1,1 @@
+"""Operations on jobs, queues, schedules and workers."""

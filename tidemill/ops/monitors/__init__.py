@@ -1,0 +1,1 @@
+"""Operations on monitors, entities, alerts and silences."""

@@ -1,0 +1,1 @@
+"""Operations on runs of flows and dags, and on human input."""

@@ -1,0 +1,1 @@
+"""Operations on streams and dead letters."""

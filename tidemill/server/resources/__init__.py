@@ -1,1 +1,0 @@
-"""What routes read and show."""
