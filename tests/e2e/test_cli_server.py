@@ -293,7 +293,7 @@ def test_a_certificate_must_be_trusted(mill: Mill, tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_through_a_server_says_so_in_one_sentence(mill: Mill) -> None:
-    for command in ("worker app.py", "up app.py", "db status", "pipeline plan no.py"):
+    for command in ("worker app.py", "up app.py", "db status", "maintenance"):
         done = run(mill.folder, *command.split(), TIDEMILL_SERVER=mill.open)
         assert (done.returncode, done.stdout) == (1, ""), command
         assert done.stderr.startswith("error: this command works on the database itself"), (command, done.stderr)

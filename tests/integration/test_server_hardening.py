@@ -98,12 +98,12 @@ async def rows(place: Place, query: str) -> list[Any]:
 def test_merge_keys_that_multiply_are_refused_before_they_are_merged(place: Place) -> None:
     levels = ["a0: &a0 {k: 1}"]
     levels += [f"a{at}: &a{at} {{<<: [{', '.join([f'*a{at - 1}'] * 9)}]}}" for at in range(1, 7)]
-    assert "unfolds into millions of parts" in place.check("\n".join(levels))[0]
+    assert "expands into millions of parts" in place.check("\n".join(levels))[0]
     nested = "x: " + "{<<: " * 60 + "{" + ", ".join(f"k{at}: 1" for at in range(3000)) + "}" + "}" * 60
-    assert "unfolds into millions of parts" in place.check(nested)[0]
+    assert "expands into millions of parts" in place.check(nested)[0]
     wide = "b: &b\n" + "".join(f"  k{at}: 1\n" for at in range(2000))
     wide += f"m: &m {{<<: *b}}\nl: [{', '.join(['*m'] * 999)}]"
-    assert "unfolds into millions of parts" in place.check(wide)[0]
+    assert "expands into millions of parts" in place.check(wide)[0]
     assert "a key is not a string" in place.check("a: &a {k: 1}\nx: {<<: {? {<<: *a} : 1}}")[0]
     usual = "name: n\nnodes:\n- &a {name: a, task: send, queue: mail}\n- {<<: *a, name: b}\n- {<<: [*a, *a], name: c}\n"
     assert place.check(usual) == []

@@ -227,7 +227,7 @@ WRONG = [
     ("POST", "/tokens", {"name": "", "scope": "read"}, 422, "name"),
     ("POST", "/tokens", {"name": "x", "scope": "god"}, 422, ""),
     ("POST", "/tokens", {"name": "x", "scope": "read", "expires_in": "-5s"}, 422, ""),
-    ("DELETE", "/tokens/999", None, 404, "no token 999"),
+    ("DELETE", "/tokens/999", None, 404, "no valid token 999"),
     ("GET", "/search?q=", None, 422, ""),
     ("GET", "/changes?topic=run:x", None, 422, "topic"),
     ("GET", "/hosts?within=-1", None, 422, ""),

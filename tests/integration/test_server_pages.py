@@ -19,15 +19,15 @@ from pathlib import Path
 from litestar import get, post
 
 from tidemill import App
-from tidemill.server.server_state import TheDesk
+from tidemill.server.server_state import TheServerState
 from tidemill.server.pages import Page
 
 app = App("shop")
 
 
 @get("/count", opt={"scope": "read"})
-async def count(desk: TheDesk) -> dict[str, int]:
-    (row,) = await desk.database.fetch("SELECT count(*) AS n FROM tidemill.job")
+async def count(server_state: TheServerState) -> dict[str, int]:
+    (row,) = await server_state.database.fetch("SELECT count(*) AS n FROM tidemill.job")
     return {"jobs": row["n"]}
 
 

@@ -212,7 +212,7 @@ async def test_messages_of_a_broker_are_events_of_a_monitor_and_each_counts_once
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: PostgresSource("reading; DROP TABLE x"), "not the name of a table"),
+        (lambda: PostgresSource("reading; DROP TABLE x"), "not a valid name of a table"),
         (lambda: PostgresSource("reading", time=("at", "when")), "in one column"),
         (lambda: PostgresSource("reading", overlap="soon"), "not a length of time"),
         (lambda: JsonlSource("a.jsonl", page=0), "would bring nothing"),

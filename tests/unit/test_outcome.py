@@ -113,7 +113,7 @@ def test_retry_after_waits_exactly_as_long_as_it_asks() -> None:
     outcome = requeued(after(RetryAfter("90s", "rate limited"), retry(3, backoff="1s")))
     assert (outcome.delay, outcome.failed) == (90.0, True)
     assert "rate limited" in outcome.note
-    assert "as it asked" in outcome.note
+    assert "as the task asked" in outcome.note
     assert "all 3 attempts failed" in str(failed(after(RetryAfter(1), retry(3), failures=2)).note)
 
 

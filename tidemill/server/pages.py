@@ -1,8 +1,8 @@
 """Pages of the application's own: their files, their handlers, and a list of them for the console.
 
-A page is read by anybody who may read the console's; what it shows comes from its handlers, each with a scope as
-every route has: `opt={"scope": "read"}`, and for whatever changes something `"operate"` or `"admin"`. A handler
-asks for `desk: TheDesk` where it needs the database, and calls `desk.note` to have a change remembered in the audit.
+A page needs the same access as the console. What it shows comes from its handlers, each with a scope, as every route
+has: `opt={"scope": "read"}`, or `"operate"` or `"admin"` for a handler that changes something. A handler that needs the
+database declares `server_state: TheServerState`; `server_state.note` writes an audit entry.
 """
 
 from __future__ import annotations
