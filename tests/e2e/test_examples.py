@@ -75,6 +75,10 @@ PRINTED = {
 }
 
 
+#: A script without an application says whose tables it uses, for the examples share one database.
+SETTINGS = {"pipeline": {"TIDEMILL_APPLICATION": "titles"}}
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("examples")
@@ -91,7 +95,7 @@ def test_an_example_prints_what_it_promises(name: str, directory: Path) -> None:
     ran = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py")],
         cwd=directory,
-        env={**os.environ, "TIDEMILL_LOG_LEVEL": "error"},
+        env={**os.environ, "TIDEMILL_LOG_LEVEL": "error", **SETTINGS.get(name, {})},
         capture_output=True,
         text=True,
         timeout=120,

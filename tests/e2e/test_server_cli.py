@@ -68,7 +68,7 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
     [
         (("token", "create", "x", "--scope", "all"), "'all' is not one of read, operate, admin"),
         (("token", "create", "x", "--expires", "soon"), "--expires"),
-        (("token", "create", " "), "not a name"),
+        (("token", "create", " "), "not a valid token name"),
         (("server", "app.py", "--port", "99999"), "99999"),
         (("server", "app.py", "--host", "0.0.0.0"), "--tls-cert"),
         (("server", "app.py", "--tls-cert", "x"), "--tls-key"),

@@ -195,7 +195,7 @@ async def test_a_result_that_is_too_large_fails_the_node_and_is_kept_nowhere_wit
 ) -> None:
     async with running_dags(app):
         run = await app.start(Dag("d", [node("a", "large"), node("b", "give", args={"value": ref("a")})]))
-        await fails(run, f"the result has {LARGE + 2:,} bytes as JSON", "return where they are")
+        await fails(run, f"the result has {LARGE + 2:,} bytes as JSON", "return a reference to it")
         assert await statuses(run) == {"a": "failed", "b": "cancelled"}
     kept = "SELECT sum(length(data::text)) FROM tidemill.tick WHERE run_id = $1"
     assert await value(database, kept, run.id) < 10_000

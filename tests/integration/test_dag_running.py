@@ -160,7 +160,7 @@ async def test_a_map_over_nothing_gives_nothing_and_over_no_list_fails(app: App)
     dag = Dag("d", [node("a", "give", args={"value": ref("run.x")}), node("b", "give", map=ref("a"))])
     async with running_dags(app):
         assert await (await app.start(dag, x=[])).result(timeout=60) == {"b": []}
-        with pytest.raises(DagRunError, match="a map goes over a list"):
+        with pytest.raises(DagRunError, match="a map needs a list"):
             await (await app.start(dag, x="abc")).result(timeout=60)
         with pytest.raises(DagRunError, match="10001 items"):
             await (await app.start(dag, x=[0] * 10_001)).result(timeout=60)
@@ -272,7 +272,7 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
         assert calls.count("b") == 2, "itself and what follows it"
         assert "carried over" in await again.explain("a")
         assert await ticks_of(database, run.id) == before, "the old run stays as it was"
-        with pytest.raises(ConfigError, match="nothing to do again"):
+        with pytest.raises(ConfigError, match="nothing to rerun"):
             await again.rerun()
         third = await again.rerun(start="c", edited={"n": "edited"})
         calls.clear()

@@ -192,7 +192,7 @@ async def test_workflows_made_in_a_runtimes_block_have_it() -> None:
 
 
 def test_something_that_is_no_runtime_is_refused() -> None:
-    with pytest.raises(WorkflowConfigurationError, match="give a BasicRuntime"):
+    with pytest.raises(WorkflowConfigurationError, match="pass a BasicRuntime"):
         Simple(runtime="fast")
 
 

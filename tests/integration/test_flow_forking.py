@@ -98,7 +98,7 @@ async def test_a_fork_that_makes_no_sense_is_refused(asking: App, database: Data
         for at, message in ((0, "no tick 0"), (last + 1, f"no tick {last + 1}"), (last, "had ended at tick")):
             with pytest.raises(ConfigError, match=message):
                 await asking.runs.fork(run, at=at)
-        with pytest.raises(ConfigError, match="brought no event from outside"):
+        with pytest.raises(ConfigError, match="is not an event from outside"):
             await asking.runs.fork(run, at=2, event=StartEvent(n=3))
         with pytest.raises(NotFoundError, match="there is no run 999"):
             await asking.runs.fork(999, at=1)

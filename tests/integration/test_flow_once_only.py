@@ -23,7 +23,7 @@ async def wire(database_url: str) -> AsyncIterator[Wire]:
 @pytest.fixture
 async def far(wire: Wire, database: Database) -> AsyncIterator[App]:
     """An application that reaches the database over the wire, and drives no runs itself."""
-    app = App("far", database_url=wire.url)
+    app = App("test", database_url=wire.url)
     app.workflow(Ask, timeout=None)
     yield app
     await app.close()

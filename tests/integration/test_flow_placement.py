@@ -188,7 +188,7 @@ async def test_what_cannot_be_had_on_a_queue_is_said_clearly(app: App) -> None:
             return StopEvent()
 
     async with app.running():
-        with pytest.raises(WorkflowRuntimeError, match="let it take a list of events"):
+        with pytest.raises(WorkflowRuntimeError, match="use a list of events"):
             await (await app.start(Collects))
 
 

@@ -175,7 +175,7 @@ async def test_a_model_that_nobody_declared_is_refused_before_anything_is_stored
 
 def test_an_isolated_task_cannot_require_a_model(make_app: Callable[..., App]) -> None:
     app = make_app()
-    with pytest.raises(ConfigError, match="models live in their worker's process"):
+    with pytest.raises(ConfigError, match="models are loaded in the worker's process"):
 
         @app.task(isolation="process", required_model="a")
         def nothing() -> None: ...
