@@ -66,6 +66,7 @@ class Claimer:
         self._look = True
         self._look_again_at = 0.0
         self._dry: set[str] = set()  # queues that returned fewer jobs than requested, until a notification
+        self._over_limit: list[str] = []  # queues that the last turn left out because of their rate limit
         self._strays_at: list[float] = []
         self._closing = False
 
@@ -195,10 +196,13 @@ class Claimer:
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to request from each queue now."""
+        self._over_limit = []
         if self._closing or self._runner.closed is not None:
             return {}
         now = self._clock.monotonic()
-        queues = [queue for queue in self._open_queues() if self.limited.get(queue, 0.0) <= now]
+        opened = self._open_queues()
+        queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]
+        self._over_limit = [queue for queue in opened if queue not in queues]
         room = self._concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
         return share_room(room, queues, self._dry, self._turn) if queues else {}
@@ -227,9 +231,8 @@ class Claimer:
         now = self._clock.monotonic()
         if wanted:
             timeout = min(timeout, max(self._look_again_at - now, SHORTEST_WAIT))
-        for queue in self._open_queues():
-            if self.limited.get(queue, 0.0) > now:
-                timeout = min(timeout, self.limited[queue] - now)
+        for queue in self._over_limit:  # A limit may have passed since, so it must not wait for the safety poll.
+            timeout = min(timeout, max(self.limited.get(queue, 0.0) - now, SHORTEST_WAIT))
         try:
             async with asyncio.timeout(timeout):
                 await self._news.wait()
