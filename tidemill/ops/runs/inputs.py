@@ -111,7 +111,7 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
                 async with asyncio.timeout_at(give_up):
                     await watch.changed()
             except TimeoutError:
-                return InputTaken(False)
+                return InputTaken(not await is_asked(at.database, args.id, args.node))
     return InputTaken(True)
 
 
