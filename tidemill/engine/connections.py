@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from tidemill.engine.jobs.enqueuer import Enqueuer
 from tidemill.engine.jobs.waits import JobWaits
+from tidemill.engine.runs.run_waits import run_waits
 from tidemill.engine.sync_bridge import SyncBridge
 from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
@@ -70,10 +71,11 @@ class Connections:
         """Close the connection of this event loop."""
         opening = self._opening.pop(asyncio.get_running_loop(), None)
         if opening is not None:
-            way = await opening
-            await way.waits.close()
-            await way.enqueuer.close()
-            await way.database.close()
+            opened = await opening
+            await opened.waits.close()
+            await run_waits(opened.database).close()
+            await opened.enqueuer.close()
+            await opened.database.close()
 
     def close_sync(self) -> None:
         """Close the connection of plain code."""

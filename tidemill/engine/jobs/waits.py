@@ -47,19 +47,25 @@ class JobWaits:
 
     async def _watch(self) -> None:
         try:
-            async with ChangeListener(self._database) as changes:
-                self._changes, loop = changes, asyncio.get_running_loop()
-                idle_since = loop.time()
-                while loop.time() - idle_since < LINGER:
-                    if self._waiting:
-                        await self._look()
-                        idle_since = loop.time()
-                    await changes.wait(SAFETY_POLL if self._waiting else LINGER)
+            while True:
+                await self._watch_while_needed()
+                if not self._waiting:  # A wait may have begun while the connection was closed.
+                    return
         except Exception as error:  # noqa: BLE001 - raised in the waiting code
             for each in self._futures(list(self._waiting)):
                 each.set_exception(error)
         finally:
             self._changes = self._task = None
+
+    async def _watch_while_needed(self) -> None:
+        async with ChangeListener(self._database) as changes:
+            self._changes, loop = changes, asyncio.get_running_loop()
+            idle_since = loop.time()
+            while loop.time() - idle_since < LINGER:
+                if self._waiting:
+                    await self._look()
+                    idle_since = loop.time()
+                await changes.wait(SAFETY_POLL if self._waiting else LINGER)
 
     async def _look(self) -> None:
         """Wake up the waits for jobs that have ended."""

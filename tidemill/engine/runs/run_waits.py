@@ -65,18 +65,30 @@ class RunWaits:
         finally:
             self._watches.discard(watch)
 
+    async def close(self) -> None:
+        """Stop listening, because the database is about to be closed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
     async def _listen(self, database: Database) -> None:
         try:
-            async with ChangeListener(database) as changes:
-                quiet = 0.0
-                while self._watches or quiet < LINGER:
-                    heard = await changes.wait(LINGER)
-                    quiet = 0.0 if self._watches else quiet + LINGER
-                    if heard:
-                        for watch in self._watches:
-                            watch.heard.set()
+            while True:
+                await self._listen_while_needed(database)
+                if not self._watches:  # A wait may have begun while the connection was closed.
+                    return
         except Exception as error:  # noqa: BLE001 - the safety poll goes on without it
             log.warning("changes are not heard: waits poll", error=str(error))
+
+    async def _listen_while_needed(self, database: Database) -> None:
+        async with ChangeListener(database) as changes:
+            quiet = 0.0
+            while self._watches or quiet < LINGER:
+                heard = await changes.wait(LINGER)
+                quiet = 0.0 if self._watches else quiet + LINGER
+                if heard:
+                    for watch in self._watches:
+                        watch.heard.set()
 
 
 def run_waits(database: Database) -> RunWaits:
