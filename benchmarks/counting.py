@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 SOCKET = ".s.PGSQL.5432"
 EXECUTE, SIMPLE_QUERY = ord("E"), ord("Q")
@@ -21,7 +21,7 @@ class CountingProxy:
         self._port = int(options.pop("port", None) or url.port or 5432)
         self._folder = folder
         log_in = f"{url.netloc.rpartition('@')[0]}@" if "@" in url.netloc else ""
-        self.dsn = f"{url.scheme}://{log_in}{url.path}?host={quote(str(folder), safe='')}&{urlencode(options)}"
+        self.dsn = f"{url.scheme}://{log_in}{url.path}?{urlencode({'host': str(folder), **options})}"
         self.queries = 0
 
     @contextlib.asynccontextmanager
