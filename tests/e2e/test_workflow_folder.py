@@ -102,7 +102,7 @@ async def test_a_pipeline_that_is_saved_while_everything_runs_is_built_and_shown
     put(harbour.folder, {"states/in/tuesday.txt": "wet"})
     await eventually(lambda: text(harbour, "states/out/tuesday.txt") == "WET?", timeout=40)
     (told,) = json.loads(ok(harbour.folder, "pipeline", "status", "app.py", "--json"))
-    assert told["pipeline"] == "shouting"
+    assert told["name"] == "shouting"
 
 
 async def test_a_file_that_cannot_be_used_leaves_what_was_there_and_is_told(harbour: Process) -> None:
