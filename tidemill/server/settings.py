@@ -33,7 +33,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
     proxies: tuple[str, ...] = ()
     """The addresses or networks of the proxies that are believed; at this machine, if none is named."""
     plain_http: bool = False
-    """Serve other machines without TLS: whoever is on the way can read tokens."""
+    """Serve other machines without TLS: anyone who can read the traffic can read the tokens."""
     names: tuple[str, ...] = ()
     """Other host names by which the server may be asked for."""
     grpc: str | None = None

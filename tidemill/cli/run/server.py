@@ -39,7 +39,7 @@ def server(
     or_any_port
         Take any port that is free, if this one is taken.
     read_only
-        Let nobody change anything, whatever their token says.
+        Refuse every change, also with an admin token.
     login
         Ask for a token on this machine too.
     tls_cert
@@ -51,7 +51,7 @@ def server(
     proxy
         The address of that proxy, which is believed when it says who asks; say it again for more.
     plain_http
-        Serve other machines without TLS: whoever is on the way can read tokens.
+        Serve other machines without TLS: anyone who can read the traffic can read the tokens.
     name
         A host name by which browsers ask for it; say it again for more.
     grpc

@@ -52,7 +52,7 @@ def up(
     port
         Where; any that is free, if not given and the usual one is taken.
     read_only
-        Let nobody change anything through the server.
+        Refuse every change through the server.
     grpc
         Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
     metrics
