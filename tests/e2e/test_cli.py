@@ -8,6 +8,7 @@ import pty
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -387,3 +388,14 @@ def read_until(terminal: int, seen: bytes, wanted: bytes) -> bytes:
         assert ready, f"{wanted!r} was not shown: {seen[-3000:]!r}"
         seen += os.read(terminal, 65536)
     return seen
+
+
+def test_a_warning_of_a_command_is_on_stderr_so_that_its_output_can_be_parsed() -> None:
+    program = (
+        "import structlog, tidemill.cli.main as cli\n"
+        "cli.run(['--version'])\n"
+        "structlog.get_logger('tidemill.runs').warning('changes are not heard')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "not heard" in done.stderr
+    assert "not heard" not in done.stdout

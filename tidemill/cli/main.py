@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import asyncpg
+import structlog
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
@@ -95,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for results.
     try:
         cli = build(whole=not arguments or arguments[0] in ("--help", "-h"))
         status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")

@@ -78,7 +78,8 @@ class RunWaits:
                 if not self._watches:  # A wait may have begun while the connection was closed.
                     return
         except Exception as error:  # noqa: BLE001 - the safety poll goes on without it
-            log.warning("changes are not heard: waits poll", error=str(error))
+            if self._watches:
+                log.warning("changes are not heard: waits poll", error=str(error))
 
     async def _listen_while_needed(self, database: Database) -> None:
         async with ChangeListener(database) as changes:
