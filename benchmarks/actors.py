@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("role", choices=("maintenance", "worker", "feeder"))
     parser.add_argument("--dsn", required=True)
     parser.add_argument("--log", default=os.devnull, help="where to note numbers or ids")
-    parser.add_argument("--concurrency", type=int, default=20)
+    parser.add_argument("--max-concurrency", type=int, default=20)
     options = parser.parse_args()
     configure_logs("critical")
     roles = {"maintenance": orchestrate, "worker": work, "feeder": feed}
@@ -53,8 +53,10 @@ async def orchestrate(options: argparse.Namespace) -> None:
 
 
 async def work(options: argparse.Namespace) -> None:
-    """Work on jobs that take a while, so that the concurrency is the limit and not the processor."""
-    worker = jobs_role(_app(options.dsn, _log(options.log)).declarations, [QUEUE], concurrency=options.concurrency)
+    """Work on jobs that take a while, so that `max_concurrency` is the limit and not the processor."""
+    worker = jobs_role(
+        _app(options.dsn, _log(options.log)).declarations, [QUEUE], max_concurrency=options.max_concurrency
+    )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(worker.run())
         await worker.wait_ready()

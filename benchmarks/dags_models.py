@@ -110,7 +110,7 @@ async def _drain(dsn: str, plan: Plan, *, patience: float) -> Seen:
         for number in range(plan.jobs):
             name = MODELS[number % len(MODELS)]
             await app.enqueue("use", name=name, required_model=name)
-        worker = jobs_role(app.declarations, ["default"], concurrency=1)
+        worker = jobs_role(app.declarations, ["default"], max_concurrency=1)
         began = time.monotonic()
         working = asyncio.create_task(worker.run())
         try:

@@ -58,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def _deployed() -> Iterator[None]:
-    roles = (["maintenance"], ["worker", "--only=jobs", f"--concurrency={CONCURRENCY}"], ["worker", "--only=runs"])
+    roles = (["maintenance"], ["worker", "--only=jobs", f"--max-concurrency={CONCURRENCY}"], ["worker", "--only=runs"])
     environment = {**os.environ, "TIDEMILL_LOG_LEVEL": "error"}
     processes = [
         subprocess.Popen(

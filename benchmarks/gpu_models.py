@@ -138,7 +138,7 @@ async def drain(device: Device, arguments: argparse.Namespace, *, patience: floa
     return {
         "jobs": arguments.jobs,
         "failed": failed,
-        "concurrency": worker.work.settings.concurrency,
+        "max_concurrency": worker.work.settings.max_concurrency,
         "loads": loads,
         "hits": sum(each.hits for each in figures),
         "evictions": sum(each.evictions for each in figures),

@@ -58,7 +58,7 @@ class Tidemill:
             yield TidemillProducer(app)
 
     async def work(self, dsn: str, on_start: Callable[[], None]) -> None:
-        await jobs_role(bench_app(dsn, on_start).declarations, [QUEUE], concurrency=CONCURRENCY).run()
+        await jobs_role(bench_app(dsn, on_start).declarations, [QUEUE], max_concurrency=CONCURRENCY).run()
 
 
 def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int | None = None) -> App:

@@ -66,7 +66,7 @@ async def dispatch(dsn: str, messages: int) -> dict[str, Any]:
     """Messages a second through dispatcher and engine, at 100 in flight as the document has it, and at 512."""
     found: dict[str, Any] = {}
     for in_flight in (100, 512):
-        async with running(dsn, sources=[memory(messages)], max_in_flight=in_flight) as dispatcher:
+        async with running(dsn, sources=[memory(messages)], max_concurrency=in_flight) as dispatcher:
             found["rate" if in_flight == 100 else "rate_512"] = await rate_of(dispatcher)
     return found
 
@@ -129,7 +129,7 @@ async def kafka(dsn: str, messages: int, bootstrap: str, topic: str, group: str)
         "type": "kafka", "topic": topic, "bootstrap": bootstrap, "group": group, "config": config,
         "eligibilities": ["nothing"],
     }  # fmt: skip
-    async with running(dsn, sources=[source], max_in_flight=4096) as dispatcher:
+    async with running(dsn, sources=[source], max_concurrency=4096) as dispatcher:
         counts = dispatcher.reducer.counts[0]
         async with asyncio.timeout(TIMEOUT):
             while not counts.done:
@@ -169,7 +169,7 @@ async def live(dsn: str, messages: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, backlog in (("idle", 0), ("load", 10**9)):
         sources = [memory(backlog, plan="working")]
-        async with running(dsn, sources=sources, max_in_flight=64) as dispatcher:
+        async with running(dsn, sources=sources, max_concurrency=64) as dispatcher:
             took: list[float] = []
             await asyncio.sleep(0.5)
             for _ in range(messages):
@@ -184,7 +184,7 @@ async def microbatch(dsn: str, messages: int) -> dict[str, Any]:
     """The embedding plan, up to 32 messages a call, and one by one; the same messages through the same model."""
     found: dict[str, Any] = {}
     for name in ("together", "one"):
-        async with running(dsn, sources=[memory(messages, plan=name)], threads=1, max_in_flight=64) as dispatcher:
+        async with running(dsn, sources=[memory(messages, plan=name)], threads=1, max_concurrency=64) as dispatcher:
             found[name] = await rate_of(dispatcher)
     return found
 

@@ -127,7 +127,7 @@ def stream(name: str, sources: Sequence[Source], **options: Any) -> Stream:
         name,
         plans=[plan for plan in plans if plan.eligibility in wanted],
         sources=sources,
-        **{"engines": 1, "max_in_flight": 512, **options},
+        **{"engines": 1, "max_concurrency": 512, **options},
     )
 
 

@@ -17,7 +17,7 @@ async def rebuild_index(shop: int) -> str:
     return f"index of shop {shop} rebuilt"
 
 
-@app.task(concurrency_key="customer-{customer}", concurrency=2)
+@app.task(concurrency_key="customer-{customer}", max_concurrency=2)
 async def import_files(customer: int, file: str) -> None:
     running[customer] = running.get(customer, 0) + 1
     most[customer] = max(most.get(customer, 0), running[customer])
@@ -31,7 +31,7 @@ async def call_api(page: int) -> float:
 
 
 async def main() -> None:
-    async with app.running(concurrency=20):
+    async with app.running(max_concurrency=20):
         first = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1", delay="2s")
         second = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1")
         print(f"the second is the first: {second.id == first.id}, created: {second.created}")

@@ -46,7 +46,7 @@ async def main() -> None:
         ("The new movie is awesome", "The new movie is so great"),
         ("The new movie is awesome", "A man is playing guitar"),
     ]
-    async with app.running(concurrency=1):
+    async with app.running(max_concurrency=1):
         waiting = []
         together = datetime.now(UTC) + timedelta(seconds=1)
         for one, other in pairs * 10:

@@ -142,7 +142,7 @@ class App:
         isolation: Literal["process"] | None = None,
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
-        concurrency: int = 1,
+        max_concurrency: int = 1,
         required_model: str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
@@ -165,7 +165,7 @@ class App:
         isolation: Literal["process"] | None = None,
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
-        concurrency: int = 1,
+        max_concurrency: int = 1,
         required_model: str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
@@ -181,7 +181,7 @@ class App:
         budget           the longest an attempt may run before the watchdog ends it
         stall            the longest an attempt may be silent after its first progress report
         isolation        "process": run it in a child process that can be killed
-        concurrency_key  jobs that share this key run at most `concurrency` at a time; `{argument}` is filled in
+        concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
@@ -198,7 +198,7 @@ class App:
             isolation=isolation,
             tags=tuple(tags),
             concurrency_key=concurrency_key,
-            concurrency_max=concurrency,
+            max_concurrency=max_concurrency,
             required_model=required_model,
         )
 
@@ -319,7 +319,7 @@ class App:
         priority         0 to 9; 9 goes first
         queue            another queue than the task's own
         unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
-        concurrency_key  at most `concurrency` jobs with this key run at once
+        concurrency_key  at most `max_concurrency` jobs with this key run at once
         required_model   another model than the task's own
         deadline         dropped unrun after this long, or at this moment
         tags             words to find it by
@@ -413,7 +413,7 @@ class App:
 
     @asynccontextmanager
     async def running(
-        self, queues: Iterable[str] | None = None, *, concurrency: int | None = None
+        self, queues: Iterable[str] | None = None, *, max_concurrency: int | None = None
     ) -> AsyncIterator[App]:
         """Everything in this process for as long as the block lasts: for scripts, tests and trying out.
 
@@ -423,7 +423,7 @@ class App:
         """
         from tidemill.roles import running_here
 
-        async with running_here(self.declarations, queues, concurrency):
+        async with running_here(self.declarations, queues, max_concurrency):
             yield self
 
     async def close(self) -> None:

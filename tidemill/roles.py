@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.declarations import Declarations
 from tidemill.engine.maintenance import maintenance_role
-from tidemill.engine.models.spec import gpu_concurrency, require_model
+from tidemill.engine.models.spec import gpu_max_concurrency, require_model
 from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
@@ -26,21 +26,21 @@ def jobs_role(
     declared: Declarations,
     queues: Iterable[str] | None = None,
     *,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     database: Database | None = None,
 ) -> Role[Worker]:
     """A worker for these queues, or for all that the tasks name."""
     wanted = tuple(dict.fromkeys(queues if queues is not None else declared.served_queues()))
     for task in declared.tasks.values():
         require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
-    if concurrency is None:
+    if max_concurrency is None:
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
-        concurrency = gpu_concurrency(declared.models, [options.required_model for options in served])
+        max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])
     reached = database or declared.database(label=f"tidemill worker {declared.name}")
     worker = Worker(
         reached,
         declared.tasks,
-        declared.settings.worker(wanted, concurrency),
+        declared.settings.worker(wanted, max_concurrency),
         limits=declared.limits.values(),
         models=declared.models.values(),
         invoke_context=declared.hooks.invoke_context,
@@ -87,14 +87,14 @@ def monitors_role(declared: Declarations, *, database: Database | None = None, *
 
 @asynccontextmanager
 async def running_here(
-    declared: Declarations, queues: Iterable[str] | None, concurrency: int | None
+    declared: Declarations, queues: Iterable[str] | None, max_concurrency: int | None
 ) -> AsyncIterator[None]:
     """All roles of the application, in this process, for as long as the block lasts."""
     async with declared.database() as database:
         settings = declared.settings
         roles: list[Runnable] = [maintenance_roles(database, settings, declared)]
         if declared.has_work or queues is not None:
-            roles.append(jobs_role(declared, queues, concurrency=concurrency, database=database))
+            roles.append(jobs_role(declared, queues, max_concurrency=max_concurrency, database=database))
         if settings.workflow_folder or (declared.uses("pipelines") and declared.pipelines.declared):
             roles.append(declared.pipelines.runner(database, keep_days=settings.keep_days))
         if declared.uses("streams"):

@@ -27,7 +27,11 @@ podcast = Pipeline("daily-podcast", root=ROOT)
 
 
 @blog.stage(
-    input="daily/{date:date}/*.txt", output="summary/{date}.txt", min_size=40, parallel=8, params={"writer": WRITER}
+    input="daily/{date:date}/*.txt",
+    output="summary/{date}.txt",
+    min_size=40,
+    max_concurrency=8,
+    params={"writer": WRITER},
 )
 async def summary(entity, files, writer):
     """What happened on a day, in a few sentences."""
@@ -36,7 +40,7 @@ async def summary(entity, files, writer):
 
 
 @blog.stage(
-    input="summary/{date:date}.txt", output="blog/{date}.md", min_size=60, parallel=8, params={"writer": WRITER}
+    input="summary/{date:date}.txt", output="blog/{date}.md", min_size=60, max_concurrency=8, params={"writer": WRITER}
 )
 async def post(entity, text, writer):
     """The day's post."""

@@ -157,7 +157,7 @@ class SafetyPtos(ContentPlan, eligibility="safety_ptos", timeout="30s"):
 class EmbeddingWithSummary(ContentPlan, eligibility="post_embedding_with_summary", timeout="30s"):
     """The post's embedding, of its words and of its summary together."""
 
-    @task(after="read", breaker="llm", concurrency=16)
+    @task(after="read", breaker="llm", max_concurrency=16)
     def summarise(self, ctx: Context) -> str:
         return models().summaries.summarise(ctx.results["read"])
 

@@ -76,7 +76,7 @@ async def send_receipt(order_id: int) -> dict:
     return {"sent_to": f"customer-{order_id}@example.org"}
 
 
-@app.task(queue="parcels", concurrency_key="packer-{order_id}", concurrency=1)
+@app.task(queue="parcels", concurrency_key="packer-{order_id}", max_concurrency=1)
 def pack_parcel(order_id: int) -> dict:
     """Plain code in a thread; some parcels turn out to be for nobody."""
     time.sleep(random.uniform(0.02, 0.15))

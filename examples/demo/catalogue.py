@@ -13,7 +13,7 @@ catalogue = Pipeline("catalogue", root=Path(".tidemill/demo-catalogue"), scan_in
 catalogue.root.mkdir(parents=True, exist_ok=True)
 
 
-@catalogue.stage(input="products/{kind}/{name}.json", output="pages/{kind}/{name}.md", parallel=4)
+@catalogue.stage(input="products/{kind}/{name}.json", output="pages/{kind}/{name}.md", max_concurrency=4)
 def page(entity, text):
     """The page of a product."""
     product = json.loads(text)

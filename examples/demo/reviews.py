@@ -74,7 +74,7 @@ reviews = Stream(
     "reviews",
     plans=[Moderate, Mood, Interest],
     engines=1,
-    max_in_flight=64,
+    max_concurrency=64,
     retry=retry(3, backoff="500ms"),
     sources=[
         LogSource("reviews", weight=3, decoder=Review, eligibilities={"moderate", "mood"}),

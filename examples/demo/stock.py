@@ -21,7 +21,7 @@ stock = Dag(
     about="Counts what is missing and orders it, if the owner agrees.",
     nodes=[
         node("shelves", "list_shelves", args={"count": ref("run.shelves")}),
-        node("count", "count_shelf", map=ref("shelves"), args={"shelf": ref("item")}, max_parallel=3),
+        node("count", "count_shelf", map=ref("shelves"), args={"shelf": ref("item")}, max_concurrency=3),
         node("missing", "add_up", args={"counted": ref("count")}),
         input_node(
             "agree",

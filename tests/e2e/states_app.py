@@ -19,7 +19,7 @@ def tidy(entity, text: str) -> str:
     return text.strip().capitalize()
 
 
-@book.stage(input="clean/{day}.txt", output="page/{day}.html", parallel=2)
+@book.stage(input="clean/{day}.txt", output="page/{day}.html", max_concurrency=2)
 async def page(entity, text: str) -> str:
     while Path("fog").exists():  # nothing moves in the fog
         await asyncio.sleep(0.02)

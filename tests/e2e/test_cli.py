@@ -336,12 +336,12 @@ def test_the_roles_run_as_processes_of_their_own(other_folder: Path) -> None:
         maintenance = Process(other_folder, "maintenance", "app.py")
         stack.callback(maintenance.close)
         worker = Process(
-            other_folder, "worker", "app.py", "--queue", "mail", "--queue", "default", "--concurrency", "3"
+            other_folder, "worker", "app.py", "--queue", "mail", "--queue", "default", "--max-concurrency", "3"
         )
         stack.callback(worker.close)
         worker.line("worker started")
         maintenance.line("scheduler started")
-        served = {row["pid"]: (row["queues"], row["concurrency"]) for row in listing(other_folder, "workers")}
+        served = {row["pid"]: (row["queues"], row["max_concurrency"]) for row in listing(other_folder, "workers")}
         assert served[worker.child("jobs").pid] == (["mail", "default"], 3)
         run(other_folder, "enqueue", "app.py", "stuck", "--wait")
         assert "exit 75" in worker.line("starting again")

@@ -37,7 +37,7 @@ SENTENCES: list[tuple[str, list[str], str]] = [
     ("App without tasks", ["up", "idle.py"], "declares no task"),
     ("file with an error", ["up", "typo.py"], "typo.py cannot be imported: SyntaxError"),
     ("file that fails", ["worker", "fails.py"], "cannot be imported: ZeroDivisionError: division by zero"),
-    ("no concurrency", ["worker", "app.py", "--concurrency", "0"], "would run nothing"),
+    ("no concurrency", ["worker", "app.py", "--max-concurrency", "0"], "would run nothing"),
     ("no workers", ["up", "app.py", "--workers", "0"], "at least one worker"),
     ("unknown state", ["jobs", "--state", "sleeping"], "there is no job state 'sleeping'"),
     ("unknown state to retry", ["retry", "--state", "sleeping", "--yes"], "there is no job state 'sleeping'"),

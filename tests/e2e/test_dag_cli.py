@@ -86,7 +86,7 @@ name: gated
 nodes:
   - {name: gate, task: etl.until, args: {file: {$from: run.file}}}
   - {name: list, task: etl.extract, deps: [gate], args: {day: monday}}
-  - {name: each, task: etl.load, map: {$from: list.files}, args: {rows: {$from: index}}, max_parallel: 2}
+  - {name: each, task: etl.load, map: {$from: list.files}, args: {rows: {$from: index}}, max_concurrency: 2}
   - name: inner
     deps: [each]
     dag:

@@ -109,8 +109,8 @@ async def test_two_workers_on_one_root_and_one_of_them_killed(
     roles = [
         start(folder, database_url, "maintenance", "app.py"),
         start(folder, database_url, "pipeline", "run", "app.py"),
-        start(folder, database_url, "worker", "app.py", "--only=jobs", "--concurrency", "4"),
-        start(folder, database_url, "worker", "app.py", "--only=jobs", "--concurrency", "4"),
+        start(folder, database_url, "worker", "app.py", "--only=jobs", "--max-concurrency", "4"),
+        start(folder, database_url, "worker", "app.py", "--only=jobs", "--max-concurrency", "4"),
     ]
     try:
         out = folder / "states/mid"

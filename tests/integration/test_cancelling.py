@@ -153,7 +153,7 @@ async def test_a_cancelled_job_whose_worker_is_lost_is_not_tried_again(app: App,
     ref = await app.enqueue("quick")
     lost = await value(
         database,
-        """INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until)
+        """INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until)
            VALUES ('gone', 1, '{default}', '{quick}', 1, $1, now() - interval '1 minute') RETURNING id""",
         b"{}",
     )

@@ -41,7 +41,7 @@ async def test_higher_priorities_go_first_then_what_was_due_first_then_what_was_
     jobs.sort(key=lambda job: job[1][2])  # twins in order, for the id decides between them
     for n, (priority, due, _) in jobs:
         await app.enqueue("note", n, priority=priority, at=due)
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         await eventually(lambda: all_done(database))
     assert seen == list(range(len(wanted)))
 
@@ -52,7 +52,7 @@ async def test_a_thousand_quick_jobs_start_in_order_although_they_are_taken_in_b
     numbers = list(range(1000))
     for priority in (0, 5, 9):
         await app.enqueue_many("note", ({"n": priority * 1000 + n} for n in numbers), priority=priority)
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         await eventually(lambda: all_done(database))
     assert seen == [priority * 1000 + n for priority in (9, 5, 0) for n in numbers]
 
@@ -65,7 +65,7 @@ async def test_an_urgent_job_overtakes_a_long_queue(app: App, database: Database
             await app.enqueue("note", -1, priority=9)
 
     await app.enqueue_many(slow, ({"n": n} for n in range(3000)))
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         await eventually(lambda: all_done(database))
     assert len(seen) == 3001
     assert seen.index(-1) < 1500
@@ -84,7 +84,7 @@ async def test_a_long_queue_does_not_starve_a_short_one_on_the_same_worker(app: 
 
     await app.enqueue_many(long, ({} for _ in range(2000)))
     await app.enqueue_many(short, ({} for _ in range(20)))
-    async with running_worker(app, ["long", "short"], concurrency=4):
+    async with running_worker(app, ["long", "short"], max_concurrency=4):
         await eventually(lambda: all_done(database))
     assert order.count("short") == 20
     last_short = len(order) - 1 - order[::-1].index("short")
@@ -104,7 +104,7 @@ async def test_two_long_queues_of_one_worker_advance_together(app: App, database
 
     await app.enqueue_many(first, ({} for _ in range(1000)))
     await app.enqueue_many(second, ({} for _ in range(1000)))
-    async with running_worker(app, ["a", "b"], concurrency=4):
+    async with running_worker(app, ["a", "b"], max_concurrency=4):
         await eventually(lambda: all_done(database))
     half = order[:1000]
     assert 300 <= half.count("a") <= 700
@@ -114,7 +114,7 @@ async def test_a_worker_serves_only_its_queues(app: App, database: Database, see
     await app.enqueue("note", 1, queue="mine")
     await app.enqueue("note", 2, queue="not mine")
     await app.enqueue("note", 3, queue="mine")
-    async with running_worker(app, ["mine"], concurrency=1):
+    async with running_worker(app, ["mine"], max_concurrency=1):
         await eventually(lambda: len(seen) == 2)
     assert seen == [1, 3]
     assert await value(database, "SELECT state FROM tidemill.job") == "ready"

@@ -88,7 +88,7 @@ async def test_a_run_is_cancelled_with_a_node_in_every_state(app: App, database:
             node("running", "endless"),
             node("thread", "polite"),
             node("retrying", "fail"),
-            node("mapped", "endless", map=[1, 2, 3], max_parallel=2),
+            node("mapped", "endless", map=[1, 2, 3], max_concurrency=2),
             input_node("asking", prompt="?", timeout="1h", default=1),
             node("later", "give", deps=["running"]),
             sub_dag("sub", inner),
@@ -206,7 +206,7 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
     dag = Dag(
         "d",
         [
-            node("each", "when_open", map=[1, 2, 3], args={"n": ref("item")}, max_parallel=2, on_failure="continue"),
+            node("each", "when_open", map=[1, 2, 3], args={"n": ref("item")}, max_concurrency=2, on_failure="continue"),
             sub_dag("sub", inner, on_failure="continue"),
             input_node("more", prompt="?"),
         ],

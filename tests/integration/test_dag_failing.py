@@ -162,7 +162,7 @@ async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_run_worker
         "d",
         [
             node("start", "give", args={"value": ["a", "b", 3, 4, "c"]}),
-            node("each", "plus_one", map=ref("start"), args={"n": ref("item")}, tolerate=3, max_parallel=1),
+            node("each", "plus_one", map=ref("start"), args={"n": ref("item")}, tolerate=3, max_concurrency=1),
             node("bad", "plus_one", args={"n": "x"}, deps=["start"]),
             node("fine", "give", deps=["start"]),
         ],
@@ -177,7 +177,7 @@ async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_run_worker
 
 async def test_a_map_bears_as_many_bad_items_as_it_tolerates(app: App, database: Database) -> None:
     dag = Dag(
-        "d", [node("each", "plus_one", map=[1, "x", 3, "y"], args={"n": ref("item")}, tolerate=2, max_parallel=1)]
+        "d", [node("each", "plus_one", map=[1, "x", 3, "y"], args={"n": ref("item")}, tolerate=2, max_concurrency=1)]
     )
     async with running_dags(app):
         assert await (await app.start(dag)).result(timeout=60) == {"each": [2, None, 4, None]}

@@ -142,7 +142,7 @@ async def test_a_map_over_a_thousand_items_joins_in_order_with_its_failures(app:
         ],
         result={"sum": ref("sum"), "each": ref("each")},
     )
-    async with running_dags(app, concurrency=50):
+    async with running_dags(app, max_concurrency=50):
         run = await app.start(dag)
         result = await run.result(timeout=60)
         assert result["each"] == [None if n in bad else n for n in range(1000)]
@@ -172,7 +172,7 @@ async def test_a_hundred_runs_of_twenty_nodes_at_once_complete(app: App, databas
         nodes.append(node(f"n{number}", "give", args={"value": ref(f"n{number // 2 - (number % 2 == 0)}")}))
     nodes.append(node("end", "give", args={"value": ref("n18")}, deps=[f"n{number}" for number in range(19)]))
     dag = Dag("twenty", nodes, result=ref("end"))
-    async with app.running(concurrency=50):
+    async with app.running(max_concurrency=50):
         runs = await asyncio.gather(*(app.start(dag, n=number) for number in range(100)))
         results = await asyncio.gather(*(run.result(timeout=60) for run in runs))
         assert results == list(range(100))
@@ -184,7 +184,7 @@ async def test_a_hundred_runs_of_twenty_nodes_at_once_complete(app: App, databas
 async def test_the_concurrency_key_of_a_task_holds_for_nodes_too(app: App, database: Database) -> None:
     lock, now, most = threading.Lock(), 0, 0
 
-    @app.task(concurrency_key="of {tenant}", concurrency=2)
+    @app.task(concurrency_key="of {tenant}", max_concurrency=2)
     def careful(tenant: str, n: int) -> int:
         nonlocal now, most
         with lock:
@@ -197,7 +197,7 @@ async def test_the_concurrency_key_of_a_task_holds_for_nodes_too(app: App, datab
         return n
 
     dag = Dag("d", [node("each", "careful", map=list(range(12)), args={"tenant": "x", "n": ref("item")})])
-    async with running_dags(app, concurrency=10):
+    async with running_dags(app, max_concurrency=10):
         assert await (await app.start(dag)).result(timeout=60) == {"each": list(range(12))}
         gone = await app.start(dag)
         await gone.cancel()
@@ -345,12 +345,12 @@ async def test_runs_survive_a_restart_of_the_database(tmp_path: Path) -> None:
             [
                 input_node("ask", prompt="?"),
                 node("list", "give", args={"value": list(range(60))}),
-                node("each", "give", map=ref("list"), args={"value": ref("item")}, max_parallel=3),
+                node("each", "give", map=ref("list"), args={"value": ref("item")}, max_concurrency=3),
                 node("end", "give", args={"value": ref("ask")}, deps=["each", "ask"]),
             ],
             result=[ref("each"), ref("end")],
         )
-        async with app.running(concurrency=4):
+        async with app.running(max_concurrency=4):
             runs = [await app.start(dag, unique_key=str(number)) for number in range(4)]
             await eventually(lambda: len(calls) > 20)
             await asyncio.to_thread(server.stop)

@@ -20,10 +20,10 @@ async def test_a_worker_tells_who_it_is_and_says_goodbye(app: App, database: Dat
     @app.task(queue="mail")
     async def send() -> None: ...
 
-    async with running_worker(app, ["mail", "fetch"], concurrency=7) as worker:
+    async with running_worker(app, ["mail", "fetch"], max_concurrency=7) as worker:
         (row,) = await list_workers(database)
         assert (row["id"], row["host"], row["pid"]) == (worker.worker_id, socket.gethostname(), os.getpid())
-        assert (row["queues"], row["tasks"], row["concurrency"]) == (["mail", "fetch"], 1, 7)
+        assert (row["queues"], row["tasks"], row["max_concurrency"]) == (["mail", "fetch"], 1, 7)
         assert msgspec.json.decode(row["versions"]) == {
             "tidemill": __version__, "python": platform.python_version(),
         }  # fmt: skip

@@ -114,5 +114,5 @@ async def test_what_has_outlived_its_use_is_forgotten(app: App, database: Databa
     await forget_leftovers(database, ended_workers_after=0.0)
     assert await value(database, "SELECT count(*) FROM tidemill.unique_window") == 0
     assert await value(database, "SELECT count(*) FROM tidemill.worker") == 0
-    assert await value(database, "SELECT array_agg(key) FROM tidemill.concurrency") == ["still used"]
+    assert await value(database, "SELECT array_agg(key) FROM tidemill.concurrency_key") == ["still used"]
     assert await find_live(database, waiting.id) is not None

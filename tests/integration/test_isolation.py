@@ -26,7 +26,7 @@ async def app(database_url: str) -> AsyncIterator[App]:
 
 @pytest.fixture
 async def worker(app: App) -> AsyncIterator[Any]:
-    async with running_worker(app, ["isolated"], concurrency=2) as worker:
+    async with running_worker(app, ["isolated"], max_concurrency=2) as worker:
         yield worker
 
 

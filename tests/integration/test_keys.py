@@ -100,12 +100,12 @@ class Room:
 async def test_jobs_that_share_a_key_run_as_many_at_a_time_as_allowed(app: App, database: Database) -> None:
     room = Room()
 
-    @app.task(queue="keyed", concurrency_key="account", concurrency=3)
+    @app.task(queue="keyed", concurrency_key="account", max_concurrency=3)
     async def bill() -> None:
         await room.visit()
 
     await asyncio.gather(*(app.enqueue(bill) for _ in range(30)))
-    async with running_worker(app, ["keyed"], concurrency=10), running_worker(app, ["keyed"], concurrency=10):
+    async with running_worker(app, ["keyed"], max_concurrency=10), running_worker(app, ["keyed"], max_concurrency=10):
         await eventually(lambda: value(database, "SELECT count(*) = 30 FROM tidemill.job_history"))
     assert room.most == 3
 
@@ -189,7 +189,7 @@ async def test_a_callers_open_transaction_holds_up_nobody_but_the_jobs_of_its_ke
 ) -> None:
     release = asyncio.Event()
 
-    @app.task(concurrency_key="k", concurrency=1)
+    @app.task(concurrency_key="k", max_concurrency=1)
     async def one() -> None:
         await release.wait()
 
@@ -211,11 +211,11 @@ async def test_a_callers_open_transaction_holds_up_nobody_but_the_jobs_of_its_ke
 async def test_keys_that_are_full_do_not_keep_others_from_their_turn(app: App, database: Database) -> None:
     """However many of them there are, and wherever in the alphabet."""
     await database.fetch(
-        "INSERT INTO tidemill.job (queue, task, args, state, concurrency_key, concurrency_max) "
+        "INSERT INTO tidemill.job (queue, task, args, state, concurrency_key, max_concurrency) "
         "SELECT 'away', 'send', '{}', state, 'a' || n, 1 FROM generate_series(1, 1100) AS n, "
         "unnest(ARRAY['running', 'throttled']) AS state"
     )
-    await database.fetch("INSERT INTO tidemill.concurrency SELECT 'a' || n, 1 FROM generate_series(1, 1100) AS n")
+    await database.fetch("INSERT INTO tidemill.concurrency_key SELECT 'a' || n, 1 FROM generate_series(1, 1100) AS n")
     last = await app.enqueue("send", concurrency_key="z")
     await database.fetch("UPDATE tidemill.job SET state = 'throttled' WHERE id = $1", last.id)
     await admit_due(database)

@@ -99,7 +99,7 @@ async def test_the_numbers_are_those_of_the_jobs(app: App, database: Database, a
     async def slow() -> None:
         await release.wait()
 
-    async with running_worker(app, concurrency=4), serving_metrics(database, address):
+    async with running_worker(app, max_concurrency=4), serving_metrics(database, address):
         await app.enqueue_many(send, [{} for _ in range(250)])
         bad = await app.enqueue(broken)
         sleeper = await app.enqueue(shy)

@@ -97,7 +97,7 @@ async def test_a_paused_worker_lets_its_running_jobs_finish(app: App, database: 
 
 
 async def test_a_drained_worker_finishes_what_runs_and_takes_no_more(app: App, database: Database, held: Held) -> None:
-    async with running_worker(app, concurrency=1) as worker:
+    async with running_worker(app, max_concurrency=1) as worker:
         first = await app.enqueue("hold", 1)
         await running(database, first.id)
         second = await app.enqueue("hold", 2)

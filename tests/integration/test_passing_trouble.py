@@ -82,7 +82,7 @@ async def test_a_statement_that_always_meets_another_is_given_up_in_time(databas
 async def test_jobs_that_were_claimed_before_a_deadlock_in_the_same_turn_are_run(app: App, database: Database) -> None:
     """The turn that ends a gated job claims others with it, and lets the next one through after that."""
 
-    @app.task(concurrency_key="k", concurrency=1)
+    @app.task(concurrency_key="k", max_concurrency=1)
     async def gated() -> None: ...
 
     @app.task
@@ -94,7 +94,7 @@ async def test_jobs_that_were_claimed_before_a_deadlock_in_the_same_turn_are_run
     await database.fetch("ALTER TABLE tidemill.job DISABLE TRIGGER trouble")
     refs = [await app.enqueue(gated), await app.enqueue(gated), *[await app.enqueue(free) for _ in range(20)]]
     await database.fetch("ALTER TABLE tidemill.job ENABLE TRIGGER trouble")
-    async with running_maintenance(app), running_worker(app, concurrency=1) as worker:
+    async with running_maintenance(app), running_worker(app, max_concurrency=1) as worker:
         for ref in refs:
             await finished(database, ref.id)
         assert worker.work.status == "running"

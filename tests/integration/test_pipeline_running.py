@@ -209,7 +209,7 @@ async def test_a_state_that_was_invalidated_while_it_was_built_is_built_again(ap
 async def test_at_most_so_many_builds_of_a_stage_run_at_once(app: App, tmp_path: Path) -> None:
     pipeline, running, most = Pipeline("p", root=tmp_path), [0], [0]
 
-    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", parallel=3)
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", max_concurrency=3)
     async def only(entity, text):
         running[0] += 1
         most[0] = max(most[0], running[0])

@@ -139,7 +139,7 @@ async def test_a_list_of_stages_is_built_one_from_another(tmp_path: Path, databa
     }  # fmt: skip
     (pipeline,) = parse_workflow(written, "x").pipelines
     assert pipeline.stages["big"].options.backoff == (1.0, 2.0)
-    assert pipeline.stages["sum"].options.parallel == 2
+    assert pipeline.stages["sum"].options.max_concurrency == 2
     put(tmp_path / "states", {"input/a.txt": "apple"})
     assert (await update(database, pipeline)).steps == []
     assert tree(tmp_path / "states")["sum/a.txt"] == "a apple big/a.txt"
@@ -208,12 +208,12 @@ def test_a_nodes_tag_is_the_queue_of_its_builds_and_its_group_limits_them() -> N
     tagged = parse_workflow(graph, "tagged")
     assert tagged.notes == []
     stage = tagged.pipelines[0].stages["wr"]
-    assert (stage.options.queue, stage.options.group) == ("gpu", ("models", 1))
+    assert (stage.options.queue, stage.options.concurrency_key, stage.options.max_concurrency) == ("gpu", "models", 1)
     task = stage_task(stage, never)
     graph["settings"] = {"concurrencyGroups": {"models": 3}}
     other = stage_task(parse_workflow(graph, "other").pipelines[0].stages["wr"], never)
-    assert other.options.concurrency_key == task.options.concurrency_key == "pipeline group models"
-    assert (task.options.concurrency_max, other.options.concurrency_max) == (1, 3)
+    assert other.options.concurrency_key == task.options.concurrency_key == "models"
+    assert (task.options.max_concurrency, other.options.max_concurrency) == (1, 3)
     graph["settings"] = {"concurrencyGroups": {"models": 0}}
     with pytest.raises(ConfigError, match="concurrencyGroups"):
         parse_workflow(graph, "none")

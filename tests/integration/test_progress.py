@@ -130,7 +130,7 @@ async def test_a_message_that_cannot_be_stored_does_not_harm_the_worker(
     @app.task
     async def other() -> None: ...
 
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         rough_ref, other_ref = await app.enqueue(rough), await app.enqueue(other)
         assert (await finished(database, rough_ref.id))["state"] in ("succeeded", "failed")
         assert (await finished(database, other_ref.id))["state"] == "succeeded"

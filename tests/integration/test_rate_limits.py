@@ -40,7 +40,7 @@ async def test_a_queue_without_a_limit_is_not_slowed_by_one_that_has(app: App, d
 
     await app.enqueue_many(call, ({} for _ in range(20)))
     await app.enqueue_many(free, ({} for _ in range(200)))
-    async with running_worker(app, ["calls", "free"], concurrency=4):
+    async with running_worker(app, ["calls", "free"], max_concurrency=4):
         await eventually(
             lambda: value(database, "SELECT count(*) = 200 FROM tidemill.job_history WHERE queue = 'free'")
         )
@@ -72,7 +72,7 @@ async def test_a_priority_counts_within_a_limited_queue(app: App, database: Data
 
     for n in (3, 9, 1, 7):
         await app.enqueue(call, n, priority=n)
-    async with running_worker(app, ["calls"], concurrency=1):
+    async with running_worker(app, ["calls"], max_concurrency=1):
         await eventually(lambda: len(order) == 4)
     assert order == [9, 7, 3, 1]
 

@@ -55,7 +55,7 @@ async def test_plain_tasks_run_at_the_same_time(app: App, database: Database) ->
     def meet() -> None:
         meeting.wait()
 
-    async with running_worker(app, concurrency=4):
+    async with running_worker(app, max_concurrency=4):
         for ref in [await app.enqueue(meet) for _ in range(4)]:
             assert (await finished(database, ref.id))["state"] == "succeeded"
 
@@ -72,7 +72,7 @@ async def test_no_more_jobs_run_at_once_than_the_concurrency(app: App, database:
         inside -= 1
 
     await app.enqueue_many(visit, ({} for _ in range(200)))
-    async with running_worker(app, concurrency=3):
+    async with running_worker(app, max_concurrency=3):
         await eventually(lambda: value(database, "SELECT count(*) = 200 FROM tidemill.job_history"))
     assert most == 3
 
@@ -95,7 +95,7 @@ async def test_what_one_job_leaves_in_its_context_the_next_does_not_see(app: App
 
     app.task(name="paint")(paint_async if kind == "async" else paint)
     refs = await app.enqueue_many("paint", ({"wanted": f"colour {n}"} for n in range(20)))
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         for ref in refs:
             await finished(database, ref.id)
     assert seen == ["none"] * 20
@@ -150,7 +150,7 @@ async def test_an_error_of_any_shape_ends_its_attempt_and_the_worker_goes_on(
     @app.task
     async def fine() -> None: ...
 
-    async with running_worker(app, concurrency=1):
+    async with running_worker(app, max_concurrency=1):
         ref = await app.enqueue(rough)
         for _ in range(2):
             assert (await finished(database, (await app.enqueue(fine)).id))["state"] == "succeeded"
@@ -166,7 +166,7 @@ async def test_a_task_that_wants_to_end_the_program_only_ends_its_job(database_u
     app = rough_app.app
     app.declarations.configure(database_url=database_url)
     try:
-        async with worker_process(database_url, ["exits"], concurrency=1, app=Path(rough_app.__file__)) as process:
+        async with worker_process(database_url, ["exits"], max_concurrency=1, app=Path(rough_app.__file__)) as process:
             ref = await app.enqueue(task)
             row = await finished(database, ref.id)
             assert row["state"] == "failed"

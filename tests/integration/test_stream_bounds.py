@@ -56,7 +56,7 @@ def _fresh() -> None:
 async def test_large_messages_are_not_all_read_ahead(database: Database, database_url: str) -> None:
     await publish(database, "films", ["x" * MB for _ in range(12)])
     source = LogSource("films", eligibilities={"weigh"})
-    stream = Stream("s", plans=[Weighing], sources=[source], engines=0, max_in_flight=1, prefetch="8 MB")
+    stream = Stream("s", plans=[Weighing], sources=[source], engines=0, max_concurrency=1, prefetch="8 MB")
     async with running_stream(stream, database_url) as dispatcher:
         Weighing.dispatcher = dispatcher
         Weighing.gate.set()

@@ -115,7 +115,7 @@ async def test_concurrency_is_held() -> None:
     running = most = 0
 
     class Limited(Plan, eligibility="x"):
-        @task(concurrency=3)
+        @task(max_concurrency=3)
         async def do(self, ctx: Any) -> None:
             nonlocal running, most
             running += 1
@@ -187,7 +187,7 @@ async def test_a_live_request_passes_those_that_wait_already() -> None:
     gate, order = asyncio.Event(), []
 
     class Narrow(Plan, eligibility="x"):
-        @task(concurrency=1)
+        @task(max_concurrency=1)
         async def do(self, ctx: Any) -> str:
             if ctx.value == "first":
                 await gate.wait()
@@ -209,7 +209,7 @@ async def test_stopping_ends_a_message_that_overhears_it() -> None:
     begun, heard = asyncio.Event(), []
 
     class Deaf(Plan, eligibility="x"):
-        @task(concurrency=1)
+        @task(max_concurrency=1)
         async def hang(self, ctx: Any) -> None:
             begun.set()
             try:

@@ -37,7 +37,7 @@ class Answering(Plan, eligibility="answer"):
     gate: asyncio.Event
     begun: list[Any]
 
-    @task(concurrency=4)
+    @task(max_concurrency=4)
     async def answer(self, ctx: Any) -> dict[str, Any]:
         Answering.begun.append(ctx.value)
         if ctx.value == "wait":

@@ -32,7 +32,7 @@ class Failing(Plan, eligibility="fail"):
 
 def stream_of(source: Any) -> Stream:
     Failing.begun, Failing.gate = [], asyncio.Event()
-    return Stream("s", plans=[Failing], sources=[source], engines=0, max_in_flight=4, retry=ONCE)
+    return Stream("s", plans=[Failing], sources=[source], engines=0, max_concurrency=4, retry=ONCE)
 
 
 async def test_an_unreachable_database_pauses_and_goes_on_without_loss(

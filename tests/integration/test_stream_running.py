@@ -358,7 +358,7 @@ async def test_a_drain_ends_as_soon_as_the_work_does_and_hears_every_result(
     database: Database, database_url: str
 ) -> None:
     await publish(database, "posts", [{"wait": True, "n": number} for number in range(10)])
-    async with running_stream(stream_of(drain="60s", max_in_flight=5), database_url) as dispatcher:
+    async with running_stream(stream_of(drain="60s", max_concurrency=5), database_url) as dispatcher:
         await eventually(lambda: len(Recording.seen) == 5)
         dispatcher.life.stop()
         await eventually(lambda: dispatcher.draining)

@@ -42,7 +42,7 @@ async def no_worker(database: Database, job_id: int):
 
 
 async def test_the_job_waits_with_a_visible_reason_and_the_others_go_on(app: App, newer: App, database) -> None:
-    async with running_worker(app, concurrency=1) as worker:
+    async with running_worker(app, max_concurrency=1) as worker:
         strange = await newer.enqueue("added")
         row = await eventually(lambda: no_worker(database, strange.id))
         assert row["note"] == f"worker {worker.work.runner.worker} does not know task added: waiting for one that does"

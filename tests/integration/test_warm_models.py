@@ -242,7 +242,7 @@ async def test_jobs_of_a_model_that_nobody_knows_any_more_say_so_and_stand_in_no
         lost = await app.enqueue_many("other", [{}] * (WINDOW + 50), required_model="b")
         await database.fetch("UPDATE tidemill.job SET options = '{\"required_model\":\"d\"}', required_model = 'd'")
         job = await app.enqueue("other")
-        async with running_worker(app, concurrency=1):
+        async with running_worker(app, max_concurrency=1):
             assert await results(database, [job]) == ["no model"]
         row = await find_live(database, lost[0].id)
         assert row is not None
@@ -274,7 +274,7 @@ async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
         return current_job().model("b").name
 
     world.gate.clear()
-    async with app, running_worker(app, concurrency=2):
+    async with app, running_worker(app, max_concurrency=2):
         job, unwanted = await app.enqueue("quick"), await app.enqueue("quick")
         await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.job WHERE state = 'running'"))
         await app.jobs.cancel(unwanted)
@@ -354,9 +354,9 @@ async def test_a_worker_for_a_model_on_a_gpu_runs_one_job_at_a_time_unless_told_
     @app.task(queue="mail")
     def send() -> None: ...
 
-    assert jobs_role(app.declarations, ["gpu"]).work.settings.concurrency == 1
-    assert jobs_role(app.declarations, ["gpu"], concurrency=3).work.settings.concurrency == 3
-    assert jobs_role(app.declarations, ["mail"]).work.settings.concurrency == 10
+    assert jobs_role(app.declarations, ["gpu"]).work.settings.max_concurrency == 1
+    assert jobs_role(app.declarations, ["gpu"], max_concurrency=3).work.settings.max_concurrency == 3
+    assert jobs_role(app.declarations, ["mail"]).work.settings.max_concurrency == 10
 
 
 def test_models_that_do_not_fit_into_the_budget_are_told_when_the_worker_is_made(make_app: Callable[..., App]) -> None:
@@ -383,7 +383,7 @@ async def test_interleaved_jobs_of_three_models_cost_three_loads(
     app = make_app()
     async with app:
         await enqueue_in_turn(app, 20)
-        async with running_worker(app, concurrency=1):
+        async with running_worker(app, max_concurrency=1):
             await eventually(lambda: done(database))
     assert sorted(world.loads) == ["a", "b", "c"]
 
@@ -394,7 +394,7 @@ async def test_without_patience_jobs_go_strictly_in_order(
     app = make_app(model_patience=0)
     async with app:
         await enqueue_in_turn(app, 5)
-        async with running_worker(app, concurrency=1):
+        async with running_worker(app, max_concurrency=1):
             await eventually(lambda: done(database))
     assert world.loads == [*MODELS] * 5
 
@@ -405,7 +405,7 @@ async def test_jobs_run_side_by_side_only_as_far_as_their_models_fit(
     app = make_app(model_memory=2)
     async with app:
         await enqueue_in_turn(app, 20)
-        async with running_worker(app, concurrency=10):
+        async with running_worker(app, max_concurrency=10):
             await eventually(lambda: done(database))
     assert set(world.loads) == {*MODELS}
     assert len(world.loads) <= 6
@@ -418,7 +418,7 @@ async def test_jobs_without_a_model_are_found_among_thousands_that_wait_for_one(
     async with app:
         await app.enqueue_many("serve", [{}] * (WINDOW * 3))
         last = await app.enqueue("other")
-        async with running_worker(app, concurrency=1):
+        async with running_worker(app, max_concurrency=1):
             assert await results(database, [last]) == ["no model"]
             await eventually(lambda: done(database))
     assert world.loads == ["a"]
@@ -444,7 +444,7 @@ async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
     async def hold() -> None:
         await release.wait()
 
-    async with app, running_worker(app, concurrency=2) as worker:
+    async with app, running_worker(app, max_concurrency=2) as worker:
         await app.enqueue("hold")
         await eventually(lambda: worker.work.models is not None and worker.work.models.in_use() == ["a"])
         waiting = await app.enqueue("other", required_model="b")
@@ -471,7 +471,7 @@ async def test_claims_by_model_read_a_few_index_entries_however_many_jobs_wait(
         await app.enqueue_many("other", [{}] * 20_000)
     worker = await value(
         database,
-        "INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until) "
+        "INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until) "
         "VALUES ('h', 1, '{default}', '{}', 1, '{}', now() + interval '1 hour') RETURNING id",
     )
     seen: dict[str, Any] = {}

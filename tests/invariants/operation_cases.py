@@ -131,7 +131,7 @@ async def a_paused_queue(world: World) -> None:
 
 
 DISPATCHER = {
-    "mode": "run", "in_flight": 0, "max_in_flight": 9, "engines": 1, "restarts": 0, "plans": {},
+    "mode": "run", "in_flight": 0, "max_concurrency": 9, "engines": 1, "restarts": 0, "plans": {},
     "live": {"open": 0, "done": 0, "shed": 0},
     "sources": [
         {

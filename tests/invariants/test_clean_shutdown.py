@@ -81,14 +81,14 @@ async def test_what_was_claimed_ahead_goes_back_and_nothing_runs_twice(
         assert rounds < 10, "no worker had claimed ahead: this test has shown nothing"
         refs += await app.enqueue_many("work", [{}] * MANY)
         done = await value(executions, "SELECT count(*) FROM tidemill.job_history")
-        async with worker_process(database_url, ["work"], concurrency=10) as worker:
+        async with worker_process(database_url, ["work"], max_concurrency=10) as worker:
             await eventually(lambda done=done: has_finished(executions, done + MANY / 10))
             worker.terminate()
             assert await worker.ends() == 0
         assert await value(executions, "SELECT count(*) FROM tidemill.job WHERE worker_id IS NOT NULL") == 0
         assert await value(executions, "SELECT count(*) FROM tidemill.job WHERE state <> 'ready'") == 0
         given_back = await value(executions, "SELECT count(*) FROM tidemill.job WHERE attempt > 0")
-    async with worker_process(database_url, ["work"], concurrency=10):
+    async with worker_process(database_url, ["work"], max_concurrency=10):
         await eventually(lambda: has_finished(executions, len(refs)), timeout=PATIENCE * 3)
     twice = await executions.fetch("SELECT job_id FROM execution GROUP BY job_id HAVING count(*) > 1")
     assert twice == []

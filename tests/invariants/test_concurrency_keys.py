@@ -67,7 +67,7 @@ class Counter:
 async def test_several_workers_together_never_run_more_than_the_limit(app: App, database: Database, limit: int) -> None:
     counter = Counter()
 
-    @app.task(concurrency_key="tenant-{tenant}", concurrency=limit)
+    @app.task(concurrency_key="tenant-{tenant}", max_concurrency=limit)
     async def visit(tenant: int, n: int) -> None:
         async with counter.running():
             while counter.most < limit:  # The first ones meet.
@@ -75,7 +75,7 @@ async def test_several_workers_together_never_run_more_than_the_limit(app: App, 
 
     async with AsyncExitStack() as stack:
         for _ in range(3):
-            await stack.enter_async_context(running_worker(app, concurrency=5))
+            await stack.enter_async_context(running_worker(app, max_concurrency=5))
         refs = await app.enqueue_many(visit, [{"tenant": 7, "n": n} for n in range(30)])
         refs += await asyncio.gather(*(app.enqueue(visit, tenant=7, n=n) for n in range(30)))
         await eventually(lambda: nothing_left(database))
@@ -87,12 +87,12 @@ async def test_keys_do_not_hold_each_other_up(app: App, database: Database) -> N
     counter = Counter()
     together = asyncio.Barrier(4)
 
-    @app.task(concurrency_key="tenant-{tenant}", concurrency=1)
+    @app.task(concurrency_key="tenant-{tenant}", max_concurrency=1)
     async def visit(tenant: int) -> None:
         async with counter.running():
             await together.wait()
 
-    async with running_worker(app, concurrency=10):
+    async with running_worker(app, max_concurrency=10):
         refs = await app.enqueue_many(visit, [{"tenant": tenant} for tenant in range(4)])
         for ref in refs:
             await finished(database, ref.id)
@@ -102,7 +102,7 @@ async def test_keys_do_not_hold_each_other_up(app: App, database: Database) -> N
 async def test_a_retry_and_a_snooze_give_their_slot_to_the_next(app: App, database: Database) -> None:
     counter = Counter()
 
-    @app.task(concurrency_key="k", concurrency=1, retry=2)
+    @app.task(concurrency_key="k", max_concurrency=1, retry=2)
     async def visit(n: int) -> None:
         async with counter.running((n, current_job().attempt)):
             if n == 0 and current_job().attempt == 1:
@@ -122,13 +122,13 @@ async def test_jobs_of_a_key_go_by_priority_and_then_in_order(app: App, database
     counter = Counter()
     first_may_end = asyncio.Event()
 
-    @app.task(concurrency_key="k", concurrency=1)
+    @app.task(concurrency_key="k", max_concurrency=1)
     async def visit(n: int) -> None:
         async with counter.running(n):
             if n == 0:
                 await first_may_end.wait()
 
-    async with running_worker(app, concurrency=5):
+    async with running_worker(app, max_concurrency=5):
         await app.enqueue(visit, n=0)
         await eventually(lambda: counter.order == [0])
         priorities = [5, 5, 9, 1, 5, 9]
@@ -142,7 +142,7 @@ async def test_jobs_of_a_key_go_by_priority_and_then_in_order(app: App, database
 async def test_a_waiting_job_says_what_it_waits_for_and_a_cancelled_one_lets_the_next_through(
     app: App, database: Database
 ) -> None:
-    @app.task(concurrency_key="k", concurrency=1)
+    @app.task(concurrency_key="k", max_concurrency=1)
     async def visit(n: int) -> None: ...
 
     refs = [await app.enqueue(visit, n=n) for n in range(3)]
@@ -161,7 +161,7 @@ async def test_of_two_who_free_a_slot_together_the_second_sees_what_the_first_le
 ) -> None:
     """The slots must be counted under the key's lock, or both would see the same free slot."""
 
-    @app.task(concurrency_key="k", concurrency=1)
+    @app.task(concurrency_key="k", max_concurrency=1)
     async def visit(n: int) -> None: ...
 
     await app.enqueue_many(visit, [{"n": n} for n in range(3)])
@@ -186,7 +186,7 @@ async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, 
     """Everybody counts the slots at the same moment: the count must be taken under the key's lock."""
     limit, too_many = 3, 0
 
-    @app.task(concurrency_key="k", concurrency=limit)
+    @app.task(concurrency_key="k", max_concurrency=limit)
     async def visit(n: int) -> None: ...
 
     apps = [App(app.name, database_url=app.settings.database_url, pool_size=1) for _ in range(8)]

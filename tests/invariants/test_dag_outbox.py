@@ -118,7 +118,7 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
     runs: list[DagHandle] = []
     results: list[Any] = []
     own = begun_by == "its run worker"
-    async with app.running(concurrency=20) if own else running_dags(app, concurrency=20):
+    async with app.running(max_concurrency=20) if own else running_dags(app, max_concurrency=20):
         cutting = asyncio.create_task(cut())
         while len(runs) < 40 or cuts <= 10:
             batch = [await app.start(wide(arms=ARMS), tag=f"cut {len(runs) + number}") for number in range(40)]
@@ -216,7 +216,7 @@ async def test_a_run_survives_the_death_of_its_run_worker_in_every_phase(
     app: App, database: Database, database_url: str
 ) -> None:
     tags = ("calm", "at work", "asking", "asleep", "answered", "retrying", "over")
-    async with running_maintenance(app), running_worker_of(app, "default", concurrency=20):
+    async with running_maintenance(app), running_worker_of(app, "default", max_concurrency=20):
         async with run_worker_process(database_url, app=DAG_RUNS) as victim:
             runs = {tag: await app.start(tour(), tag=tag, gate=f"g {tag}") for tag in tags}
             await open_gates(database, *(f"g {tag}" for tag in tags if tag != "at work"))
@@ -282,7 +282,7 @@ async def test_a_frozen_run_worker_in_the_middle_of_a_fan_out_adds_no_second_one
     app: App, database: Database, database_url: str
 ) -> None:
     """Frozen with its turn on the wire: it is either committed once or refused, never both."""
-    working = running_worker_of(app, "default", concurrency=20)
+    working = running_worker_of(app, "default", max_concurrency=20)
     async with running_maintenance(app), working, run_worker_process(database_url, app=DAG_RUNS) as stale:
         runs = [await app.start(wide(arms=ARMS), tag=f"f{number}") for number in range(20)]
         await eventually(lambda: value(database, "SELECT count(*) > 20 FROM tidemill.job_history"))

@@ -47,7 +47,7 @@ def dags(draw: st.DrawFn, policies: tuple[Any, ...] = ("fail_run", "continue"), 
             most = draw(st.none() | st.integers(1, 2))
             tolerate = draw(st.integers(0, 2))
             args = {**args, "item": ref("item")}
-            nodes.append(node(name, "t", map=items, args=args, max_parallel=most, tolerate=tolerate, **common))
+            nodes.append(node(name, "t", map=items, args=args, max_concurrency=most, tolerate=tolerate, **common))
         else:
             nodes.append(node(name, "t", args=args, **common))
     return Dag("d", nodes)
@@ -94,7 +94,7 @@ def assert_sound(walk: Walk) -> None:
             dep_states = {state.nodes[dep].status for dep in steps[name].deps}
             assert dep_states <= {"succeeded", "skipped"}, f"{name} began before what it depends on"
         if found.items is not None and found.status == "running":
-            most = getattr(steps[name].spec, "max_parallel", None)
+            most = getattr(steps[name].spec, "max_concurrency", None)
             assert most is None or len(found.items.working) <= most
     for prefix, scope in walk.program.plan.scopes.items():
         if scope.enter is not None and scope.leave is not None:

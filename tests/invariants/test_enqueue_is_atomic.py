@@ -38,7 +38,7 @@ def shared_url(server: TestServer) -> Iterator[str]:
 @pytest.fixture
 def database_url(shared_url: str) -> str:
     with psycopg.connect(shared_url) as connection:
-        for table in ("tidemill.job", "tidemill.unique_window", "tidemill.concurrency", "purchase"):
+        for table in ("tidemill.job", "tidemill.unique_window", "tidemill.concurrency_key", "purchase"):
             connection.execute(f"DELETE FROM {table}".encode())
     return shared_url
 
@@ -136,12 +136,12 @@ async def test_a_unique_key_is_taken_when_the_transaction_commits_and_free_when_
 async def test_a_concurrency_key_lets_jobs_through_only_once_they_are_committed(
     app: App, database: Database, caller: Caller, task: Any
 ) -> None:
-    await caller.enqueue(app, task, concurrency_key="tenant-7", concurrency=1)
+    await caller.enqueue(app, task, concurrency_key="tenant-7", max_concurrency=1)
     await caller.rollback()
     assert await stored(database) == (0, 0)
-    assert await value(database, "SELECT count(*) FROM tidemill.concurrency") == 0
+    assert await value(database, "SELECT count(*) FROM tidemill.concurrency_key") == 0
     for _ in range(3):
-        await caller.enqueue(app, task, concurrency_key="tenant-7", concurrency=2)
+        await caller.enqueue(app, task, concurrency_key="tenant-7", max_concurrency=2)
     await caller.commit()
     rows = await database.fetch("SELECT state FROM tidemill.job ORDER BY id")
     assert [row["state"] for row in rows] == ["ready", "ready", "throttled"]

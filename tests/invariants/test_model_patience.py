@@ -60,13 +60,13 @@ async def keep_busy(app: App, database: Database, stop: asyncio.Event) -> None:
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("max_concurrency", [1, 4])
 async def test_a_rare_model_is_served_within_the_patience_while_another_is_always_busy(
-    app: App, database: Database, loads: list[str], concurrency: int
+    app: App, database: Database, loads: list[str], max_concurrency: int
 ) -> None:
     stop = asyncio.Event()
     waits: list[float] = []
-    async with app, running_worker(app, concurrency=concurrency):
+    async with app, running_worker(app, max_concurrency=max_concurrency):
         busy = asyncio.create_task(keep_busy(app, database, stop))
         try:
             await eventually(lambda: loads == ["busy"])
@@ -91,7 +91,7 @@ async def test_a_long_queue_of_two_models_changes_between_them_once_a_patience_a
         for name in ["busy", "rare"] * 150:
             await app.enqueue("use", name=name, required_model=name)
         began = await value(database, "SELECT clock_timestamp()")
-        async with running_worker(app, concurrency=1):
+        async with running_worker(app, max_concurrency=1):
             await eventually(lambda: value(database, "SELECT NOT EXISTS (SELECT FROM tidemill.job)"))
         took = await value(database, "SELECT extract(epoch FROM clock_timestamp() - $1)::float8", began)
     assert len(loads) <= took / PATIENCE + 2

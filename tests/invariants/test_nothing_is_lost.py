@@ -57,7 +57,7 @@ class Chaos:
             self._workers.remove(dead)
             dead.close()
         while len(self._workers) < WORKERS:
-            self._workers.append(start_worker(self._url, ["work"], concurrency=10, **SETTINGS))
+            self._workers.append(start_worker(self._url, ["work"], max_concurrency=10, **SETTINGS))
         return False
 
     def last_words(self) -> str:

@@ -63,8 +63,8 @@ async def test_old_days_go_and_newer_history_and_unfinished_jobs_stay(app: App, 
     async with puppet(database) as worker:
         await app.enqueue_many(task, [{"n": n} for n in range(5)])
         await app.enqueue(task, delay="10d")
-        await app.enqueue(task, concurrency_key="k", concurrency=1)
-        await app.enqueue(task, concurrency_key="k", concurrency=1)
+        await app.enqueue(task, concurrency_key="k", max_concurrency=1)
+        await app.enqueue(task, concurrency_key="k", max_concurrency=1)
         running = await worker.claim(room=2)
         # Work that has waited for longer than history is kept is work all the same.
         await database.fetch("UPDATE tidemill.job SET created_at = now() - interval '90 days'")

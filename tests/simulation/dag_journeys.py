@@ -89,7 +89,7 @@ DAG_JOURNEYS = {
                 "mapped",
                 [
                     node("list", "number", args={"n": 5}),
-                    node("each", "square", map=ref("list.list"), args={"n": ref("item")}, max_parallel=2),
+                    node("each", "square", map=ref("list.list"), args={"n": ref("item")}, max_concurrency=2),
                 ],
                 result=ref("each"),
             ),

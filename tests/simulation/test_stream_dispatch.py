@@ -25,7 +25,7 @@ SOURCES: tuple[dict[str, Any], ...] = (
     {"weight": 1.0, "message_id": "key", "name": "ids"},
 )
 MESSAGES = 120
-MAX_IN_FLIGHT = 12
+MAX_CONCURRENCY = 12
 
 
 class World:
@@ -65,7 +65,7 @@ class World:
         declared = [JsonlSource(f"{index}.jsonl", **options) for index, options in enumerate(SOURCES)]
         reducer: Any = retry(3, backoff=0.5, jitter=0.0)
         self.reducer = StreamReducer(
-            declared, max_in_flight=MAX_IN_FLIGHT, retry=reducer, max_losses=3, dedup_window=60.0, now=self.now
+            declared, max_concurrency=MAX_CONCURRENCY, retry=reducer, max_losses=3, dedup_window=60.0, now=self.now
         )
         self.read = [position + 1 for position in self.committed]
         self.offsets = [Offsets(position) for position in self.committed]
@@ -97,7 +97,7 @@ class World:
 
     def dispatch(self) -> None:
         choice = self.reducer.choose(self.now, self.now)
-        assert self.reducer.busy <= MAX_IN_FLIGHT
+        assert self.reducer.busy <= MAX_CONCURRENCY
         for index in range(len(SOURCES)):
             assert self.reducer.waiting_size(index) == self.reducer.waiting(index), "each message has one byte"
         assert self.reducer.waiting_again_size == self.reducer.waiting_again

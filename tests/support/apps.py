@@ -60,7 +60,7 @@ def declare(app: App) -> None:
         """The same, for a job that may lose only two workers."""
         return await _until_open(gate)
 
-    @app.task(queue="throttled", concurrency_key="one", concurrency=2)
+    @app.task(queue="throttled", concurrency_key="one", max_concurrency=2)
     async def two_at_a_time(seconds: float = BRIEF) -> dict:
         """At most two of these run at once."""
         token = await note_start()
@@ -68,7 +68,7 @@ def declare(app: App) -> None:
         await note_end(token)
         return {"token": token}
 
-    @app.task(queue="throttled", concurrency_key="held", concurrency=1)
+    @app.task(queue="throttled", concurrency_key="held", max_concurrency=1)
     async def one_at_a_time(gate: str) -> dict:
         """Only one of these runs at once, until the test opens its gate."""
         return await _until_open(gate)

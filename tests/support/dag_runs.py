@@ -108,7 +108,11 @@ def tour() -> Dag:
             input_node("ask", prompt="Go on with {{$.run.tag}}?", deps=["left", "right"]),
             deed("again", task="second_try", deps=["ask"]),
             deed(
-                "items", map=[0, 1, 2], max_parallel=1, args={"what": {"$template": "item {{$.item}}"}}, deps=["again"]
+                "items",
+                map=[0, 1, 2],
+                max_concurrency=1,
+                args={"what": {"$template": "item {{$.item}}"}},
+                deps=["again"],
             ),
             deed("end", args={"given": ref("ask")}, deps=["items"]),
         ],
@@ -136,10 +140,10 @@ class Running:
 
 
 @asynccontextmanager
-async def running_worker_of(app: App, *queues: str, concurrency: int | None = None) -> AsyncIterator[Role[Worker]]:
+async def running_worker_of(app: App, *queues: str, max_concurrency: int | None = None) -> AsyncIterator[Role[Worker]]:
     """A worker as the application makes it, with the parts of its host."""
     database = app.database(label="test worker")
-    worker = jobs_role(app.declarations, queues or None, concurrency=concurrency, database=database)
+    worker = jobs_role(app.declarations, queues or None, max_concurrency=max_concurrency, database=database)
     try:
         async with _living(worker):
             yield worker
@@ -149,12 +153,12 @@ async def running_worker_of(app: App, *queues: str, concurrency: int | None = No
 
 @asynccontextmanager
 async def running_dags(
-    app: App, *queues: str, concurrency: int | None = None, **run_worker: Any
+    app: App, *queues: str, max_concurrency: int | None = None, **run_worker: Any
 ) -> AsyncIterator[Running]:
     """Everything that runs of dags need: maintenance, a run worker and a worker, in this process."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running_maintenance(app))
-        worker = await stack.enter_async_context(running_worker_of(app, *queues, concurrency=concurrency))
+        worker = await stack.enter_async_context(running_worker_of(app, *queues, max_concurrency=max_concurrency))
         yield Running(await stack.enter_async_context(running_run_worker(app, **run_worker)), worker)
 
 

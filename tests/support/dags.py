@@ -58,7 +58,12 @@ def whole() -> Dag:
             ),
             input_node("any", prompt="?", timeout=5, default=None),
             node(
-                "each", "etl.one", map=ref("extract.files"), args={"file": ref("item.name")}, max_parallel=5, tolerate=2
+                "each",
+                "etl.one",
+                map=ref("extract.files"),
+                args={"file": ref("item.name")},
+                max_concurrency=5,
+                tolerate=2,
             ),
             sub_dag(
                 "report", inner, args={"x": ref("each[0]")}, skip_if="approve.answer == 'no'", deps=["each", "approve"]

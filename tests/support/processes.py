@@ -88,10 +88,10 @@ class AppProcess:
 
 @asynccontextmanager
 async def worker_process(
-    url: str, queues: Iterable[str] | None = None, concurrency: int = 4, app: Path = APPS, **settings: Any
+    url: str, queues: Iterable[str] | None = None, max_concurrency: int = 4, app: Path = APPS, **settings: Any
 ) -> AsyncIterator[AppProcess]:
     """A worker process that is ready; killed at the end of the block if it still lives."""
-    process = start_worker(url, queues, concurrency, app, **settings)
+    process = start_worker(url, queues, max_concurrency, app, **settings)
     try:
         yield await process.wait_ready()
     finally:
@@ -119,8 +119,8 @@ async def scheduler_process(url: str, app: Path = APPS, **settings: Any) -> Asyn
 
 
 def start_worker(
-    url: str, queues: Iterable[str] | None = None, concurrency: int = 4, app: Path = APPS, **settings: Any
+    url: str, queues: Iterable[str] | None = None, max_concurrency: int = 4, app: Path = APPS, **settings: Any
 ) -> AppProcess:
     """A worker process, not yet ready; the caller closes it."""
     role = "worker" if queues is None else f"worker:{','.join(queues)}"
-    return AppProcess(role, url, app, concurrency=concurrency, **settings)
+    return AppProcess(role, url, app, max_concurrency=max_concurrency, **settings)

@@ -21,7 +21,7 @@ SWEEP = 0.1
 
 @asynccontextmanager
 async def running_worker(
-    app: App, queues: Iterable[str] | None = None, concurrency: int | None = None, **settings: Any
+    app: App, queues: Iterable[str] | None = None, max_concurrency: int | None = None, **settings: Any
 ) -> AsyncIterator[Role[Worker]]:
     """A worker that is ready, and is stopped as SIGTERM would stop it; `settings` are `WorkerSettings`."""
     wanted = tuple(queues if queues is not None else app.declarations.tasks.queues())
@@ -29,7 +29,7 @@ async def running_worker(
     work = Worker(
         database,
         app.declarations.tasks,
-        msgspec.structs.replace(app.settings.worker(wanted, concurrency), **settings),
+        msgspec.structs.replace(app.settings.worker(wanted, max_concurrency), **settings),
         limits=app.declarations.limits.values(),
         models=app.declarations.models.values(),
         app_path=app.declarations.source,

@@ -77,7 +77,7 @@ app.stream(
         plans=[Noting],
         sources=sources(),
         engines=2,
-        max_in_flight=64,
+        max_concurrency=64,
         retry=retry(3, backoff=0.05, jitter=0.0),
         max_losses=100 if os.environ.get("STREAM_CHAOS") else 3,
         silence=float(os.environ.get("STREAM_SILENCE", "60")),

@@ -110,13 +110,13 @@ A = node("a", "t")
             "dag 'd': nodes[0].map.$from: node 'b' reads 'index', which is only available in the args of a node with map",
         ),
         (
-            [node("b", "t", max_parallel=2)],
-            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel is only for nodes with map",
+            [node("b", "t", max_concurrency=2)],
+            "dag 'd': nodes[0].max_concurrency: node 'b': max_concurrency is only for nodes with map",
         ),
         ([node("b", "t", tolerate=2)], "dag 'd': nodes[0].tolerate: node 'b': tolerate is only for nodes with map"),
         (
-            [node("b", "t", map=[1], max_parallel=0)],
-            "dag 'd': nodes[0].max_parallel: node 'b': max_parallel=0 would start no items; use 1 or more",
+            [node("b", "t", map=[1], max_concurrency=0)],
+            "dag 'd': nodes[0].max_concurrency: node 'b': max_concurrency=0 would start no items; use 1 or more",
         ),
         (
             [node("b", "t", map=[1], tolerate=-1)],

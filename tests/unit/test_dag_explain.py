@@ -22,7 +22,7 @@ DAG = Dag(
         node("c", "t", deps=["b"]),
         input_node("ask", prompt="Really {{$.run.x}}?", timeout=60),
         node("never", "t", skip_if={"$value": True}),
-        node("each", "t", map=[1, 2, 3], max_parallel=1, tolerate=1),
+        node("each", "t", map=[1, 2, 3], max_concurrency=1, tolerate=1),
         sub_dag("sub", INNER),
         node("last", "t", deps=["ask", "each", "sub"]),
     ],

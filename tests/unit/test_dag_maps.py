@@ -37,7 +37,7 @@ def test_a_map_has_one_work_for_each_item_and_joins_the_results_in_order() -> No
 
 
 def test_at_most_so_many_items_run_at_a_time() -> None:
-    walk = Walk(mapped(max_parallel=2)).start().done("list", files(5))
+    walk = Walk(mapped(max_concurrency=2)).start().done("list", files(5))
     most = 0
     while "each" in walk.running:
         most = max(most, len(walk.works))

@@ -90,7 +90,7 @@ def test_an_answer_is_given_again_without_asking() -> None:
 
 
 def test_of_a_failed_map_only_the_items_that_did_not_succeed_are_done_again() -> None:
-    dag = Dag("d", [node("a", "t"), node("each", "t", map=ref("a"), args={"x": ref("item")}, max_parallel=2)])
+    dag = Dag("d", [node("a", "t"), node("each", "t", map=ref("a"), args={"x": ref("item")}, max_concurrency=2)])
     old = Walk(dag).start().done("a", ["p", "q", "r", "s"]).done("each", "P").fail("each")
     walk = again(dag, rerun_failed(old.program, old.state))
     assert [work.input["x"] for work in walk.works.values()] == ["q", "r"]

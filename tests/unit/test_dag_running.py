@@ -296,7 +296,7 @@ def test_cancelling_reaches_nodes_in_every_state() -> None:
             node("done", "t"),
             node("skipped", "t", skip_if={"$value": True}),
             node("runs", "t"),
-            node("maps", "t", map=[1, 2, 3], max_parallel=2),
+            node("maps", "t", map=[1, 2, 3], max_concurrency=2),
             input_node("asks", prompt="?", timeout=60),
             input_node("asks_for_ever", prompt="?"),
             node("waits", "t", deps=["runs"]),

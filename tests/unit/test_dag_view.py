@@ -25,7 +25,7 @@ DAG = Dag(
     "d",
     [
         node("a", "t"),
-        node("each", "t", map=[1, 2, 3], max_parallel=2, tolerate=1),
+        node("each", "t", map=[1, 2, 3], max_concurrency=2, tolerate=1),
         input_node("ask", prompt="Really?", timeout=90),
         node("last", "t", deps=["a", "each", "ask"]),
     ],

@@ -51,11 +51,11 @@ def test_a_task_without_special_wishes_stores_none(app: App) -> None:
 
 
 def test_a_concurrency_key_is_filled_in_from_the_arguments(app: App) -> None:
-    @app.task(concurrency_key="user:{user}", concurrency=2)
+    @app.task(concurrency_key="user:{user}", max_concurrency=2)
     def sync(user: int, full: bool = False) -> None: ...
 
     job = sync.new_job(b'{"user":7}')
-    assert (job.concurrency_key, job.concurrency_max) == ("user:7", 2)
+    assert (job.concurrency_key, job.max_concurrency) == ("user:7", 2)
 
 
 def test_a_concurrency_key_that_names_no_argument_is_refused(app: App) -> None:
@@ -79,7 +79,7 @@ def _declare(app: App, **options: Any) -> None:
         ({"priority": 10}, "priority 10"),
         ({"budget": "soon"}, "budget: 'soon'"),
         ({"stall": -1}, "stall: -1"),
-        ({"concurrency": 0}, "would never let a job run"),
+        ({"max_concurrency": 0}, "would never let a job run"),
         ({"cron": "every day"}, "is not a cron expression"),
         ({"cron": "* * * * *", "every": "5m"}, "either cron or every"),
         ({"every": "1ms"}, "too short"),
@@ -180,7 +180,7 @@ def test_a_rate_that_makes_no_sense_is_refused(app: App, options: dict[str, Any]
         ({"priority": 11}, "priority 11"),
         ({"queue": " "}, "is not a queue name"),
         ({"unique_for": "1m"}, "unique_for= needs a unique_key="),
-        ({"concurrency_key": "k", "concurrency": 0}, "would never let a job run"),
+        ({"concurrency_key": "k", "max_concurrency": 0}, "would never let a job run"),
         ({"deadline": "whenever"}, "deadline: 'whenever'"),
         ({"tags": "urgent"}, "tags"),
     ],

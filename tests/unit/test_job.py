@@ -48,7 +48,7 @@ def test_priorities_go_from_0_to_9(priority: int) -> None:
         ({"priority": -1}, "priority -1 is outside 0 to 9"),
         ({"delay": 5.0, "at": 1.0}, "either delay= or at="),
         ({"unique_for": 60.0}, "unique_for= needs a unique_key="),
-        ({"concurrency_key": "k", "concurrency_max": 0}, "would never let a job run"),
+        ({"concurrency_key": "k", "max_concurrency": 0}, "would never let a job run"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -74,7 +74,7 @@ def test_a_job_survives_being_stored_as_json() -> None:
         unique_key="k",
         unique_for=60.0,
         concurrency_key="c",
-        concurrency_max=3,
+        max_concurrency=3,
         tags=("a", "b"),
         options=JobOptions(retry=retry(3), budget=5.0, isolation="process"),
         origin=Origin(by="app shop", host="h", pid=7, parent=3),

@@ -17,7 +17,7 @@ from tests.support import eventually
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError
 from tidemill.engine.models.cache import ModelCache, ModelUse
-from tidemill.engine.models.spec import ModelError, ModelSpec, gpu_concurrency
+from tidemill.engine.models.spec import ModelError, ModelSpec, gpu_max_concurrency
 
 
 class Model:
@@ -365,5 +365,5 @@ def test_two_models_of_one_name_are_refused() -> None:
 
 def test_a_worker_for_models_on_a_gpu_runs_one_job_at_a_time() -> None:
     models = {"cpu": ModelSpec("cpu", object), "gpu": ModelSpec("gpu", object, gpu=True)}
-    assert gpu_concurrency(models, [None, "gpu"]) == 1
-    assert gpu_concurrency(models, [None, "cpu", "elsewhere"]) is None
+    assert gpu_max_concurrency(models, [None, "gpu"]) == 1
+    assert gpu_max_concurrency(models, [None, "cpu", "elsewhere"]) is None

@@ -153,7 +153,7 @@ def test_a_star_never_takes_in_what_its_own_stage_makes() -> None:
         ({"input": "a/{x}", "output": "b/{x}", "collect": "z"}, "no input has this variable"),
         ({"input": [], "output": "b"}, "no input"),
         ({"input": "a/{x}", "output": "b/{x}", "filter": "x >"}, "not a valid condition"),
-        ({"input": "a/{x}", "output": "b/{x}", "parallel": 0}, "would build nothing"),
+        ({"input": "a/{x}", "output": "b/{x}", "max_concurrency": 0}, "would build nothing"),
         ({"input": "a/{x}", "output": "b/{x}", "on_edit": "cry"}, "rebuild, adopt"),
     ],
 )

@@ -14,7 +14,7 @@ from tidemill.engine.settings import Found, Settings, find_settings, hide_passwo
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "pyproject.toml").write_text('[tool.tidemill]\nconcurrency = 3\nkeep-days = 7\nlease_seconds = "1m"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.tidemill]\nmax_concurrency = 3\nkeep-days = 7\nlease_seconds = "1m"\n')
     return tmp_path
 
 
@@ -33,27 +33,27 @@ def test_every_setting_is_listed_once(tmp_path: Path) -> None:
 
 
 def test_the_project_file_beats_the_default_and_is_named(project: Path) -> None:
-    item = found(project)["concurrency"]
+    item = found(project)["max_concurrency"]
     assert (item.value, item.origin) == (3, str(project / "pyproject.toml"))
 
 
 def test_the_environment_beats_the_project_file_and_is_named(project: Path) -> None:
-    item = found(project, TIDEMILL_CONCURRENCY="4")["concurrency"]
-    assert (item.value, item.origin) == (4, "TIDEMILL_CONCURRENCY")
+    item = found(project, TIDEMILL_MAX_CONCURRENCY="4")["max_concurrency"]
+    assert (item.value, item.origin) == (4, "TIDEMILL_MAX_CONCURRENCY")
 
 
 def test_an_argument_beats_everything(project: Path) -> None:
-    item = found(project, {"concurrency": 5}, TIDEMILL_CONCURRENCY="4")["concurrency"]
+    item = found(project, {"max_concurrency": 5}, TIDEMILL_MAX_CONCURRENCY="4")["max_concurrency"]
     assert (item.value, item.origin) == (5, "argument")
 
 
 def test_an_argument_that_is_not_given_hides_nothing(project: Path) -> None:
-    item = found(project, {"concurrency": None}, TIDEMILL_CONCURRENCY="4")["concurrency"]
-    assert (item.value, item.origin) == (4, "TIDEMILL_CONCURRENCY")
+    item = found(project, {"max_concurrency": None}, TIDEMILL_MAX_CONCURRENCY="4")["max_concurrency"]
+    assert (item.value, item.origin) == (4, "TIDEMILL_MAX_CONCURRENCY")
 
 
 def test_an_empty_variable_counts_as_unset(project: Path) -> None:
-    assert found(project, TIDEMILL_CONCURRENCY="")["concurrency"].value == 3
+    assert found(project, TIDEMILL_MAX_CONCURRENCY="")["max_concurrency"].value == 3
 
 
 def test_the_project_file_may_use_dashes_and_is_found_from_a_folder_below(project: Path) -> None:
@@ -76,8 +76,8 @@ def test_yes_and_no_have_many_spellings(tmp_path: Path, text: str, value: bool) 
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
-        ("CONCURRENCY", "many"),
-        ("CONCURRENCY", "2.5"),
+        ("MAX_CONCURRENCY", "many"),
+        ("MAX_CONCURRENCY", "2.5"),
         ("GRACE_SECONDS", "soon"),
         ("GRACE_SECONDS", "-1s"),
         ("TRANSACTION_POOLER", "perhaps"),
@@ -130,7 +130,7 @@ def test_a_project_file_that_cannot_be_read_is_named(tmp_path: Path, content: by
 
 def test_a_project_file_without_our_section_is_fine(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
-    assert found(tmp_path)["concurrency"].origin == "default"
+    assert found(tmp_path)["max_concurrency"].origin == "default"
 
 
 @pytest.mark.parametrize(
@@ -156,11 +156,16 @@ def test_a_url_without_a_password_is_shown_as_it_is() -> None:
 
 def test_roles_get_the_settings_that_concern_them() -> None:
     settings = Settings(
-        database_url="postgresql://h/d", schema="s", concurrency=4, lease_seconds=30, heartbeat_seconds=5, keep_days=2
+        database_url="postgresql://h/d",
+        schema="s",
+        max_concurrency=4,
+        lease_seconds=30,
+        heartbeat_seconds=5,
+        keep_days=2,
     )
     assert settings.database().schema == "s"
-    assert settings.worker(("a",)).concurrency == 4
-    assert settings.worker(("a",), 9).concurrency == 9
+    assert settings.worker(("a",)).max_concurrency == 4
+    assert settings.worker(("a",), 9).max_concurrency == 9
     maintenance = settings.maintenance()
     assert (maintenance.lease_seconds, maintenance.silence_seconds, maintenance.keep_days) == (30, 15, 2)
 
@@ -169,7 +174,7 @@ def test_roles_get_the_settings_that_concern_them() -> None:
     ("changes", "message"),
     [
         ({"queues": ()}, "at least one queue"),
-        ({"concurrency": 0}, "would run nothing"),
+        ({"max_concurrency": 0}, "would run nothing"),
         ({"lease_seconds": 5.0}, "two heartbeats"),
     ],
 )

@@ -16,7 +16,7 @@ class Spam(Plan, eligibility="spam"):
     async def look(self, ctx: object) -> None: ...
 
 
-class Rank(Plan, eligibility="rank", timeout="2s", concurrency=4):
+class Rank(Plan, eligibility="rank", timeout="2s", max_concurrency=4):
     @task
     async def load(self, ctx: object) -> None: ...
 
@@ -28,7 +28,7 @@ class Rank(Plan, eligibility="rank", timeout="2s", concurrency=4):
 def test_a_plan_knows_its_tasks_and_limits() -> None:
     assert Rank.name == "Rank"
     assert list(Rank.tasks) == ["load", "score"]
-    assert (Rank.timeout, Rank.concurrency, Rank.tasks["score"].after) == (2.0, 4, ("load",))
+    assert (Rank.timeout, Rank.max_concurrency, Rank.tasks["score"].after) == (2.0, 4, ("load",))
     assert Rank.tasks["score"].batch == Batch(8, 0.002)
 
 
@@ -90,7 +90,7 @@ def test_an_empty_set_of_eligibilities_is_fine() -> None:
             lambda: Stream("s", plans=[], sources=[LogSource("a"), JsonlSource("a.jsonl")]),
             "two sources are called 'a'",
         ),
-        (lambda: Stream("s", plans=[Spam], sources=[], max_in_flight=0), "max_in_flight: 0 is less than 1"),
+        (lambda: Stream("s", plans=[Spam], sources=[], max_concurrency=0), "max_concurrency: 0 is less than 1"),
         (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spm": {}}), "has no such plan"),
         (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spam": {"rte": 1}}), "rte"),
         (lambda: Stream("s", plans=[object], sources=[]), "is not a plan"),  # pyright: ignore[reportArgumentType]
@@ -106,7 +106,7 @@ YAML = """
 streams:
   posts:
     engines: 2
-    max_in_flight: 99
+    max_concurrency: 99
     plans: [tests.unit.test_stream_declaring:Spam, tests.unit.test_stream_declaring:Rank]
     sources:
       - {type: log, topic: unified, weight: 8, max_qps: 500, eligibilities: [spam, rank]}
@@ -129,7 +129,7 @@ def test_the_same_stream_as_yaml(tmp_path: Path) -> None:
     file = tmp_path / "streams.yaml"
     file.write_text(YAML)
     (stream,) = read_config(file)
-    assert (stream.name, stream.engines, stream.max_in_flight) == ("posts", 2, 99)
+    assert (stream.name, stream.engines, stream.max_concurrency) == ("posts", 2, 99)
     assert [plan.__name__ for plan in stream.plans] == ["Spam", "Rank"]
     first, second = stream.sources
     assert (first.name, first.weight, first.max_qps, first.eligibilities) == ("unified", 8, 500.0, {"spam", "rank"})

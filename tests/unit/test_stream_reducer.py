@@ -17,11 +17,13 @@ from tidemill.streams.reducer.reducer import Choice, StreamReducer
 NO = MessageFailure("Spam", "ValueError", "no", ("ValueError",))
 
 
-def make(*sources: dict[str, Any], max_in_flight: int = 100, dedup_window: float = 600.0, **more: Any) -> StreamReducer:
+def make(
+    *sources: dict[str, Any], max_concurrency: int = 100, dedup_window: float = 600.0, **more: Any
+) -> StreamReducer:
     declared = [JsonlSource(f"{number}.jsonl", **options) for number, options in enumerate(sources or ({},))]
     reducer = more.pop("retry", retry(3, backoff=1.0, jitter=0.0))
     return StreamReducer(
-        declared, max_in_flight=max_in_flight, retry=reducer, max_losses=3, dedup_window=dedup_window, **more
+        declared, max_concurrency=max_concurrency, retry=reducer, max_losses=3, dedup_window=dedup_window, **more
     )
 
 
@@ -40,7 +42,7 @@ def positions(choice: Choice) -> list[int]:
 
 
 def test_never_more_than_max_in_flight_are_under_way() -> None:
-    reducer = make(max_in_flight=10)
+    reducer = make(max_concurrency=10)
     put(reducer, 100)
     first = reducer.choose(0.0, 0.0)
     assert len(first.send) == 10
@@ -51,7 +53,7 @@ def test_never_more_than_max_in_flight_are_under_way() -> None:
 
 
 def test_a_source_whose_plans_are_slow_leaves_slots_for_the_others() -> None:
-    reducer = make({}, {}, {"max_in_flight": 2}, max_in_flight=100)
+    reducer = make({}, {}, {"max_concurrency": 2}, max_concurrency=100)
     put(reducer, 500, index=0)
     assert len(reducer.choose(0.0, 0.0).send) == 84
     put(reducer, 500, index=1)
@@ -271,7 +273,7 @@ def test_a_delayed_source_sends_nothing_before_its_time() -> None:
 
 
 def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None:
-    reducer = make(max_in_flight=4)
+    reducer = make(max_concurrency=4)
     put(reducer, 8)
     first = reducer.choose(0.0, 0.0)
     assert reducer.engine_died([ticket for ticket, _ in first.send], "it was killed") == []
@@ -284,7 +286,7 @@ def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None
 
 
 def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
-    reducer = make(max_in_flight=4)
+    reducer = make(max_concurrency=4)
     put(reducer, 4)
     for _ in range(2):
         choice = reducer.choose(0.0, 0.0)
@@ -304,7 +306,7 @@ def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
 
 
 def test_weights_limits_and_switches_change_at_once() -> None:
-    reducer = make({}, {"name": "other"}, max_in_flight=120)
+    reducer = make({}, {"name": "other"}, max_concurrency=120)
     put(reducer, 1000, 0)
     put(reducer, 1000, 1)
     reducer.set_source(0, 0.0, weight=5.0, max_qps=None, enabled=True)
@@ -322,7 +324,7 @@ def test_weights_limits_and_switches_change_at_once() -> None:
 
 
 def test_a_drain_takes_nothing_and_hears_every_result() -> None:
-    reducer = make(max_in_flight=10)
+    reducer = make(max_concurrency=10)
     put(reducer, 30)
     choice = reducer.choose(0.0, 0.0)
     reducer.accepting = False
@@ -335,7 +337,7 @@ def test_a_drain_takes_nothing_and_hears_every_result() -> None:
 
 
 def test_what_is_given_back_is_all_that_was_not_finished() -> None:
-    reducer = make({"ordered": True, "message_id": "header:id"}, max_in_flight=3)
+    reducer = make({"ordered": True, "message_id": "header:id"}, max_concurrency=3)
     reducer.arrived(0, [Delivery(b"x", number, key=b"ab"[number % 2 : number % 2 + 1]) for number in range(10)])
     choice = reducer.choose(0.0, 0.0)
     reducer.done([choice.send[0][0]], 0.0)

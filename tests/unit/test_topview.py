@@ -31,7 +31,7 @@ def host(name: str, *, age: float = 1.0, **changes: Any) -> Host:
 
 
 def worker(name: str, pid: int, **changes: Any) -> WorkerLine:
-    row = {"host": name, "pid": pid, "status": "running", "queues": ["mail"], "running": 3, "concurrency": 10}
+    row = {"host": name, "pid": pid, "status": "running", "queues": ["mail"], "running": 3, "max_concurrency": 10}
     times = {"seen_at": NOW, "lease_until": NOW + timedelta(seconds=9), "flagged_at": None}
     return filled(WorkerLine, {**row, **times, **changes})
 

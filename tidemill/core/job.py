@@ -64,7 +64,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_key: str | None = None
     unique_for: float | None = None
     concurrency_key: str | None = None
-    concurrency_max: int = 1
+    max_concurrency: int = 1
     tags: tuple[str, ...] | None = None
     options: JobOptions | None = None
     origin: Origin | None = None
@@ -95,8 +95,8 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
             check_key("concurrency_key", self.concurrency_key)
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
-        if self.concurrency_max < 1:
-            raise ConfigError(f"a concurrency limit of {self.concurrency_max} would never let a job run; use 1 or more")
+        if self.max_concurrency < 1:
+            raise ConfigError(f"a max_concurrency of {self.max_concurrency} would never let a job run; use 1 or more")
         return self
 
 

@@ -168,7 +168,7 @@ def describe_process(
     queues: Iterable[str] = (),
     tasks: Iterable[str] = (),
     *,
-    concurrency: int = 0,
+    max_concurrency: int = 0,
     host: str = "",
     versions: Mapping[str, str] | None = None,
 ) -> WorkerCard:
@@ -178,7 +178,7 @@ def describe_process(
         pid=os.getpid(),
         queues=tuple(queues),
         tasks=tuple(tasks),
-        concurrency=concurrency,
+        max_concurrency=max_concurrency,
         versions={"tidemill": VERSION, "python": platform.python_version(), **(versions or {})},
     )
 

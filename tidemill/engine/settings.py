@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
     """Set when a pooler such as PgBouncer in transaction mode is in between."""
     listen_url: str | None = None
     """A direct URL for LISTEN, where `database_url` goes through a pooler."""
-    concurrency: int = 10
+    max_concurrency: int = 10
     """How many jobs a worker process runs at once."""
     lease_seconds: float = 15.0
     """How long a silent worker is believed to be alive."""
@@ -79,10 +79,10 @@ class Settings(msgspec.Struct, frozen=True):
             listen_url=self.listen_url,
         )
 
-    def worker(self, queues: tuple[str, ...], concurrency: int | None = None) -> WorkerSettings:
+    def worker(self, queues: tuple[str, ...], max_concurrency: int | None = None) -> WorkerSettings:
         return WorkerSettings(
             queues=queues,
-            concurrency=self.concurrency if concurrency is None else concurrency,
+            max_concurrency=self.max_concurrency if max_concurrency is None else max_concurrency,
             lease_seconds=self.lease_seconds,
             heartbeat_seconds=self.heartbeat_seconds,
             grace_seconds=self.grace_seconds,

@@ -51,7 +51,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     max_qps: float | None = None
     """The maximum number of messages per second, spread evenly."""
     burst: float | None = None
-    max_in_flight: int | None = None
+    max_concurrency: int | None = None
     """The maximum number of its messages in flight; by default a quarter of the others' shares stays free."""
     eligibilities: frozenset[str] | set[str] = frozenset()
     """The plans that its messages go through."""
@@ -78,8 +78,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
             raise ConfigError(f"{where}: a weight of {self.weight!r} would never let a message through")
         if self.max_qps is not None:
             put(self, "max_qps", parse_rate(self.max_qps, what=f"{where}, max_qps"))
-        if self.max_in_flight is not None and self.max_in_flight < 1:
-            raise ConfigError(f"{where}: with max_in_flight={self.max_in_flight} no message would ever be sent")
+        if self.max_concurrency is not None and self.max_concurrency < 1:
+            raise ConfigError(f"{where}: with max_concurrency={self.max_concurrency} no message would ever be sent")
         put(self, "delay", parse_duration(self.delay, what=f"{where}, delay"))
         if self.max_age is not None:
             put(self, "max_age", parse_duration(self.max_age, what=f"{where}, max_age"))

@@ -176,7 +176,7 @@ def _workers(
         made.add_row(
             _process(row, 44 if width >= WIDE else 24),
             state("silent" if lapsed else row.status),
-            f"{row.running}/{row.concurrency}" if row.concurrency else Text("run worker", style="dim"),
+            f"{row.running}/{row.max_concurrency}" if row.max_concurrency else Text("run worker", style="dim"),
             "" if process is None else f"{process.cpu:.2f}",
             "" if process is None else size(process.memory),
             ago(row.seen_at, now).removesuffix(" ago"),

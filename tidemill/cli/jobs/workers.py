@@ -82,7 +82,7 @@ def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
             f"{row.host}:{row.pid}#{row.id}",
             state(row.status if ended or row.lease_until > now else "silent"),
             names(row.queues),
-            "" if ended else f"{row.running}/{row.concurrency}",
+            "" if ended else f"{row.running}/{row.max_concurrency}",
             ago(row.seen_at, now),
             ago(row.started_at, now).removesuffix(" ago"),
             _remark(row, now),

@@ -81,7 +81,7 @@ def worker(
     *,
     only: Literal["jobs", "runs"] | None = None,
     queue: list[str] | None = None,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     metrics: str | None = None,
     place: ConnectionOptions = HERE,
 ) -> int:
@@ -95,13 +95,13 @@ def worker(
         Run only jobs, or only runs of workflows and dags, in this very process.
     queue
         A queue to serve; say it again for more. All that the tasks name, if not given.
-    concurrency
+    max_concurrency
         How many jobs to run at once.
     metrics
         Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
-    if only == "runs" and (queue or concurrency is not None):
-        raise ConfigError("--queue and --concurrency are about jobs: leave out --only runs")
+    if only == "runs" and (queue or max_concurrency is not None):
+        raise ConfigError("--queue and --max-concurrency are about jobs: leave out --only runs")
 
     def make() -> Part:
         known = application(app, place, metrics=metrics)
@@ -111,8 +111,8 @@ def worker(
             database = known.database(label=f"tidemill run worker {known.name}")
             return Part(runs_role(declared, database=database), database, known.settings)
         database = known.database(label=f"tidemill worker {known.name}")
-        queues = served_queues(known, queue, concurrency)
-        role = jobs_role(declared, queues, concurrency=concurrency, database=database)
+        queues = served_queues(known, queue, max_concurrency)
+        role = jobs_role(declared, queues, max_concurrency=max_concurrency, database=database)
         return Part(role, database, known.settings, patience=None)
 
     if only is not None:
@@ -120,14 +120,14 @@ def worker(
     known = application(app, place, metrics=metrics)
     require_database(known.settings)
     configure_logs(known.settings.log_level, known.settings.log_format)
-    return asyncio.run(_supervise(known, worker_processes(known, app, queue, concurrency, place)))
+    return asyncio.run(_supervise(known, worker_processes(known, app, queue, max_concurrency, place)))
 
 
 def worker_processes(
     known: App,
     app: str,
     queues: list[str] | None,
-    concurrency: int | None,
+    max_concurrency: int | None,
     place: ConnectionOptions,
     *,
     workers: int = 1,
@@ -136,10 +136,10 @@ def worker_processes(
     command = ("worker", app, "--only")
     found: list[ChildSpec] = []
     if known.declarations.has_work or queues or not declares_shapes(known):
-        served_queues(known, queues, concurrency)
+        served_queues(known, queues, max_concurrency)
         options = [f"--queue={queue}" for queue in queues or ()]
-        if concurrency is not None:
-            options.append(f"--concurrency={concurrency}")
+        if max_concurrency is not None:
+            options.append(f"--max-concurrency={max_concurrency}")
         names = ["jobs"] if workers == 1 else [f"jobs-{number}" for number in range(1, workers + 1)]
         found += [ChildSpec(name, role_command(*command, "jobs", *options, *place.options())) for name in names]
     return [*found, ChildSpec("runs", role_command(*command, "runs", *place.options()))]
@@ -159,12 +159,12 @@ def application(target: str, place: ConnectionOptions, **settings: Any) -> App:
     return known
 
 
-def served_queues(known: App, queues: list[str] | None, concurrency: int | None) -> tuple[str, ...]:
+def served_queues(known: App, queues: list[str] | None, max_concurrency: int | None) -> tuple[str, ...]:
     """The queues that a worker would serve, after checking that it could be made."""
     wanted = tuple(queues or known.declarations.served_queues())
     if not wanted:
         raise ConfigError(f"{known.declarations.source} declares no task: put @app.task above a function")
-    return known.settings.worker(wanted, concurrency).validate().queues
+    return known.settings.worker(wanted, max_concurrency).validate().queues
 
 
 def role_command(*arguments: str) -> tuple[str, ...]:

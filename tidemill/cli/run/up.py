@@ -26,7 +26,7 @@ def up(
     /,
     *,
     queue: list[str] | None = None,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     workers: int = 1,
     server: Annotated[bool, Parameter(negative="--no-server")] = True,
     port: int | None = None,
@@ -43,7 +43,7 @@ def up(
         The application: app.py, app.py:name or package.module.
     queue
         A queue to serve; say it again for more. All that the tasks name, if not given.
-    concurrency
+    max_concurrency
         How many jobs each worker runs at once.
     workers
         How many worker processes to run.
@@ -65,7 +65,7 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
     known = application(app, place, metrics=metrics)
-    children = tree(known, app, worker_processes(known, app, queue, concurrency, place, workers=workers), place)
+    children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
     queues = tuple(queue or known.declarations.served_queues())
     if server:
         options = _served(port, read_only, grpc)

@@ -35,7 +35,7 @@ def _title(line: StreamLine, each: Mapping[str, Any]) -> Text:
         (line.name, "bold"),
         "  ",
         (each["mode"], "" if each["mode"] == "run" else "yellow"),
-        f"  {each['host']}:{each['pid']}  {each['in_flight']}/{each['max_in_flight']} in flight, ",
+        f"  {each['host']}:{each['pid']}  {each['in_flight']}/{each['max_concurrency']} in flight, ",
         (f"{each['engines']} engines", "" if each["engines"] else "red"),
         f" ({each['restarts']} restarts), {line.retries} wait for another attempt, ",
         (f"{line.dead} dead letters", "red" if line.dead else ""),

@@ -178,16 +178,16 @@ def _task_problems(node: TaskNode) -> Iterator[DagError]:
             retry.validate(node.retry)
         except ConfigError as error:
             yield _because(DagError(("retry",), f"node {node.name!r}: {error}"), error)
-    if node.max_parallel is not None and node.max_parallel < 1:
+    if node.max_concurrency is not None and node.max_concurrency < 1:
         yield DagError(
-            ("max_parallel",),
-            f"node {node.name!r}: max_parallel={node.max_parallel} would start no items; use 1 or more",
+            ("max_concurrency",),
+            f"node {node.name!r}: max_concurrency={node.max_concurrency} would start no items; use 1 or more",
         )
     if node.tolerate < 0:
         yield DagError(
             ("tolerate",), f"node {node.name!r}: tolerate={node.tolerate} is not a number of items; use 0 or more"
         )
-    for field, usual in (("max_parallel", None), ("tolerate", 0)):
+    for field, usual in (("max_concurrency", None), ("tolerate", 0)):
         if node.map is None and getattr(node, field) != usual:
             yield DagError((field,), f"node {node.name!r}: {field} is only for nodes with map")
 

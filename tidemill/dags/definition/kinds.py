@@ -29,7 +29,7 @@ ABOUT: dict[str, str] = {
     "skip_with": "Which skipped deps cause it to be skipped: all, any or none.",
     "on_failure": "fail_run ends the run at once; continue lets the other nodes run.",
     "map": 'A ref to a list: one job for each item. {"$from": "extract.files"}',
-    "max_parallel": "For a map: how many items run at the same time.",
+    "max_concurrency": "For a map: how many items run at the same time.",
     "tolerate": "For a map: how many items may fail.",
     "schema": "The JSON Schema of the answer.",
     "timeout": "How long to wait for the answer: 2h.",
@@ -51,12 +51,12 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "task": {"type": "string", "suggest": "tasks"},
     "queue": {"type": "string", "suggest": "queues"},
     "priority": {"type": "integer", "minimum": 0, "maximum": 9},
-    "max_parallel": {"type": "integer", "minimum": 1},
+    "max_concurrency": {"type": "integer", "minimum": 1},
     "tolerate": {"type": "integer", "minimum": 0},
     "about": {"type": "string", "format": "textarea"},
 }
 #: The fields that editors show only on request.
-RARE = ("stall", "required_model", "skip_with", "on_failure", "max_parallel", "tolerate", "about")
+RARE = ("stall", "required_model", "skip_with", "on_failure", "max_concurrency", "tolerate", "about")
 KINDS = {"task": TaskNode, "input": InputNode, "dag": SubDag}
 
 

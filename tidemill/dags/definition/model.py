@@ -58,7 +58,7 @@ class TaskNode(_Declared, frozen=True, tag="task"):
     skip_with: SkipWith = "all"
     on_failure: OnFailure = "fail_run"
     map: Any = None
-    max_parallel: int | None = None
+    max_concurrency: int | None = None
     tolerate: int = 0
     about: str = ""
 
@@ -139,7 +139,7 @@ def node(
     skip_with: SkipWith = "all",
     on_failure: OnFailure = "fail_run",
     map: Any = None,
-    max_parallel: int | None = None,
+    max_concurrency: int | None = None,
     tolerate: int = 0,
     about: str = "",
 ) -> TaskNode:
@@ -149,8 +149,8 @@ def node(
     false, or a condition in CEL as text. `skip_with` says which skipped deps cause the node to be skipped: `all` of
     them, `any` of them, or `none`. `on_failure` says whether its failure ends the run at once (`fail_run`), or only
     after everything that does not depend on it (`continue`). With `map`, a ref to a list, there is one job for each
-    item, at most `max_parallel` at a time; the result is the list of their results, in order, with null for each item
-    that failed. Up to `tolerate` items may fail.
+    item, at most `max_concurrency` at a time; the result is the list of their results, in order, with null for each
+    item that failed. Up to `tolerate` items may fail.
     """
     return _made(
         TaskNode,
@@ -168,7 +168,7 @@ def node(
         skip_with=skip_with,
         on_failure=on_failure,
         map=map,
-        max_parallel=max_parallel,
+        max_concurrency=max_concurrency,
         tolerate=tolerate,
         about=about,
     )

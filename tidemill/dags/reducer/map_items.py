@@ -29,7 +29,7 @@ def start_items(turn: Reduction, step: PlannedNode, node: NodeState) -> None:
     """Start as many items as may run at the same time; end the node when no item is left."""
     items, spec = node.items, task_of(step)
     assert items is not None  # noqa: S101 - only maps have items
-    most = spec.max_parallel or MOST_ITEMS
+    most = spec.max_concurrency or MOST_ITEMS
     declared = spec.args if node.edited is UNSET else node.edited
     while items.todo and len(items.working) < most:
         index = items.todo.pop()

@@ -52,7 +52,7 @@ class NodeJob:
 
     def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
         key = task.concurrency_key(args)
-        return None if key is None else (key, task.options.concurrency_max)
+        return None if key is None else (key, task.options.max_concurrency)
 
     def _args(self, given: Any) -> bytes:
         if given:

@@ -11,7 +11,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import Task
 
 WISHES_FOR_MANY = frozenset({"delay", "at", "priority", "queue", "deadline", "tags", "required_model"})
-WISHES = WISHES_FOR_MANY | {"unique_key", "unique_for", "concurrency_key", "concurrency"}
+WISHES = WISHES_FOR_MANY | {"unique_key", "unique_for", "concurrency_key", "max_concurrency"}
 
 
 def read_wish(wish: Mapping[str, Any], task: Task[Any, Any]) -> dict[str, Any]:
@@ -28,8 +28,6 @@ def read_wish(wish: Mapping[str, Any], task: Task[Any, Any]) -> dict[str, Any]:
             fields[name] = _moment(name, value)
         elif name == "tags":
             fields[name] = (*task.options.tags, *_words(value))
-        elif name == "concurrency":
-            fields["concurrency_max"] = value
         else:
             fields[name] = value
     return fields

@@ -29,7 +29,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     isolation: Literal["process"] | None = None
     tags: tuple[str, ...] = ()
     concurrency_key: str | None = None
-    concurrency_max: int = 1
+    max_concurrency: int = 1
     required_model: str | None = None
 
     def job_options(self) -> JobOptions | None:
@@ -70,7 +70,7 @@ class Task(Generic[P, R]):
             task=name,
             args=msgspec.Raw(b"{}"),
             priority=options.priority,
-            concurrency_max=options.concurrency_max,
+            max_concurrency=options.max_concurrency,
             options=self.job_options,
         ).validate()
         if options.isolation == "process" and self.is_async:
@@ -111,7 +111,7 @@ class Task(Generic[P, R]):
             "options": job_options,
             "origin": origin,
             "concurrency_key": self.concurrency_key(args),
-            "concurrency_max": options.concurrency_max,
+            "max_concurrency": options.max_concurrency,
         }
         fields.update((name, value) for name, value in changes.items() if value is not None)
         return NewJob(**fields).validate()

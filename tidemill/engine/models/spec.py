@@ -89,6 +89,6 @@ def require_model(name: str | None, known: Mapping[str, ModelSpec], *, where: st
         raise ConfigError(f"{where}there is no model {name!r}; this application declares: {declared}")
 
 
-def gpu_concurrency(models: Mapping[str, ModelSpec], required: Iterable[str | None]) -> int | None:
+def gpu_max_concurrency(models: Mapping[str, ModelSpec], required: Iterable[str | None]) -> int | None:
     """The default number of concurrent jobs of a worker: one, if any of these models uses a GPU."""
     return 1 if any(name is not None and name in models and models[name].gpu for name in required) else None

@@ -44,7 +44,7 @@ class Claimer:
         database: Database,
         runner: JobRunner,
         queues: tuple[str, ...],
-        concurrency: int,
+        max_concurrency: int,
         clock: Clock,
         news: asyncio.Event,
         open_queues: Callable[[], list[str]],
@@ -56,7 +56,7 @@ class Claimer:
         self._database = database
         self._runner = runner
         self._queues = queues
-        self._concurrency = concurrency
+        self._max_concurrency = max_concurrency
         self._clock = clock
         self._news = news
         self._open_queues = open_queues
@@ -203,7 +203,7 @@ class Claimer:
         opened = self._open_queues()
         queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]
         self._over_limit = [queue for queue in opened if queue not in queues]
-        room = self._concurrency + self._appetite.extra - self._runner.count
+        room = self._max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
         return share_room(room, queues, self._dry, self._turn) if queues else {}
 

@@ -69,7 +69,7 @@ class JobRunner:
     def __init__(
         self,
         tasks: Mapping[str, Task[Any, Any]],
-        concurrency: int,
+        max_concurrency: int,
         children: Children,
         clock: Clock,
         on_news: Callable[[], None],
@@ -90,12 +90,12 @@ class JobRunner:
         self.meter = Meter()
         self._tracing = False
         self._tasks = tasks
-        self._concurrency = concurrency
+        self._max_concurrency = max_concurrency
         self._children = children
         self._clock = clock
         self._on_news = on_news
         self._context = contextvars.copy_context()
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tidemill-task")
+        self._threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="tidemill-task")
 
     @property
     def count(self) -> int:
@@ -205,7 +205,7 @@ class JobRunner:
     # -- running ----------------------------------------------------------------------------------
 
     def _start_more(self) -> None:
-        while self.backlog and len(self.slots) < self._concurrency:
+        while self.backlog and len(self.slots) < self._max_concurrency:
             self._start(*self.backlog.popleft())
 
     def _start(self, since: float, claim: ClaimedJob) -> None:

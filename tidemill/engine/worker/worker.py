@@ -1,6 +1,6 @@
 """A worker: claims jobs of its queues, runs them, and reports how they ended.
 
-    role = worker_role(Worker(database, tasks, WorkerSettings(queues=("mail",), concurrency=20)), database)
+    role = worker_role(Worker(database, tasks, WorkerSettings(queues=("mail",), max_concurrency=20)), database)
     await role.run()                     # until stop() is called or the lease is lost
 
 The `JobRunner` runs jobs, the `Claimer` moves them from and to the database, and the `Watchdog` ends jobs that overrun.
@@ -60,7 +60,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     """The queues and limits of a worker. Times are seconds."""
 
     queues: tuple[str, ...]
-    concurrency: int = 10
+    max_concurrency: int = 10
     lease_seconds: float = 15.0
     heartbeat_seconds: float = 3.0
     grace_seconds: float = 30.0
@@ -73,8 +73,8 @@ class WorkerSettings(msgspec.Struct, frozen=True):
             raise ConfigError("a worker needs at least one queue")
         for queue in self.queues:
             check_name("queue", queue)
-        if self.concurrency < 1:
-            raise ConfigError(f"a concurrency of {self.concurrency} would run nothing: use 1 or more")
+        if self.max_concurrency < 1:
+            raise ConfigError(f"a max_concurrency of {self.max_concurrency} would run nothing: use 1 or more")
         if self.heartbeat_seconds * 2 > self.lease_seconds:
             raise ConfigError("the lease must last for at least two heartbeats")
         return self
@@ -109,7 +109,7 @@ class Worker:
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self._children = Children(app_path)
-        self.runner = JobRunner(tasks, settings.concurrency, self._children, clock, self._news.set, self.models)
+        self.runner = JobRunner(tasks, settings.max_concurrency, self._children, clock, self._news.set, self.models)
         self.runner.invoke_context = invoke_context
         self.runner.grace = settings.grace_seconds
         if self.models is not None:
@@ -118,7 +118,7 @@ class Worker:
             database,
             self.runner,
             settings.queues,
-            settings.concurrency,
+            settings.max_concurrency,
             clock,
             self._news,
             self._open_queues,
@@ -149,7 +149,7 @@ class Worker:
     def describe(self) -> WorkerCard:
         """What the worker serves, reported with the lease."""
         return describe_process(
-            self.settings.queues, self._tasks, concurrency=self.settings.concurrency, host=self.host
+            self.settings.queues, self._tasks, max_concurrency=self.settings.max_concurrency, host=self.host
         )
 
     async def work(self, life: Life) -> None:

@@ -312,7 +312,7 @@ class MonitorRunner:
     def describe(self) -> WorkerCard:
         """The monitors that it follows, for the worker list."""
         queues = (member_queue(name, each.watch.fold.version) for name, each in self.watchers.items())
-        return describe_process(queues, concurrency=len(self.watchers))
+        return describe_process(queues, max_concurrency=len(self.watchers))
 
     async def work(self, life: Life) -> None:
         """Follow all monitors until stopped."""

@@ -129,7 +129,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str] | None
     unique_key: str | None
     concurrency_key: str | None
-    concurrency_max: int | None
+    max_concurrency: int | None
     run_id: int | None
     work: int | None
     options: dict[str, Any] | None

@@ -37,7 +37,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
     host: str
     pid: int
     queues: list[str]
-    concurrency: int
+    max_concurrency: int
     versions: dict[str, Any]
     models: list[str] | None
     status: str

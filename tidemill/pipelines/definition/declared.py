@@ -12,7 +12,6 @@ from tidemill.engine.role import Role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, here, stage_task, task_name
 from tidemill.pipelines.runner.runner import PipelineRunner
-from tidemill.pipelines.runner.slots import group_key
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -161,6 +160,10 @@ def _trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
         return await workflow.run(payload)
 
     run.__doc__ = f"Run the workflow {workflow.name} once."
-    group = workflow.group
-    limits = {} if group is None else {"concurrency_key": group_key(group), "concurrency_max": group[1]}
-    return Task(run, f"workflow/{workflow.name}", TaskOptions(queue=QUEUE, tags=("workflow",), **limits))
+    options = TaskOptions(
+        queue=QUEUE,
+        tags=("workflow",),
+        concurrency_key=workflow.concurrency_key,
+        max_concurrency=workflow.max_concurrency,
+    )
+    return Task(run, f"workflow/{workflow.name}", options)

@@ -5,7 +5,7 @@ blog = Pipeline("auto-blog", root="output/")
 @blog.stage(input="daily/{date}/*.txt", output="summary/{date}.txt", min_size=500)
 async def summary(entity, files): ...
 
-@blog.stage(input="summary/{date}.txt", output="final/{date}-daily-digest.md", parallel=8)
+@blog.stage(input="summary/{date}.txt", output="final/{date}-daily-digest.md", max_concurrency=8)
 async def digest(entity, text): ...
 """
 
@@ -177,7 +177,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     """How a stage's states are built and stored."""
 
     min_size: int = 0
-    parallel: int | None = None
+    max_concurrency: int | None = None
     queue: str | None = None
     priority: int = DEFAULT_PRIORITY
     budget: float | None = None
@@ -189,7 +189,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     on_orphan: OnOrphan = "keep"
     backoff: tuple[float, ...] = BACKOFF
     approve_above: int | None = APPROVE_ABOVE
-    group: tuple[str, int] | None = None
+    concurrency_key: str | None = None
 
 
 class Pipeline:
@@ -251,8 +251,8 @@ class Pipeline:
         collect: str | Iterable[str] = (),
         scatter: bool = False,
         min_size: int = 0,
-        parallel: int | None = None,
-        group: tuple[str, int] | None = None,
+        max_concurrency: int | None = None,
+        concurrency_key: str | None = None,
         queue: str | None = None,
         priority: int = DEFAULT_PRIORITY,
         budget: Duration | None = None,
@@ -268,26 +268,26 @@ class Pipeline:
     ) -> Callable[[Function], Stage]:
         """Declare a stage.
 
-        input       a pattern, several, or several by the names of the function's parameters; several are joined on
-                    the variables that they share
-        output      the pattern of the output
-        collect     variables of the input that the output does not have: one build gets all of them
-        scatter     the output has variables that the input does not have: the function returns a dict of outputs
-        min_size    a smaller output is a failure
-        parallel    the most builds of this stage at once
-        group       ("models", 2): the most builds at once of all stages in the group of this name
-        queue       the queue of its builds
-        in_process  build in the pipeline's own process: for small, fast functions
-        version     replaces the code: states are rebuilt only when it changes
-        params      values that count as code; the function gets them by name
-        filter      a CEL condition over the entity's variables, its `id` and the number of its `files`: other entities
-                    are skipped. "hasFiles" is always true, because an entity without files does not exist
-        code_of     what is hashed instead of the function, if that is only a wrapper
+        input            a pattern, several, or several by the names of the function's parameters; several are joined on
+                         the variables that they share
+        output           the pattern of the output
+        collect          variables of the input that the output does not have: one build gets all of them
+        scatter          the output has variables that the input does not have: the function returns a dict of outputs
+        min_size         a smaller output is a failure
+        max_concurrency  the most builds of this stage at once
+        concurrency_key  all stages with this key share `max_concurrency`, which is 1 unless it is given
+        queue            the queue of its builds
+        in_process       build in the pipeline's own process: for small, fast functions
+        version          replaces the code: states are rebuilt only when it changes
+        params           values that count as code; the function gets them by name
+        filter           a CEL condition over the entity's variables, its `id` and the number of its `files`: other
+                         entities are skipped. "hasFiles" is always true, because an entity without files does not exist
+        code_of          what is hashed instead of the function, if that is only a wrapper
         """
         defaults = self.defaults
         options = StageOptions(
             min_size=min_size,
-            parallel=parallel,
+            max_concurrency=1 if max_concurrency is None and concurrency_key is not None else max_concurrency,
             queue=queue,
             priority=priority,
             budget=None if budget is None else parse_duration(budget, what="budget"),
@@ -301,13 +301,10 @@ class Pipeline:
             else _one_of("on_orphan", on_orphan, ("keep", "archive", "delete")),
             backoff=defaults.backoff if backoff is None else _waits(backoff),
             approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
-            group=group,
+            concurrency_key=concurrency_key,
         )
-        for most in (parallel, group and group[1]):
-            if most is not None and most < 1:
-                raise ConfigError(f"at most {most} builds at once would build nothing: use 1 or more")
-        if parallel is not None and group is not None:
-            raise ConfigError(f"a stage is limited by parallel= or by the group {group[0]!r}, not by both")
+        if options.max_concurrency is not None and options.max_concurrency < 1:
+            raise ConfigError(f"a max_concurrency of {options.max_concurrency} would build nothing: use 1 or more")
 
         def declare(function: Function) -> Stage:
             wanted = name or getattr(function, "__name__", "")

@@ -23,7 +23,6 @@ from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.staleness import input_text
 from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
 from tidemill.pipelines.runner.commit import Committer
-from tidemill.pipelines.runner.slots import group_key
 from tidemill.pipelines.stores.base import SeenFile, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
@@ -53,8 +52,7 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
         return await _build(caller, await reach(), step, code)
 
     options = stage.options
-    most = options.group[1] if options.group else options.parallel
-    key = group_key(options.group) if options.group else f"pipeline {task_name(stage)}"
+    key = options.concurrency_key or f"pipeline {task_name(stage)}"
     return Task(
         build,
         task_name(stage),
@@ -64,8 +62,8 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
             # The queue retries errors of writing; failures of the code are not retried there.
             retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",)),
             budget=options.budget,
-            concurrency_key=None if most is None else key,
-            concurrency_max=most or 1,
+            concurrency_key=None if options.max_concurrency is None else key,
+            max_concurrency=options.max_concurrency or 1,
             tags=("pipeline",),
         ),
     )

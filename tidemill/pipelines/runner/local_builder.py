@@ -85,7 +85,7 @@ class LocalBuilder:
         self.check()
 
     def _start(self) -> None:
-        most = self._stage.options.parallel or (ASYNC_AT_ONCE if self._stage.is_async else 1)
+        most = self._stage.options.max_concurrency or (ASYNC_AT_ONCE if self._stage.is_async else 1)
         while self._todo and len(self._running) < most and not self._closing:
             room = self._chunk if most == 1 and not self._stage.is_async else 1
             steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
@@ -104,7 +104,8 @@ class LocalBuilder:
             self._on_break()
 
     async def _run(self, steps: list[BuildStep]) -> None:
-        async with self._slots.hold(self._stage.options.group):
+        options = self._stage.options
+        async with self._slots.hold(options.concurrency_key, options.max_concurrency or 1):
             self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
             try:
                 done = [(steps[0], await self._build(steps[0]))] if self._stage.is_async else await self._some(steps)

@@ -157,13 +157,13 @@ def read_groups(data: Mapping[str, Any]) -> dict[str, int]:
     return {str(name): most for name, most in groups.items()}
 
 
-def group_of(nodes: Iterable[Node], groups: Mapping[str, int], notes: list[str]) -> tuple[str, int] | None:
-    """The concurrency group of nodes that run together, and its limit."""
+def concurrency_limit(nodes: Iterable[Node], groups: Mapping[str, int], notes: list[str]) -> dict[str, Any]:
+    """The `concurrency_key` and `max_concurrency` of nodes that run together; empty if no node has a group."""
     every = list(nodes)
-    named = list(dict.fromkeys(node.concurrency_group for node in every if node.concurrency_group))
+    named = list(dict.fromkeys(node.concurrency_key for node in every if node.concurrency_key))
     if len(named) > 1:
         notes.append(f"node {every[-1].name!r}: of the groups {', '.join(named)} only the first limits what runs")
-    return (named[0], groups.get(named[0], 1)) if named else None
+    return {"concurrency_key": named[0], "max_concurrency": groups.get(named[0], 1)} if named else {}
 
 
 def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> Any:

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.schedule import parse_schedule
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.workflows.graph import Graph, group_of, note_unknown, read_graph, read_groups
+from tidemill.pipelines.workflows.graph import Graph, concurrency_limit, note_unknown, read_graph, read_groups
 from tidemill.pipelines.workflows.node_graph import read_wired
 from tidemill.pipelines.workflows.nodes import NodeError, find_type, run_node
 from tidemill.pipelines.workflows.stage_list import read_stages
@@ -38,8 +38,9 @@ class TriggerWorkflow(msgspec.Struct):
     name: str
     graph: Graph
     schedules: list[Any] = []
-    group: tuple[str, int] | None = None
-    """The concurrency group of its runs, shared with builds of pipelines."""
+    concurrency_key: str | None = None
+    """Its runs share the limit of this key with builds of pipelines."""
+    max_concurrency: int = 1
 
     @property
     def starts(self) -> list[str]:
@@ -137,8 +138,8 @@ def parse_workflow(data: Any, name: str) -> Loaded:
         return Loaded([read_wired(data, graph, called, notes)], [], notes)
     for node in graph.nodes.values():
         find_type(node)
-    group = group_of(graph.nodes.values(), read_groups(data), notes)
-    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), group)], notes)
+    limit = concurrency_limit(graph.nodes.values(), read_groups(data), notes)
+    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), **limit)], notes)
 
 
 def has_states(data: Mapping[str, Any]) -> bool:

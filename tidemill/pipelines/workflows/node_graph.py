@@ -17,7 +17,7 @@ from tidemill.pipelines.definition.pipeline import Entity, Pipeline
 from tidemill.pipelines.runner.build import SKIP, BuildError, File
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.workflows.expressions import evaluate
-from tidemill.pipelines.workflows.graph import Graph, as_content, content_of, group_of, read_groups
+from tidemill.pipelines.workflows.graph import Graph, as_content, concurrency_limit, content_of, read_groups
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type, run_node
 
 _HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
@@ -202,7 +202,7 @@ class Wiring:
             output=target,
             name=node.name,
             queue=self._queue(node),
-            group=group_of([node], self.groups, self.notes),
+            **concurrency_limit([node], self.groups, self.notes),
             min_size=int(node.data.get("minSize") or node.data.get("min_size") or 0),
             filter=self._filter(node),
             params={"transform": str(wanted), **extra},
@@ -241,7 +241,7 @@ class Wiring:
             output=target,
             name=node.name,
             queue=self._queue(node),
-            group=group_of([*between, node], self.groups, self.notes),
+            **concurrency_limit([*between, node], self.groups, self.notes),
             min_size=int(node.data.get("min_size") or node.data.get("minSize") or 0),
             filter=self._filter(node),
             params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},

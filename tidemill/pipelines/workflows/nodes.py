@@ -57,7 +57,7 @@ class Node(msgspec.Struct, frozen=True):
     type: str
     name: str
     data: dict[str, Any] = {}
-    concurrency_group: str | None = None
+    concurrency_key: str | None = None
     tags: tuple[str, ...] = ()
 
 

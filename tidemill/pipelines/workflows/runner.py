@@ -149,7 +149,7 @@ class WorkflowRunner:
             connection.terminate()
 
     async def _run_here(self, workflow: TriggerWorkflow, payload: Any) -> None:
-        async with self._slots.hold(workflow.group):
+        async with self._slots.hold(workflow.concurrency_key, workflow.max_concurrency):
             await workflow.run(payload)
 
     async def _keep_schedule(self, workflow: TriggerWorkflow, at: int, schedule: Schedule) -> None:

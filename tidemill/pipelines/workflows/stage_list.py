@@ -52,7 +52,7 @@ def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipelin
 
 
 def _declare(
-    pipeline: Pipeline, entry: Mapping[str, Any], patterns: Mapping[str, str], place: str, parallel: int | None
+    pipeline: Pipeline, entry: Mapping[str, Any], patterns: Mapping[str, str], place: str, max_concurrency: int | None
 ) -> None:
     id, source = str(entry["id"]), str(entry.get("input") or "")
     if source not in patterns:
@@ -85,7 +85,7 @@ def _declare(
         input=inputs,
         output=str(entry["pattern"]),
         name=id,
-        parallel=parallel,
+        max_concurrency=max_concurrency,
         min_size=int((entry.get("validation") or {}).get("minSize") or 0),
         params={"node": json.dumps([node.type, node.data], sort_keys=True)},
         code_of=code,

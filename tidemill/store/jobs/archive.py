@@ -7,7 +7,7 @@ has the job.
 from __future__ import annotations
 
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
-        origin, tags, unique_key, concurrency_key, concurrency_max, run_id, work"""
+        origin, tags, unique_key, concurrency_key, max_concurrency, run_id, work"""
 
 #: Notifies the owners of the runs in `told`. Must be selected, because PostgreSQL skips unselected expressions.
 TOLD = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM told LIMIT 1) AS news)"

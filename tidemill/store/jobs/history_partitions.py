@@ -13,8 +13,8 @@ HISTORY = ("job_history", "finished_at")
 #: Deletes keys whose window has ended, and concurrency keys that no unfinished job uses.
 FORGET_WINDOWS = "DELETE FROM tidemill.unique_window WHERE until < now() - interval '1 minute'"
 FORGET_KEYS = """
-DELETE FROM tidemill.concurrency AS c WHERE key = ANY (ARRAY(
-    SELECT key FROM tidemill.concurrency AS u
+DELETE FROM tidemill.concurrency_key AS c WHERE key = ANY (ARRAY(
+    SELECT key FROM tidemill.concurrency_key AS u
     WHERE NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = u.key) LIMIT 1000 FOR UPDATE SKIP LOCKED))
   AND NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = c.key)
 """

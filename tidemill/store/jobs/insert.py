@@ -25,7 +25,7 @@ JOBS_CHANNEL = "jobs"
 _NEW_JOBS = """
     ROWS FROM (json_to_recordset($1::text::json) AS (
         queue text, task text, args json, priority smallint, delay float8, at float8, deadline float8,
-        deadline_in float8, unique_key text, unique_for float8, concurrency_key text, concurrency_max int, tags text[],
+        deadline_in float8, unique_key text, unique_for float8, concurrency_key text, max_concurrency int, tags text[],
         options json, origin json)) WITH ORDINALITY AS new
 """
 
@@ -75,17 +75,17 @@ windows AS (
         WHERE w.until <= now()
     RETURNING job_id),
 gates AS ( -- a new limit applies at once; a missing row is created when the jobs are admitted
-    UPDATE tidemill.concurrency AS c SET max = last.most FROM (
-        SELECT DISTINCT ON (concurrency_key) concurrency_key AS key, coalesce(concurrency_max, 1) AS most
+    UPDATE tidemill.concurrency_key AS c SET max_concurrency = last.most FROM (
+        SELECT DISTINCT ON (concurrency_key) concurrency_key AS key, coalesce(max_concurrency, 1) AS most
         FROM new WHERE concurrency_key IS NOT NULL ORDER BY concurrency_key, ordinality DESC) AS last
-    WHERE c.key = last.key AND c.max <> last.most),
+    WHERE c.key = last.key AND c.max_concurrency <> last.most),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
-                              required_model, unique_key, concurrency_key, concurrency_max, state, note)
+                              required_model, unique_key, concurrency_key, max_concurrency, state, note)
     SELECT id, queue, task, args, coalesce(priority, 5), due_at, ends_at, tags, options, origin,
            options ->> 'required_model',
            unique_key, concurrency_key,
-           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(concurrency_max, 1) END,
+           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)

@@ -38,11 +38,11 @@ RETURNING id, queue, concurrency_key
 #: Enqueues finished jobs again as new jobs that name the one they repeat.
 RETRY_FINISHED = """
 INSERT INTO tidemill.job (
-    queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, concurrency_max,
+    queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, max_concurrency,
     state)
 SELECT queue, task, args, priority, tags, options, options ->> 'required_model',
        (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-       unique_key, concurrency_key, concurrency_max, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
+       unique_key, concurrency_key, max_concurrency, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of

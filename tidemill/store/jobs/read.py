@@ -21,7 +21,7 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
        ARRAY(SELECT DISTINCT c.mode || ' by ' || c.by || ' on ' || c.host FROM tidemill.worker_control AS c
              WHERE c.queue IN (j.queue, '*')) AS held,
        (SELECT rate FROM tidemill.queue WHERE name = j.queue) AS rate,
-       (SELECT max FROM tidemill.concurrency WHERE key = j.concurrency_key) AS slots
+       (SELECT max_concurrency FROM tidemill.concurrency_key WHERE key = j.concurrency_key) AS slots
 FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 """
 

@@ -39,8 +39,8 @@ SELECT waiting.key FROM (
     SELECT concurrency_key AS key, count(*) FILTER (WHERE state <> 'throttled') AS taken FROM tidemill.job
     WHERE concurrency_key IS NOT NULL GROUP BY 1
     HAVING bool_or(state = 'throttled' AND due_at <= now())) AS waiting
-LEFT JOIN tidemill.concurrency AS gate USING (key)
-WHERE waiting.taken < coalesce(gate.max, 1) ORDER BY 1 LIMIT 1000
+LEFT JOIN tidemill.concurrency_key AS gate USING (key)
+WHERE waiting.taken < coalesce(gate.max_concurrency, 1) ORDER BY 1 LIMIT 1000
 """
 
 #: Makes jobs ready that waited for a worker that knows their task, once one is alive.

@@ -29,7 +29,7 @@ MOST_BURST = 1e9
 #: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task.
 REGISTER_WORKER = """
 WITH me AS (
-    INSERT INTO tidemill.worker (host, pid, queues, tasks, concurrency, versions, lease_until)
+    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until)
     VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7))
     RETURNING id),
 known AS (
@@ -132,8 +132,8 @@ SELECT $1, $2, 'run', $3 WHERE EXISTS (
 
 #: The list of workers: living ones first, then those that ended in the last `$1` seconds.
 LIST_WORKERS = """
-SELECT w.id, w.host, w.pid, w.queues, w.concurrency, w.versions, w.models, w.status, w.running, w.started_at, w.seen_at,
-       w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
+SELECT w.id, w.host, w.pid, w.queues, w.max_concurrency, w.versions, w.models, w.status, w.running, w.started_at,
+       w.seen_at, w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
        ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
 FROM tidemill.worker AS w
@@ -169,7 +169,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
     pid: int
     queues: tuple[str, ...]
     tasks: tuple[str, ...]
-    concurrency: int
+    max_concurrency: int
     versions: dict[str, str]
 
 
@@ -202,7 +202,7 @@ async def register_worker(database: Database, card: WorkerCard, *, lease_seconds
         card.pid,
         list(card.queues),
         list(card.tasks),
-        card.concurrency,
+        card.max_concurrency,
         encode(card.versions),
         lease_seconds,
         patience=None,

@@ -395,7 +395,7 @@ _INSERT_JOBS = """
     WHERE {{mine}} RETURNING queue"""
 _OPEN = {"into": "", "values": "", "gate": ""}
 _THROTTLED = {
-    "into": ", concurrency_key, concurrency_max, state, note",
+    "into": ", concurrency_key, max_concurrency, state, note",
     "values": ", key, most, 'throttled', 'waits for a slot of concurrency key ' || key",
     "gate": ", key, most",
 }
@@ -434,7 +434,7 @@ def job_row(job: NewJob) -> JobRow:
         None if job.options is None else encode(job.options),
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
-        None if job.concurrency_key is None else (job.concurrency_key, job.concurrency_max),
+        None if job.concurrency_key is None else (job.concurrency_key, job.max_concurrency),
     )
 
 

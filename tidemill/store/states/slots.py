@@ -1,4 +1,4 @@
-"""Slots of concurrency groups of builds: advisory locks of the connection that holds them."""
+"""Slots of the concurrency keys of builds: advisory locks of the connection that holds them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import asyncpg
 
 from tidemill.store.database import Connection
 
-#: Takes any free slot of a group; returns its number, or nothing.
+#: Takes any free slot of a key; returns its number, or nothing.
 TAKE_ANY = """
 SELECT number FROM generate_series(1, $2::int) AS number
 WHERE pg_try_advisory_lock(hashtextextended($1 || number::text, 7)) LIMIT 1
 """
-#: Waits for one slot of a group.
+#: Waits for one slot of a key.
 WAIT_FOR = "SELECT pg_advisory_lock(hashtextextended($1 || $2::int::text, 7))"
 
 
-async def take_slot(connection: Connection, group: str, most: int) -> None:
-    """Take a slot of a group until this connection closes; waits until one is free."""
-    while await connection.fetchval(TAKE_ANY, f"{group}:", most) is None:
+async def take_slot(connection: Connection, key: str, most: int) -> None:
+    """Take a slot of a key until this connection closes; waits until one is free."""
+    while await connection.fetchval(TAKE_ANY, f"{key}:", most) is None:
         try:
             async with connection.transaction():
                 await connection.execute("SET LOCAL lock_timeout = '2s'")  # Another slot may be free by then.
-                await connection.execute(WAIT_FOR, f"{group}:", random.randint(1, most))
+                await connection.execute(WAIT_FOR, f"{key}:", random.randint(1, most))
             return
         except asyncpg.LockNotAvailableError:
             continue

@@ -3,7 +3,7 @@
 streams:
   posts:
     engines: 2
-    max_in_flight: 512
+    max_concurrency: 512
     plans: [apps.content.plans:SpamPlan]
     sources:
       - {type: kafka, topic: unified_posts, weight: 8, max_qps: 500, eligibilities: [spam_comment]}

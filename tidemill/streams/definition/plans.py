@@ -40,12 +40,12 @@ class Batch(msgspec.Struct, frozen=True):
 
     max_size: int = 32
     max_wait: Duration = 0.005
-    concurrency: int = 1
+    max_concurrency: int = 1
     """How many such calls may run at once."""
 
     def __post_init__(self) -> None:
-        if self.max_size < 1 or self.concurrency < 1:
-            raise ConfigError("batch max_size and concurrency: at least 1 is needed to do anything")
+        if self.max_size < 1 or self.max_concurrency < 1:
+            raise ConfigError("batch max_size and max_concurrency: at least 1 is needed to do anything")
         msgspec.structs.force_setattr(self, "max_wait", parse_duration(self.max_wait, what="batch max_wait"))
 
 
@@ -55,7 +55,7 @@ class TaskRule(msgspec.Struct, frozen=True):
     name: str
     after: tuple[str, ...]
     batch: Batch | None
-    concurrency: int | None
+    max_concurrency: int | None
     timeout: float | None
     rate: float | None
     breaker: str | None
@@ -69,7 +69,7 @@ class Plan:
     name: ClassVar[str]
     eligibility: ClassVar[str | None] = None
     tasks: ClassVar[Mapping[str, TaskRule]] = {}
-    concurrency: ClassVar[int | None] = None
+    max_concurrency: ClassVar[int | None] = None
     timeout: ClassVar[float | None] = None
     rate: ClassVar[float | None] = None
 
@@ -78,7 +78,7 @@ class Plan:
         *,
         eligibility: str | None = None,
         name: str | None = None,
-        concurrency: int | None = None,
+        max_concurrency: int | None = None,
         timeout: Duration | None = None,
         rate: str | float | None = None,
     ) -> None:
@@ -86,8 +86,8 @@ class Plan:
         cls.name = name or cls.__name__
         cls.eligibility = eligibility or cls.eligibility
         where = f"plan {cls.name}"
-        if concurrency is not None:
-            cls.concurrency = _count(concurrency, where)
+        if max_concurrency is not None:
+            cls.max_concurrency = _count(max_concurrency, where)
         if timeout is not None:
             cls.timeout = parse_duration(timeout, what=f"{where}, timeout")
         if rate is not None:
@@ -117,7 +117,7 @@ def task(
     *,
     after: str | Iterable[str] = (),
     batch: Batch | None = None,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     timeout: Duration | None = None,
     rate: str | float | None = None,
     breaker: str | None = None,
@@ -131,7 +131,7 @@ def task(
     *,
     after: str | Iterable[str] = (),
     batch: Batch | None = None,
-    concurrency: int | None = None,
+    max_concurrency: int | None = None,
     timeout: Duration | None = None,
     rate: str | float | None = None,
     breaker: str | None = None,
@@ -139,12 +139,12 @@ def task(
 ) -> Any:
     """Mark a method of a plan as a task.
 
-    after         the tasks that must have ended before it starts
-    batch         call it with the contexts of several messages; it returns one result for each
-    concurrency   how many calls may run at once in an engine
-    timeout       how long a call may take
-    rate          how often one engine may call it: "100/s"
-    breaker       the name of a dependency: tasks with the same name share a circuit breaker
+    after            the tasks that must have ended before it starts
+    batch            call it with the contexts of several messages; it returns one result for each
+    max_concurrency  how many calls may run at once in an engine
+    timeout          how long a call may take
+    rate             how often one engine may call it: "100/s"
+    breaker          the name of a dependency: tasks with the same name share a circuit breaker
     """
 
     def mark(body: Callable[..., Any]) -> Any:
@@ -153,7 +153,7 @@ def task(
             name=body.__name__,
             after=(after,) if isinstance(after, str) else tuple(after),
             batch=batch,
-            concurrency=None if concurrency is None else _count(concurrency, where),
+            max_concurrency=None if max_concurrency is None else _count(max_concurrency, where),
             timeout=None if timeout is None else parse_duration(timeout, what=f"{where}, timeout"),
             rate=None if rate is None else parse_rate(rate, what=f"{where}, rate"),
             breaker=breaker,
@@ -182,5 +182,5 @@ def check_graph(plan: str, tasks: Mapping[str, TaskRule]) -> tuple[str, ...]:
 
 def _count(value: int, where: str) -> int:
     if value < 1:
-        raise ConfigError(f"{where}: a concurrency of {value} would never let it run")
+        raise ConfigError(f"{where}: a max_concurrency of {value} would never let it run")
     return value

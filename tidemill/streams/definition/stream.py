@@ -1,6 +1,6 @@
 """What users declare: a stream, its sources and the settings of its plans.
 
-posts = Stream("posts", plans=[SpamPlan], max_in_flight=512, max_attempts=3, engines=2,
+posts = Stream("posts", plans=[SpamPlan], max_concurrency=512, max_attempts=3, engines=2,
     sources=[KafkaSource("unified_posts", weight=8, max_qps=500, eligibilities={"spam_comment"})])
 app.stream(posts)
 """
@@ -41,7 +41,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sources whose messages skip this plan; `recovery_*` matches all names that begin so."""
     rate: str | float | None = None
     """How many messages it may start per second in each engine, such as "100/s"."""
-    concurrency: int | None = None
+    max_concurrency: int | None = None
     timeout: str | float | None = None
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Stream:
         sources: Iterable[Source],
         plans: Iterable[type[Plan]],
         engines: int = 1,
-        max_in_flight: int = 512,
+        max_concurrency: int = 512,
         prefetch: Memory = "256 MiB",
         max_attempts: int = 3,
         retry: RetryPolicy | None = None,
@@ -82,24 +82,24 @@ class Stream:
     ) -> None:
         """Declare a stream.
 
-        engines        processes that run the plans; 0 runs them in the dispatcher itself, for tests and small programs
-        max_in_flight  how many messages may be in flight, over all engines
-        prefetch       memory for messages that are read ahead, over all sources
-        max_attempts   how often a message is tried; `retry` gives a whole policy
-        max_losses     how often engines may die while running a message before it becomes a dead letter
-        silence        how long an engine may send nothing, because a task blocks its event loop, before it is killed
-        dedup_window   how long the id of a finished message is remembered
-        drain          how long stopping may take
-        threads        how many plain functions run at once in an engine
-        live           how many live requests may be open; more are rejected
-        grpc, http     addresses for live requests, such as 127.0.0.1:50051; they require no token
-        live_open      whether these addresses may be reachable from other machines
+        engines          processes that run the plans; 0 runs them in the dispatcher, for tests and small programs
+        max_concurrency  how many messages may be in flight, over all engines
+        prefetch         memory for messages that are read ahead, over all sources
+        max_attempts     how often a message is tried; `retry` gives a whole policy
+        max_losses       how often engines may die while running a message before it becomes a dead letter
+        silence          how long an engine may send nothing, because a task blocks its event loop, before it is killed
+        dedup_window     how long the id of a finished message is remembered
+        drain            how long stopping may take
+        threads          how many plain functions run at once in an engine
+        live             how many live requests may be open; more are rejected
+        grpc, http       addresses for live requests, such as 127.0.0.1:50051; they require no token
+        live_open        whether these addresses may be reachable from other machines
         """
         self.name = check_name("stream", name)
         self.sources = tuple(sources)
         self.plans = tuple(plans)
         self.engines = _at_least(0, engines, f"stream {name}: engines")
-        self.max_in_flight = _at_least(1, max_in_flight, f"stream {name}: max_in_flight")
+        self.max_concurrency = _at_least(1, max_concurrency, f"stream {name}: max_concurrency")
         self.prefetch = parse_memory(prefetch, what=f"stream {name}: prefetch")
         self.max_losses = _at_least(1, max_losses, f"stream {name}: max_losses")
         self.retry = retry or _default_retry(_at_least(1, max_attempts, f"stream {name}: max_attempts"))

@@ -35,14 +35,14 @@ class Batched:
         *,
         max_size: int = 32,
         max_wait: Duration = 0.005,
-        concurrency: int = 1,
+        max_concurrency: int = 1,
         name: str = "",
     ) -> None:
         self._function = function
         self._threaded = not inspect.iscoroutinefunction(function)
         self._max_size = max_size
         self._max_wait = parse_duration(max_wait, what="max_wait")
-        self._free = concurrency
+        self._free = max_concurrency
         self._name = name or getattr(function, "__name__", "batch")
         self._waiting: deque[Entry] = deque()
         self._timer: asyncio.TimerHandle | None = None

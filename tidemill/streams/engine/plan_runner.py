@@ -48,9 +48,9 @@ class RunningPlan:
             all(self._after[name] == order[at - 1 : at] for at, name in enumerate(order) if at)
             and not (self._after[order[0]])
         )
-        concurrency = settings.concurrency or plan.concurrency
+        max_concurrency = settings.max_concurrency or plan.max_concurrency
         rate = settings.rate or plan.rate
-        self._concurrency_limit = None if concurrency is None else ConcurrencyLimit(concurrency)
+        self._concurrency_limit = None if max_concurrency is None else ConcurrencyLimit(max_concurrency)
         self._rate_limit = None if rate is None else RateLimit(float(rate))
         timeout = settings.timeout if settings.timeout is not None else plan.timeout
         self._timeout = None if timeout is None else parse_duration(timeout)
@@ -108,7 +108,7 @@ class RunningPlan:
                 body,
                 max_size=rule.batch.max_size,
                 max_wait=rule.batch.max_wait,
-                concurrency=rule.batch.concurrency,
+                max_concurrency=rule.batch.max_concurrency,
                 name=f"{self.name}.{rule.name}",
             )
 
@@ -130,8 +130,8 @@ class RunningPlan:
             step = _guarded(step, breaker)
         if rule.rate is not None:
             step = _limited(step, RateLimit(rule.rate))
-        if rule.concurrency is not None:
-            step = _limited(step, ConcurrencyLimit(rule.concurrency))
+        if rule.max_concurrency is not None:
+            step = _limited(step, ConcurrencyLimit(rule.max_concurrency))
         return step
 
 

@@ -59,7 +59,7 @@ class StreamReducer:
         self,
         sources: Sequence[Source],
         *,
-        max_in_flight: int,
+        max_concurrency: int,
         retry: RetryPolicy,
         max_losses: int,
         dedup_window: float = 0.0,
@@ -71,7 +71,7 @@ class StreamReducer:
         self.flights: dict[int, Delivery] = {}
         self.committing = 0
         self.accepting = True
-        self._max = max_in_flight
+        self._max = max_concurrency
         self._retry = retry
         self._max_losses = max_losses
         self._seen = RecentMessages(dedup_window) if dedup_window else None
@@ -442,6 +442,6 @@ class StreamReducer:
 
 def _most_of(source: Source, share: float, slots: int) -> int:
     """How many slots a source may use: even with slow plans it leaves the others a quarter of their shares."""
-    if source.max_in_flight is not None:
-        return min(source.max_in_flight, slots)
+    if source.max_concurrency is not None:
+        return min(source.max_concurrency, slots)
     return math.ceil(slots * (1 - (1 - share) / 4))

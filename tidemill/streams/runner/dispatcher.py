@@ -65,7 +65,7 @@ class Dispatcher:
         self.draining = False
         self.reducer = StreamReducer(
             stream.sources,
-            max_in_flight=stream.max_in_flight,
+            max_concurrency=stream.max_concurrency,
             retry=stream.retry,
             max_losses=stream.max_losses,
             dedup_window=stream.dedup_window,
@@ -78,7 +78,7 @@ class Dispatcher:
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
-        self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_in_flight), share) for _ in stream.sources]
+        self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_concurrency), share) for _ in stream.sources]
         self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
         context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_notify)
         self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]

@@ -88,7 +88,7 @@ class StreamReporter:
         return {
             "mode": "draining" if dispatcher.draining else dispatcher.control.mode,
             "in_flight": reducer.busy,
-            "max_in_flight": dispatcher.stream.max_in_flight,
+            "max_concurrency": dispatcher.stream.max_concurrency,
             "engines": dispatcher.engines.ready,
             "restarts": dispatcher.engines.restarts,
             "live": {

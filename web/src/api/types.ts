@@ -63,7 +63,7 @@ export interface Job extends JobLine {
   args: Json;
   unique_key: string | null;
   concurrency_key: string | null;
-  concurrency_max: number | null;
+  max_concurrency: number | null;
   work: number | null;
   options: Record<string, Json> | null;
   origin: Record<string, Json> | null;
@@ -252,7 +252,7 @@ export interface Worker {
   host: string;
   pid: number;
   queues: string[];
-  concurrency: number;
+  max_concurrency: number;
   models: string[] | null;
   status: string;
   running: number;

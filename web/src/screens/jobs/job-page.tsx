@@ -126,7 +126,7 @@ function JobFacts({ job }: { job: Job }) {
         {job.unique_key && <Fact name="Unique key">{job.unique_key}</Fact>}
         {job.concurrency_key && (
           <Fact name="Concurrency">
-            {job.concurrency_key}, at most {job.concurrency_max ?? "?"} at once
+            {job.concurrency_key}, at most {job.max_concurrency ?? "?"} at once
           </Fact>
         )}
         {job.deadline && (

@@ -47,7 +47,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
       {stream.dispatchers.map((dispatcher) => (
         <div key={`${dispatcher.host}:${dispatcher.pid}`}>
           <div className="pad soft">
-            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_in_flight)} in flight · {plural(dispatcher.engines, "engine")}
+            {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_concurrency)} in flight · {plural(dispatcher.engines, "engine")}
             {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
           </div>
           <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} hasActions={may}>

@@ -18,7 +18,7 @@ export interface Dispatcher {
   pid: number;
   mode: string;
   in_flight: number;
-  max_in_flight: number;
+  max_concurrency: number;
   engines: number;
   restarts: number;
   sources: Source[];

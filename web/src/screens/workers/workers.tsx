@@ -123,7 +123,7 @@ export function WorkerTable({ workers }: { workers: Worker[] }) {
             <State state={stateOf(worker)} /> {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
           </td>
           <td className="num">
-            {worker.concurrency > 0 ? <>{worker.running} <span className="faint">of {worker.concurrency}</span></> : <span className="faint">–</span>}
+            {worker.max_concurrency > 0 ? <>{worker.running} <span className="faint">of {worker.max_concurrency}</span></> : <span className="faint">–</span>}
           </td>
           <td>
             <div className="cut" title={worker.queues.join(", ")}>
