@@ -6,6 +6,7 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 WEIGHTS := $(VENV)/.weights
 CONSOLE := tidemill/server/static/index.html
+PROTOS := $(shell find tidemill -name '*.proto')
 
 .PHONY: demo test lint bench web clean
 
@@ -30,9 +31,11 @@ web: $(CONSOLE)
 
 clean:
 	rm -rf web/node_modules tidemill/server/static $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find tidemill -name '*_pb2.py*' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+# Installing generates the protobuf modules, too.
+$(READY): pyproject.toml constraints.txt hatch_build.py generate_protobuf.py $(PROTOS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Tidemill needs Python 3.11 or later: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \

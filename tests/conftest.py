@@ -17,12 +17,15 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from generate_protobuf import generate_protobuf
 from tests.support.apps import TABLES
 from tests.support.server import TestServer, shared_server
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.settings import Settings
 from tidemill.store.database import Database, DatabaseSettings
+
+generate_protobuf()  # Tests see the .proto files as they are now.
 
 MEMORY, ENOUGH = "/dev/shm", 8 * 2**30
 

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from hashlib import blake2b
 
 from apps.classroom.blocks import Profile, tree_of_text
+from apps.classroom.tree_kernel import compiled_distance
 from tidemill.monitors.decoders import Distances
+from tidemill.monitors.decoders.tree_distance import plain_distance
 
 REWRITE_FROM = 0.221151
 BUCKETS = ("relying on fortune", "step by step", "rewrite")
@@ -14,7 +16,7 @@ SLACK = 10
 BIG_REWRITE = 0.5
 REMEMBERED = 50_000
 
-_distances = Distances(most=20_000)
+_distances = Distances(most=20_000, kernel=compiled_distance() or plain_distance)
 _scores: OrderedDict[tuple[Profile, bytes, bytes], float] = OrderedDict()
 """The scores of texts that were compared before, by their digests: neither has to be read again."""
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from google.protobuf.message_factory import GetMessageClass
 
-from tidemill.server.rpc.messages import SERVICES, message_class, service_name
+from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 
 
 class Rpc:
@@ -19,22 +20,18 @@ class Rpc:
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     async def __call__(self, service: str, method: str, *, timeout: float = 20.0, **fields: Any) -> Any:
-        taken, *_, given = SERVICES[service][method].split()
+        path, taken, given = _method(service, method)
         call = self._channel.unary_unary(
-            f"/{service_name(service)}/{method}",
-            request_serializer=message_class(taken).SerializeToString,
-            response_deserializer=message_class(given).FromString,
+            path, request_serializer=taken.SerializeToString, response_deserializer=given.FromString
         )
-        return await call(message_class(taken)(**fields), timeout=timeout, metadata=self._metadata)
+        return await call(taken(**fields), timeout=timeout, metadata=self._metadata)
 
     def many(self, service: str, method: str, *, timeout: float = 20.0, **fields: Any) -> Any:
-        taken, *_, given = SERVICES[service][method].split()
+        path, taken, given = _method(service, method)
         call = self._channel.unary_stream(
-            f"/{service_name(service)}/{method}",
-            request_serializer=message_class(taken).SerializeToString,
-            response_deserializer=message_class(given).FromString,
+            path, request_serializer=taken.SerializeToString, response_deserializer=given.FromString
         )
-        return call(message_class(taken)(**fields), timeout=timeout, metadata=self._metadata)
+        return call(taken(**fields), timeout=timeout, metadata=self._metadata)
 
     async def refused(self, service: str, method: str, **fields: Any) -> tuple[grpc.StatusCode, str]:
         """The status and the words with which a call is refused."""
@@ -43,6 +40,13 @@ class Rpc:
         except grpc.aio.AioRpcError as error:
             return error.code(), error.details() or ""
         raise AssertionError(f"{service}.{method} was not refused")
+
+
+def _method(service: str, method: str) -> tuple[str, Any, Any]:
+    """A method's path, and the classes of its request and its response."""
+    known = DESCRIPTOR.services_by_name[service]
+    found = known.methods_by_name[method]
+    return f"/{known.full_name}/{method}", GetMessageClass(found.input_type), GetMessageClass(found.output_type)
 
 
 @asynccontextmanager

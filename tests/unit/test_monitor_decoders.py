@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
-from collections.abc import Callable
+import shutil
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apps.classroom.tree_kernel import SOURCE, compiled_distance
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.decoders import (
     Distances,
@@ -30,9 +32,7 @@ from tidemill.monitors.decoders import (
     distance,
     fit,
 )
-from tidemill.monitors.decoders.build import build
-from tidemill.monitors.decoders.kernel import load
-from tidemill.monitors.decoders.treedit import compiled_distance, plain_distance
+from tidemill.monitors.decoders.tree_distance import Kernel, plain_distance
 
 THREE = Hmm(
     start=(0.7, 0.0, 0.3),
@@ -191,14 +191,12 @@ def _size(node: Node) -> int:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., float]:
-    library: Path = tmp_path_factory.mktemp("kernel") / "kernel.so"
-    why = build(library)
-    if why is not None:
-        pytest.skip(f"the compiled kernel cannot be built: {why}")
-    found = load(library)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
+    if not any(shutil.which(name) for name in ("cc", "gcc", "clang")):
+        pytest.skip("there is no C compiler")
+    found = compiled_distance(tmp_path_factory.mktemp("kernel") / "kernel.so")
     assert found is not None
-    return compiled_distance(found)
+    return found
 
 
 @settings(max_examples=150)
@@ -211,12 +209,26 @@ def test_the_distance_of_two_trees_is_that_of_its_definition(one: Node, other: N
     assert plain_distance(a.right, b.right, 0.3, 1.0) == pytest.approx(expected)
 
 
-def test_the_compiled_kernel_says_what_the_plain_one_says(compiled: Callable[..., float]) -> None:
+def test_the_compiled_kernel_says_what_the_plain_one_says(compiled: Kernel) -> None:
     draw = random.Random(3)
     for _ in range(60):
         a, b = Tree.of(_random_tree(draw, 40)), Tree.of(_random_tree(draw, 40))
         for one, other in ((a.left, b.left), (a.right, b.right)):
             assert compiled(one, other, 0.3, 1.0) == pytest.approx(plain_distance(one, other, 0.3, 1.0))
+
+
+def test_a_kernel_that_is_older_than_its_source_is_compiled_again(tmp_path: Path, compiled: Kernel) -> None:
+    library = tmp_path / "kernel.so"
+    library.write_bytes(b"of another machine")
+    assert compiled_distance(library) is None
+    os.utime(library, (0, SOURCE.stat().st_mtime - 1))
+    assert compiled_distance(library) is not None
+
+
+def test_trees_are_compared_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert compiled_distance(tmp_path / "kernel.so") is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def _random_tree(draw: random.Random, size: int) -> Node:

@@ -3,7 +3,7 @@
 from tidemill.monitors.decoders.fit import fit
 from tidemill.monitors.decoders.hmm import Filter, Hmm, PathState, Viterbi, decode
 from tidemill.monitors.decoders.signals import Ewma, Hysteresis, Rate
-from tidemill.monitors.decoders.treedit import Distances, Tree, distance
+from tidemill.monitors.decoders.tree_distance import Distances, Tree, distance
 
 __all__ = [
     "Distances",

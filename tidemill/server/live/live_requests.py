@@ -31,13 +31,13 @@ async def ask_stream(
     """Run a stream's plans on a message now."""
     import grpc
 
-    from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse
+    from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 
     target = await _dispatcher(server_state, name)
     request = RunRequest(eligibilities=eligibilities, payload=payload)
     async with grpc.aio.insecure_channel(target) as channel:
         call = channel.unary_unary(
-            f"/{SERVICE}/Run",
+            f"/{DESCRIPTOR.services_by_name['Live'].full_name}/Run",
             request_serializer=RunRequest.SerializeToString,
             response_deserializer=RunResponse.FromString,
         )

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_origin
 
 import msgspec
+from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
@@ -19,27 +21,27 @@ from tidemill.ops.runs.inputs import list_inputs, submit_input
 from tidemill.ops.runs.runs import cancel_run, fork_run, get_run, list_runs, send_event, start_run
 from tidemill.server.live.hub import Topics
 from tidemill.server.live.live_requests import ask_stream
-from tidemill.server.rpc.messages import Timestamp, message_class
+from tidemill.server.rpc.tidemill_pb2 import (
+    AskResponse,
+    CancelRunResponse,
+    Change,
+    EnqueueResponse,
+    Job,
+    JobsReached,
+    ListInputsResponse,
+    ListJobsResponse,
+    ListRunsResponse,
+    Run,
+    SendEventResponse,
+    StartRunResponse,
+    SubmitInputResponse,
+)
 from tidemill.server.server_state import ServerState
 
 Act = Callable[[ServerState, Caller, Any], Awaitable[Any]]
 Follow = Callable[[ServerState, Caller, Any], AsyncGenerator[Any]]
 
 _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
-
-EnqueueResponse = message_class("EnqueueResponse")
-Job = message_class("Job")
-ListJobsResponse = message_class("ListJobsResponse")
-JobsReached = message_class("JobsReached")
-StartRunResponse = message_class("StartRunResponse")
-Run = message_class("Run")
-ListRunsResponse = message_class("ListRunsResponse")
-CancelRunResponse = message_class("CancelRunResponse")
-SendEventResponse = message_class("SendEventResponse")
-ListInputsResponse = message_class("ListInputsResponse")
-SubmitInputResponse = message_class("SubmitInputResponse")
-AskResponse = message_class("AskResponse")
-Change = message_class("Change")
 
 
 class Verb(NamedTuple):
@@ -172,7 +174,7 @@ def filled(kind: Any, data: Any) -> Any:
         elif field.name in _AS_TEXT:
             setattr(message, field.name, msgspec.json.encode(value).decode())
         elif isinstance(value, list):
-            part = None if field.message_type is None else message_class(field.message_type.name)
+            part = None if field.message_type is None else GetMessageClass(field.message_type)
             getattr(message, field.name).extend(value if part is None else [filled(part, each) for each in value])
         else:
             setattr(message, field.name, value)

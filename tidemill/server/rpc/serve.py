@@ -11,6 +11,8 @@ from typing import Any
 
 import grpc
 import structlog
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -18,8 +20,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.errors import kind_of
 from tidemill.server.middleware.authentication import Caller, require_scope
 from tidemill.server.problems import Refused, problem_of
-from tidemill.server.rpc.messages import SERVICES, message_class, service_name
 from tidemill.server.rpc.methods import VERBS, Verb
+from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 
@@ -63,8 +65,9 @@ async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
         ],
         maximum_concurrent_rpcs=MOST_CALLS,
     )
-    names = [service_name(name) for name in SERVICES]
-    server.add_generic_rpc_handlers([_service(server_state, name) for name in SERVICES])
+    services = DESCRIPTOR.services_by_name.values()
+    names = [service.full_name for service in services]
+    server.add_generic_rpc_handlers([_handlers(server_state, service) for service in services])
     healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
@@ -94,17 +97,19 @@ def _listen(server: Any, settings: ServerSettings) -> str:
     return where
 
 
-def _service(server_state: ServerState, name: str) -> Any:
+def _handlers(server_state: ServerState, service: ServiceDescriptor) -> Any:
     methods: dict[str, Any] = {}
-    for method, types in SERVICES[name].items():
-        taken, *_, given = types.split()
-        verb, path = VERBS[name, method], f"{name}/{method}"
-        reading, writing = message_class(taken).FromString, message_class(given).SerializeToString
+    for method in service.methods:
+        verb, path = VERBS[service.name, method.name], f"{service.name}/{method.name}"
+        reading = GetMessageClass(method.input_type).FromString
+        writing = GetMessageClass(method.output_type).SerializeToString
         if verb.follow is not None:
-            methods[method] = grpc.unary_stream_rpc_method_handler(_many(server_state, verb, path), reading, writing)
+            methods[method.name] = grpc.unary_stream_rpc_method_handler(
+                _many(server_state, verb, path), reading, writing
+            )
         else:
-            methods[method] = grpc.unary_unary_rpc_method_handler(_one(server_state, verb, path), reading, writing)
-    return grpc.method_handlers_generic_handler(service_name(name), methods)
+            methods[method.name] = grpc.unary_unary_rpc_method_handler(_one(server_state, verb, path), reading, writing)
+    return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
 def _one(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[Any]]:

@@ -70,7 +70,9 @@ async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> As
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from tidemill.streams.live.messages import SERVICE, RunRequest, RunResponse
+    from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
+
+    service_name = DESCRIPTOR.services_by_name["Live"].full_name
 
     async def run(request: Any, context: Any) -> Any:
         left = context.time_remaining()
@@ -87,16 +89,16 @@ async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> As
     method = grpc.unary_unary_rpc_method_handler(
         run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
     )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Run": method}),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service_name, {"Run": method}),))
     healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection((service_name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     host, port = read_address(address)
     try:
         server.add_insecure_port(joined(host, port))
     except RuntimeError as error:
         raise ConfigError(f"stream {stream.name}: gRPC cannot be served at {address}: {error}") from error
-    for service in ("", SERVICE):
+    for service in ("", service_name):
         await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
     log.info("live requests over gRPC", stream=stream.name, at=joined(host, port))

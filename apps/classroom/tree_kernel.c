@@ -1,4 +1,5 @@
-/* The tree edit distance of Zhang and Shasha over nodes in postorder. The plain Python form is in treedit.py.
+/* The tree edit distance of Zhang and Shasha over nodes in postorder. The plain Python form is
+   `plain_distance` of tidemill.monitors.decoders.tree_distance.
 
    kind, label   what a node is: equal labels cost nothing, equal kinds cost `soft`, anything else `hard`
    first         the first node of each node's subtree

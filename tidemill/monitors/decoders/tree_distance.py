@@ -5,7 +5,7 @@ distance(before, after)                     # 0.3 if only a label changed within
 
 A node is a kind, a label and its children. Inserting and deleting cost 1, a label that changes within its kind `soft`,
 a kind that changes `hard`. The algorithm is Zhang and Shasha's, on the trees or on their mirror images, whichever is
-less work; a compiled kernel does it where there is one. `Distances` remembers pairs.
+less work. `Distances` remembers pairs. An application that compares many large trees passes a kernel of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
-
-from tidemill.monitors.decoders import kernel
 
 Node = tuple[str, str, Sequence[Any]]
 
@@ -33,6 +31,10 @@ class PostOrder(NamedTuple):
     roots: array[int]
     work: int
     """How many nodes its subproblems have together."""
+
+
+Kernel = Callable[[PostOrder, PostOrder, float, float], float]
+"""Computes the distance of two trees in postorder, with the costs `soft` and `hard`."""
 
 
 class Tree:
@@ -95,41 +97,8 @@ class Tree:
         )
 
 
-def distance(one: Tree, other: Tree, *, soft: float = SOFT, hard: float = HARD) -> float:
-    """The cost of the cheapest way from one tree to the other."""
-    if not one.size or not other.size:
-        return float(one.size + other.size)
-    left = one.left.work * other.left.work
-    right = one.right.work * other.right.work
-    pair = (one.left, other.left) if left <= right else (one.right, other.right)
-    return (_compiled or plain_distance)(*pair, soft, hard)
-
-
-class Distances:
-    """Distances with a memory for pairs that were compared before; what was used longest ago is forgotten first."""
-
-    def __init__(self, *, most: int = 10_000, soft: float = SOFT, hard: float = HARD) -> None:
-        self._most, self._soft, self._hard = most, soft, hard
-        self._known: OrderedDict[tuple[bytes, bytes], float] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def __call__(self, one: Tree, other: Tree) -> float:
-        pair = (one.digest, other.digest) if one.digest <= other.digest else (other.digest, one.digest)
-        found = self._known.get(pair)
-        if found is None:
-            found = 0.0 if pair[0] == pair[1] else distance(one, other, soft=self._soft, hard=self._hard)
-            self._known[pair] = found
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(pair)
-        return found
-
-
 def plain_distance(one: PostOrder, other: PostOrder, soft: float, hard: float) -> float:
-    """The same without a compiler."""
+    """The kernel in plain Python."""
     kinds1, labels1, first1 = one.kinds.tolist(), one.labels.tolist(), one.first.tolist()
     kinds2, labels2, first2 = other.kinds.tolist(), other.labels.tolist(), other.first.tolist()
     trees = [[0.0] * len(kinds2) for _ in kinds1]
@@ -161,24 +130,44 @@ def plain_distance(one: PostOrder, other: PostOrder, soft: float, hard: float) -
     return trees[-1][-1]
 
 
-def compiled_distance(found: Callable[..., float]) -> Callable[[PostOrder, PostOrder, float, float], float]:
-    """The compiled kernel as a function of two orders."""
+def distance(
+    one: Tree, other: Tree, *, soft: float = SOFT, hard: float = HARD, kernel: Kernel = plain_distance
+) -> float:
+    """The cost of the cheapest way from one tree to the other."""
+    if not one.size or not other.size:
+        return float(one.size + other.size)
+    left = one.left.work * other.left.work
+    right = one.right.work * other.right.work
+    pair = (one.left, other.left) if left <= right else (one.right, other.right)
+    return kernel(*pair, soft, hard)
 
-    def measure(one: PostOrder, other: PostOrder, soft: float, hard: float) -> float:
-        result = found(*_addresses(one), *_addresses(other), soft, hard)
-        if result < 0:
-            raise MemoryError(f"no memory to compare trees of {len(one.kinds)} and {len(other.kinds)} nodes")
-        return result
 
-    return measure
+class Distances:
+    """Distances with a memory for pairs that were compared before; what was used longest ago is forgotten first."""
 
+    def __init__(
+        self, *, most: int = 10_000, soft: float = SOFT, hard: float = HARD, kernel: Kernel = plain_distance
+    ) -> None:
+        self._most, self._soft, self._hard, self._kernel = most, soft, hard, kernel
+        self._known: OrderedDict[tuple[bytes, bytes], float] = OrderedDict()
 
-def _addresses(order: PostOrder) -> tuple[int, ...]:
-    kinds, labels, first, roots, _ = order
-    return (
-        len(kinds), len(roots), kinds.buffer_info()[0], labels.buffer_info()[0], first.buffer_info()[0],
-        roots.buffer_info()[0],
-    )  # fmt: skip
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __call__(self, one: Tree, other: Tree) -> float:
+        pair = (one.digest, other.digest) if one.digest <= other.digest else (other.digest, one.digest)
+        found = self._known.get(pair)
+        if found is None:
+            found = 0.0 if pair[0] == pair[1] else self._distance(one, other)
+            self._known[pair] = found
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(pair)
+        return found
+
+    def _distance(self, one: Tree, other: Tree) -> float:
+        return distance(one, other, soft=self._soft, hard=self._hard, kernel=self._kernel)
 
 
 @lru_cache(maxsize=100_000)
@@ -190,7 +179,3 @@ def _numbers(kind: str, label: str) -> tuple[int, int]:
 def _number(text: str) -> int:
     """A text as a number, the same everywhere: so many bits that two texts do not share one."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
-
-
-_found = kernel.load()
-_compiled = None if _found is None else compiled_distance(_found)
