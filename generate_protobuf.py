@@ -2,7 +2,8 @@
 
     python generate_protobuf.py         needs grpcio-tools
 
-The package build runs it, and so does a test run. Does nothing while the modules are newer than the .proto files.
+The package build generates them anew, with the release of grpcio-tools that its requirements name. A test run generates
+only those that are missing or older than their .proto file.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 
 
-def generate_protobuf() -> list[Path]:
-    """Generate the missing and outdated modules; returns all of them."""
+def generate_protobuf(*, anew: bool = False) -> list[Path]:
+    """Generate the missing and outdated modules, or all of them anew; returns all of them."""
     protos = sorted((ROOT / "tidemill").rglob("*.proto"))
-    outdated = [proto for proto in protos if not _is_fresh(proto)]
+    outdated = [proto for proto in protos if anew or not _is_fresh(proto)]
     if outdated:
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"--python_out={ROOT}", f"--pyi_out={ROOT}"]
         if subprocess.run([*command, *map(str, outdated)], cwd=ROOT, check=False).returncode:

@@ -20,12 +20,12 @@ class BuildHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        generated = self._run("generate_protobuf.py", "generate_protobuf")
+        generated = self._run("generate_protobuf.py", "generate_protobuf", anew=True)
         build_data["artifacts"] += [module.relative_to(self.root).as_posix() for module in generated]
         if version == "editable" or os.environ.get("TIDEMILL_WITHOUT_CONSOLE"):
             return
         self._run("web/build.py", "build_console")
         build_data["artifacts"].append("tidemill/server/static/**")
 
-    def _run(self, script: str, function: str) -> Any:
-        return runpy.run_path(str(Path(self.root) / script))[function]()
+    def _run(self, script: str, function: str, **options: bool) -> Any:
+        return runpy.run_path(str(Path(self.root) / script))[function](**options)
