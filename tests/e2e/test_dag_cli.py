@@ -172,7 +172,7 @@ def test_a_task_that_the_application_does_not_know_is_found_before_the_run(folde
     assert done.returncode == 1
     where, told = done.stderr.strip().split(": node 'gate': ")
     assert where == "error: typo.yaml:3: nodes[0].task"
-    assert told == "app etl knows no task 'etl.untill' (did you mean 'etl.until'?)"
+    assert told == "app etl knows no task 'etl.untill'; did you mean 'etl.until'?"
 
 
 def test_a_dag_is_drawn_from_a_file_a_name_and_a_run(folder: Path) -> None:

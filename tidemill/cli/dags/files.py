@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,7 @@ from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out as result
 from tidemill.cli.render import print_json
 from tidemill.cli.run.roles import application
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.paths import Path as Steps
 from tidemill.dags.definition.files import load_dag, located, problems_in
@@ -112,8 +112,7 @@ def unknown_tasks(dag: Dag, known: App) -> Iterable[tuple[Steps, str]]:
             for place, told in unknown_tasks(node.dag, known):
                 yield ("nodes", index, "dag", *place), told
         elif isinstance(node, TaskNode) and known.declarations.tasks.get(node.task) is None:
-            close = difflib.get_close_matches(node.task, list(known.declarations.tasks), 1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            hint = did_you_mean(node.task, known.declarations.tasks)
             yield ("nodes", index, "task"), f"node {node.name!r}: app {known.name} knows no task {node.task!r}{hint}"
 
 

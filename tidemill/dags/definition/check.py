@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections import ChainMap
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from tidemill.core import retry
 from tidemill.core.conditions import Condition
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import PRIORITIES, check_name
 from tidemill.core.paths import Path, RefError, format_path
@@ -223,7 +223,7 @@ def _dep_problems(node: Node, names: dict[str, int]) -> Iterator[DagError]:
         if dep not in names:
             yield DagError(
                 ("deps", at),
-                f"node {node.name!r} depends on {dep!r}, which is not a node of this dag{_hint(dep, names)}",
+                f"node {node.name!r} depends on {dep!r}, which is not a node of this dag{did_you_mean(dep, names)}",
             )
         if dep in seen:
             yield DagError(("deps", at), f"node {node.name!r} lists its dependency {dep!r} twice")
@@ -246,7 +246,7 @@ def _name_problems(node: Node, sources: list[RefSource], names: dict[str, int]) 
             yield DagError(
                 source.place,
                 f"node {node.name!r} reads {format_path(source.path)!r}, but {name!r} is not a node of this dag"
-                f"{_hint(str(name), names)}",
+                f"{did_you_mean(str(name), names)}",
             )
 
 
@@ -325,10 +325,5 @@ def _result_problems(result: Any, refs: RefResolver, names: dict[str, int]) -> I
             yield DagError(
                 source.place,
                 f"the result reads {format_path(source.path)!r}, but {name!r} is not a node of this dag"
-                f"{_hint(name, names)}",
+                f"{did_you_mean(name, names)}",
             )
-
-
-def _hint(name: Any, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(names)[:2000], 1)
-    return f"; did you mean {close[0]!r}?" if close else ""

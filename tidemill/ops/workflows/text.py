@@ -5,7 +5,6 @@ A file is a graph of nodes or a list of stages (see `tidemill.pipelines.workflow
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.core.paths import Path, format_path
 from tidemill.dags.definition.files import problems_in_text
@@ -126,10 +126,8 @@ def _dag_problems(
     for at, node in enumerate(nodes if isinstance(nodes, list) else []):
         task = node.get("task") if isinstance(node, Mapping) else None
         if isinstance(task, str) and task and declared.tasks.get(task) is None:
-            close = difflib.get_close_matches(task, list(declared.tasks), 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
             spot: Path = ("nodes", at, "task")
-            message = f"application {declared.name} has no task {task!r}{hint}"
+            message = f"application {declared.name} has no task {task!r}{did_you_mean(task, declared.tasks)}"
             yield _problem(message, spot, line_of(spot, lines), is_error=False)
 
 

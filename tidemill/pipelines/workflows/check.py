@@ -6,13 +6,13 @@ problems is also passed to the loader, so that nothing is reported as valid that
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.core.paths import Path, format_path
 from tidemill.pipelines.workflows.expression_methods import ExpressionError
@@ -147,7 +147,9 @@ def _link_problems(
     ends = [link.get("sourceNodeId"), link.get("targetNodeId")]
     for field, end in zip(("sourceNodeId", "targetNodeId"), ends, strict=True):
         if not isinstance(end, str) or end not in above:
-            yield Problem((*place, field) if field in link else place, f"there is no node {end!r}{_hint(end, above)}")
+            yield Problem(
+                (*place, field) if field in link else place, f"there is no node {end!r}{did_you_mean(end, above)}"
+            )
     if any(not isinstance(end, str) or end not in above for end in ends):
         return
     source, target = str(ends[0]), str(ends[1])
@@ -202,7 +204,8 @@ def _node_problems(node: Mapping[str, Any], place: Path, before: set[str], *, is
         known = [kind.type for kind in kinds()]
         yield Problem(
             (*place, "typeId"),
-            f"there is no type {type!r}{_hint(type, known)}; a type of your own is declared with @node_type({type!r})",
+            f"there is no type {type!r}{did_you_mean(type, known)}; "
+            f"a type of your own is declared with @node_type({type!r})",
         )
         return
     if type not in NODE_TYPES and not is_pipeline:
@@ -255,7 +258,7 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     if not source:
         yield Problem(place, "a transform has an input: the stage that it is made from")
     elif str(source) not in before:
-        yield Problem((*place, "input"), f"there is no stage {source!r} before this one{_hint(source, before)}")
+        yield Problem((*place, "input"), f"there is no stage {source!r} before this one{did_you_mean(source, before)}")
     if not isinstance(node, Mapping) or not isinstance(node.get("typeId"), str):
         yield Problem((*place, "node") if "node" in stage else place, "a transform has a node with a typeId")
         return
@@ -264,7 +267,9 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
         yield Problem(where, "data is an object, or is left out")
     elif type not in TRANSFORMS and type not in NODE_TYPES:
         known = [*NODE_TYPES, *TRANSFORMS]
-        told = f"there is no type {type!r}{_hint(type, known)}; declare one with @node_type({type!r}) or @transform"
+        told = (
+            f"there is no type {type!r}{did_you_mean(type, known)}; declare one with @node_type({type!r}) or @transform"
+        )
         yield Problem((*place, "node", "typeId"), told)
     elif type not in TRANSFORMS:
         yield from _data_problems(type, data, where)
@@ -289,10 +294,11 @@ def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[
             if told is not None:
                 yield Problem((*place, name), told)
         elif fields is not None and type not in OPEN:
-            hint = _hint(name, fields)
+            hint = did_you_mean(name, fields)
             yield Problem((*place, name), f"{type} does not read the field {name!r}{hint}", is_note=True)
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
-        told = f"the application declares no @transform({data['transform']!r}){_hint(data['transform'], TRANSFORMS)}"
+        hint = did_you_mean(data["transform"], TRANSFORMS)
+        told = f"the application declares no @transform({data['transform']!r}){hint}"
         yield Problem((*place, "transform"), f"{told}: until it does, every build fails", is_note=True)
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield Problem((*place, "filter"), "this filter is not understood")
@@ -349,7 +355,7 @@ def _wrong_with(text: str, roots: set[str]) -> str | None:
     except RecursionError:
         return "this expression is nested too deeply"
     for root in sorted(read - roots):
-        return f"$.{root}: no node of this name leads here{_hint(root, roots - {'items'})}"
+        return f"$.{root}: no node of this name leads here{did_you_mean(root, roots - {'items'})}"
     return None
 
 
@@ -409,8 +415,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().isascii() and value.strip().isdigit()
     return isinstance(value, int | float)
-
-
-def _hint(name: Any, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
