@@ -16,7 +16,7 @@ from tests.support import (
     value,
     worker_process,
 )
-from tests.support.apps import declare
+from tests.support.task_app import declare
 from tests.support.waiting import PATIENCE
 from tidemill import App
 from tidemill.core.job import JobRef

@@ -26,7 +26,7 @@ from tests.support import (
     value,
     worker_process,
 )
-from tests.support.apps import declare
+from tests.support.task_app import declare
 from tidemill import App, RetryAfter, Snooze, current_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import ADMIT_THROTTLED

@@ -26,8 +26,8 @@ from tests.support import (
     value,
     worker_process,
 )
-from tests.support.apps import TABLES, declare
 from tests.support.server import private_server
+from tests.support.task_app import TABLES, declare
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.lease import EXIT_FENCED

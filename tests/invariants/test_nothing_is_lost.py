@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, running_maintenance, value
-from tests.support.apps import TABLES, declare
 from tests.support.processes import AppProcess, start_worker
 from tests.support.server import private_server
+from tests.support.task_app import TABLES, declare
 from tidemill import App
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, DatabaseSettings

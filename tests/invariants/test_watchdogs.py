@@ -21,7 +21,7 @@ from tests.support import (
     value,
     worker_process,
 )
-from tests.support.apps import declare
+from tests.support.task_app import declare
 from tidemill import App
 from tidemill.store.database import Database
 

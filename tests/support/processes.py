@@ -1,4 +1,4 @@
-"""Real processes: workers and schedulers of `tests/support/apps.py` that can be killed, frozen and terminated."""
+"""Real processes: workers and schedulers of `tests/support/task_app.py` that can be killed, frozen and terminated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.nursery import begin
 from tests.support.waiting import PATIENCE, PATIENT, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-APPS = ROOT / "tests" / "support" / "apps.py"
+APPS = ROOT / "tests" / "support" / "task_app.py"
 DURABLE = ROOT / "tests" / "support" / "durable.py"
 
 

@@ -55,13 +55,13 @@ async def locked_out(database: Database, like: str = "%") -> int:
 
 
 async def attempts_of(database: Database, job_id: int) -> list[int]:
-    """The attempts that the tasks in `tests.support.apps` have noted for a job, in order of their start."""
+    """The attempts that the tasks in `tests.support.task_app` have noted for a job, in order of their start."""
     rows = await database.fetch("SELECT attempt FROM execution WHERE job_id = $1 ORDER BY started_at, attempt", job_id)
     return [row["attempt"] for row in rows]
 
 
 async def open_gate(database: Database, gate: str) -> None:
-    """Let the tasks of `tests.support.apps` go on that wait at this gate."""
+    """Let the tasks of `tests.support.task_app` go on that wait at this gate."""
     await database.fetch("INSERT INTO gate VALUES ($1)", gate)
 
 

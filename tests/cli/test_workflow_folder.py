@@ -1,0 +1,147 @@
+"""A folder of workflow files in use: `tidemill up` runs whatever is saved there, and the server shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support import eventually
+from tests.support.cli import Process, make_folder, ok
+from tests.support.pipelines import put
+
+APP = """
+from tidemill import App
+from tidemill.pipelines import transform
+
+app = App("harbour", workflow_folder="./workflows/")
+
+
+@transform("shout")
+def shout(entity, text, ending="!"):
+    return text.upper() + ending
+"""
+
+
+def shouting(ending: str, name: str = "shouting", output: str = "out/{{$.days.id}}.txt") -> str:
+    data = {"input": "{{$.days.path}}", "output": output, "transform": "shout", "ending": ending}
+    return json.dumps(
+        {
+            "name": name,
+            "mode": "pipeline",
+            "stateRoot": "states",
+            "nodes": [
+                {"id": "s", "typeId": "state_scan", "name": "days", "data": {"pattern": "in/{day}.txt"}},
+                {"id": "t", "typeId": "state_transform", "name": "shout", "data": data},
+            ],
+            "connections": [{"sourceNodeId": "s", "targetNodeId": "t"}],
+        }
+    )
+
+
+HOOK = json.dumps(
+    {
+        "mode": "trigger",
+        "nodes": [
+            {"id": "w", "typeId": "webhook", "name": "hook", "data": {}},
+            {"id": "a", "typeId": "append_to_file", "name": "keep", "data": {"path": "calls.txt", "content": "called"}},
+        ],
+        "connections": [{"sourceNodeId": "w", "targetNodeId": "a"}],
+    }
+)
+SCHEDULE = HOOK.replace('"webhook"', '"scheduled"').replace('"data": {}', '"data": {"interval": 1}')
+
+
+@pytest.fixture(scope="module")
+def harbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    folder = make_folder(tmp_path_factory.mktemp("harbour"), APP)
+    put(folder, {"states/in/monday.txt": "fair", "workflows/nightly.yaml": "name: nightly\nnodes: []\n"})
+    process = Process(folder, "up", "app.py")
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def api(process: Process, path: str) -> Any:
+    return httpx.get(f"{process.line('serving http').split()[-1]}/api/v1{path}", timeout=30).json()
+
+
+def text(process: Process, path: str) -> str | None:
+    found = process.folder / path
+    return found.read_text() if found.exists() else None
+
+
+def save(process: Process, name: str, content: str) -> None:
+    """As the editor saves: the file is there as a whole, or not at all."""
+    draft = process.folder / "workflows" / f".{name}.tmp"
+    draft.write_text(content)
+    draft.rename(process.folder / "workflows" / name)
+
+
+async def test_a_pipeline_that_is_saved_while_everything_runs_is_built_and_shown_and_so_is_its_change(
+    harbour: Process,
+) -> None:
+    save(harbour, "shouting.json", shouting("!"))
+    await eventually(lambda: text(harbour, "states/out/monday.txt") == "FAIR!", timeout=40)
+
+    def shown() -> Any:
+        (found,) = api(harbour, "/pipelines")["items"]
+        return found if found["counts"] == {"fresh": 1} and found["kept"] else None
+
+    found = await eventually(shown, timeout=40)
+    assert (found["name"], found["problems"], found["stages"][0]["queue"]) == ("shouting", [], "pipelines")
+    jobs = api(harbour, "/jobs?state=succeeded")["items"]
+    assert [job["task"] for job in jobs] == ["shouting/shout"], "built by a worker, as all builds are"
+
+    save(harbour, "shouting.json", shouting("?"))
+    await eventually(lambda: text(harbour, "states/out/monday.txt") == "FAIR?", timeout=40)
+    put(harbour.folder, {"states/in/tuesday.txt": "wet"})
+    await eventually(lambda: text(harbour, "states/out/tuesday.txt") == "WET?", timeout=40)
+    (told,) = json.loads(ok(harbour.folder, "pipeline", "status", "app.py", "--json"))
+    assert told["name"] == "shouting"
+
+
+async def test_a_file_that_cannot_be_used_leaves_what_was_there_and_is_told(harbour: Process) -> None:
+    save(harbour, "shouting.json", shouting("!"))
+    await eventually(lambda: text(harbour, "states/out/monday.txt") == "FAIR!", timeout=40)
+    assert api(harbour, "/pipelines")["problems"] == []  # the server has seen what was there, too
+    save(harbour, "shouting.json", '{"mode": "pipeline"')
+    save(harbour, "rival.json", shouting("#", name="rival"))
+
+    def told() -> list[str] | None:
+        found = api(harbour, "/pipelines")["problems"]
+        return found if len(found) == 2 else None
+
+    rival, broken = await eventually(told, timeout=40)
+    assert "shouting.json is not JSON" in broken
+    assert "both write" in rival
+    (shown,) = api(harbour, "/pipelines")["items"]
+    assert [shown["name"], *shown["problems"]] == ["shouting", broken]
+    put(harbour.folder, {"states/in/friday.txt": "calm"})
+    await eventually(lambda: text(harbour, "states/out/friday.txt") == "CALM!", timeout=40)
+
+    save(harbour, "shouting.json", shouting("!", output="loud/{{$.days.id}}.txt"))
+    await eventually(lambda: text(harbour, "states/loud/friday.txt") == "CALM!", timeout=40)
+    await eventually(lambda: text(harbour, "states/out/friday.txt") == "CALM#", timeout=40)
+    assert api(harbour, "/pipelines")["problems"] == []
+
+    (harbour.folder / "workflows" / "rival.json").unlink()
+    assert [each["name"] for each in api(harbour, "/pipelines")["items"]] == ["shouting"]
+
+
+async def test_a_workflow_for_events_can_be_called_as_soon_as_it_is_saved_and_fires_by_its_schedule(
+    harbour: Process,
+) -> None:
+    save(harbour, "hook.json", HOOK)
+    url = harbour.line("serving http").split()[-1]
+    made = httpx.post(f"{url}/api/v1/triggers/hook", json={"a": 1}, timeout=30)
+    assert made.status_code == 202, made.text
+    await eventually(lambda: (text(harbour, "calls.txt") or "").split() == ["called"], timeout=40)
+    save(harbour, "hook.json", SCHEDULE)
+    await eventually(lambda: len((text(harbour, "calls.txt") or "").split()) >= 3, timeout=40)
+    (harbour.folder / "workflows" / "hook.json").unlink()
+    assert api(harbour, "/triggers") == {"items": []}

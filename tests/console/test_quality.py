@@ -1,0 +1,268 @@
+"""The console as a whole: accessible, small, fast, limited to its own server, and robust against restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import math
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, CDPSession, Route, expect
+
+from tests.support.console import (
+    STATIC,
+    Harbour,
+    Watched,
+    harbour,
+    require_browser,
+    wait_until,
+    watched_page,
+)
+from tests.support.console_app import LONG_NAME
+from tests.support.server import TestServer
+from tests.support.web import WebServer
+
+pytestmark = pytest.mark.timeout(240)
+
+FIRST_LOAD = 300_000
+FRAMES = 30
+
+
+@pytest.fixture(scope="module")
+def shop(server: TestServer, browser: Browser) -> Iterator[Harbour]:  # The database first: it has a loop of its own.
+    with harbour() as running:
+        running.job_ends(running.enqueue("broken", number=1))
+        running.job_ends(running.enqueue(LONG_NAME))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def screens(shop: Harbour) -> dict[str, str]:
+    """Every screen, with data to show, some of it with a very long name."""
+    shop.write("letters.jsonl", bad=True)
+    shop.write("readings.jsonl", id="1", at=time.time(), ship="Ada", draught=12)
+    wait_until(lambda: shop.api("/dead-letters")["items"], "a letter is dead")
+    wait_until(lambda: shop.api("/alerts")["items"], "an alert has opened")
+    failed, asking, waiting = shop.start("doomed"), shop.start("release"), shop.start("Article", topic="tides")
+    shop.run_is(failed, "failed")
+    shop.asks(asking)
+    job = shop.api("/jobs?state=failed")["items"][0]["id"]
+    long = shop.api(f"/jobs?task={LONG_NAME}")["items"][0]["id"]
+    host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
+    return {
+        "home": "/",
+        "input": "/input",
+        "runs": "/runs",
+        "dag": f"/runs/{failed}?step=bad",
+        "asking": f"/runs/{asking}?step=sign",
+        "flow": f"/runs/{waiting}?step=write",
+        "jobs": "/jobs",
+        "long-name": f"/jobs?task={LONG_NAME}",
+        "long-job": f"/jobs/{long}",
+        "job": f"/jobs/{job}",
+        "queues": "/queues",
+        "schedules": "/schedules",
+        "editor": "/editor",
+        "streams": "/streams",
+        "monitors": "/monitors?monitor=ships",
+        "workers": "/workers",
+        "host": f"/workers/{host}",
+        "audit": "/audit",
+        "settings": "/settings",
+        "nowhere": "/no-such-screen",
+        "nothing": "/jobs?task=no-such-task",
+    }
+
+
+def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
+    with watched_page(browser, shop.url) as watched:
+        assert watched.read_by_all(screens) == {}
+
+
+def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
+    browser: Browser, shop: Harbour, screens: dict[str, str]
+) -> None:
+    def answer(route: Route) -> None:
+        if failing:
+            route.fulfill(status=500, content_type="application/problem+json", body='{"detail": "the disk is full"}')
+        else:
+            held.append(route)
+
+    with watched_page(browser, shop.url) as watched:
+        page = watched.page
+        for name, path in screens.items():
+            if name == "nowhere":
+                continue
+            held, failing = list[Route](), False
+            page.route(re.compile(r"/api/v1/(?!session|changes|pages)"), answer)
+            watched.open(path)
+            expect(page.locator("main .loading").first).to_be_visible()
+            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty while it loads"
+            failing = True
+            for route in held:
+                answer(route)
+            expect(page.get_by_role("alert").first).to_contain_text("the disk is full")
+            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty although loading failed"
+            page.unroute_all(behavior="ignoreErrors")
+        watched.wrong = [each for each in watched.wrong if "500" not in each]
+
+
+def test_the_first_load_is_small() -> None:
+    require_browser()
+    page = (STATIC / "index.html").read_text()
+    named = re.findall(r'(?:src|href)="/([^"]+)"', page)
+    assert any(name.endswith(".js") for name in named)
+    sizes = {name: len(gzip.compress((STATIC / name).read_bytes(), compresslevel=1)) for name in named}
+    assert sum(sizes.values()) + len(page) < FIRST_LOAD, sizes
+    for lazy in ("react-flow__", "u-legend"):
+        assert not any(lazy in (STATIC / name).read_text() for name in named if name.endswith(".js")), lazy
+
+
+def test_the_page_allows_no_inline_script_and_no_other_origin(shop: Harbour) -> None:
+    answer = httpx.get(shop.url + "/runs")
+    policy, page = answer.headers["content-security-policy"], answer.text
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r"<script(?![^>]*\bsrc=)", page)
+    assert not re.search(r"<style|style=|\bon\w+=", page)
+    assert not re.search(r"https?://", page)
+
+
+def test_files_of_the_console_are_kept_and_what_is_not_there_is_not_found(shop: Harbour) -> None:
+    asset = next(iter(re.findall(r'src="(/assets/[^"]+)"', (STATIC / "index.html").read_text())))
+    assert "immutable" in httpx.get(shop.url + asset).headers["cache-control"]
+    for path in ("/assets/none.js", "/api/v1/none", "/api/none"):
+        assert httpx.get(shop.url + path).status_code == 404, path
+    for path in ("/%2e%2e/console.py", "/assets/%2e%2e/%2e%2e/site.py", "/..%2fsite.py"):
+        answer = httpx.get(shop.url + path)
+        assert answer.headers["content-type"].startswith(("text/html", "application/problem+json")), path
+        assert "import" not in answer.text, path
+
+
+def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: Harbour) -> None:
+    number = shop.start("wide")
+    shop.run_is(number, "succeeded")
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    watched = Watched(context, shop.url)
+    page = watched.open(f"/runs/{number}", "wide")
+    expect(page.locator(".react-flow__node")).to_have_count(1000, timeout=60_000)
+    box = page.locator(".react-flow__pane").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2, box["y"] + 20
+    page.evaluate(
+        "() => { window.frames_ = [];"
+        " (function draw(at) { window.frames_.push(at); requestAnimationFrame(draw); })(performance.now()); }"
+    )
+    # Frames a second as they came, and as many as the page's own work would allow: the machine may be busy otherwise.
+    seen, could = 0.0, 0.0
+    debugger = context.new_cdp_session(page)
+    debugger.send("Performance.enable", {"timeDomain": "threadTicks"})
+    for _ in range(3):
+        page.mouse.move(x, y)
+        page.mouse.down()
+        page.evaluate("() => { window.frames_.length = 0; }")
+        worked = _worked(debugger)
+        began, step = time.monotonic(), 0
+        while time.monotonic() - began < 2:
+            step += 1
+            page.mouse.move(x + 120 * math.sin(step / 6), y + 40 * (1 - math.cos(step / 6)))
+        frames = page.evaluate("() => [...window.frames_]")
+        page.mouse.up()
+        seen = max(seen, (len(frames) - 1) / ((frames[-1] - frames[0]) / 1000))
+        could = max(could, (len(frames) - 1) / (_worked(debugger) - worked))
+        if seen >= FRAMES:
+            break
+    watched.keep("wide")
+    context.close()
+    assert watched.wrong == []
+    assert max(seen, could) >= FRAMES, (seen, could)
+
+
+@pytest.fixture
+def bare(server: TestServer, tmp_path: Path) -> Iterator[WebServer]:
+    """A server with nothing to show."""
+    (tmp_path / "bare.py").write_text('from tidemill import App\n\napp = App("bare")\n')
+    url = server.create()
+    web = WebServer(url, app=tmp_path / "bare.py")
+    try:
+        with ThreadPoolExecutor() as pool:  # The browser has the event loop of this thread.
+            pool.submit(asyncio.run, web.wait_ready()).result()
+        yield web
+    finally:
+        web.close()
+        server.drop(url)
+
+
+def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, bare: WebServer) -> None:
+    said: dict[str, str] = {}
+    with watched_page(browser, bare.url) as watched:
+        watched.page.set_viewport_size({"width": 390, "height": 844})
+        for screen in ("input", "runs", "jobs", "pipelines", "schedules", "streams", "monitors"):
+            page = watched.open(f"/{screen}")
+            empty = page.locator("main .empty").first
+            expect(empty).to_be_visible()
+            said[screen] = empty.inner_text()
+            assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+    for screen, words in said.items():
+        title, _, advice = words.partition("\n")
+        assert title, screen
+        assert len(advice.split()) > 4, f"{screen} says only {words!r}"
+
+
+def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, shop: Harbour) -> None:
+    context = browser.new_context(viewport={"width": 1360, "height": 860})
+    watched = Watched(context, shop.url)
+    page = watched.open("/jobs?task=send", "Jobs")
+    expect(page.locator(".live.ok")).to_be_visible()
+    page.evaluate("window.sameOldPage = true")
+    shop.stop_server()
+    expect(page.get_by_text("reconnecting")).to_be_visible(timeout=15_000)
+    shop.serve()
+    number = shop.enqueue("send", to="after the storm")
+    expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible(timeout=30_000)
+    expect(page.locator(".live.ok")).to_be_visible(timeout=30_000)
+    assert page.evaluate("window.sameOldPage") is True
+    wrong = [each for each in watched.wrong if not any(away in each for away in Watched.AWAY)]
+    context.close()
+    assert wrong == []
+
+
+def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop: Harbour) -> None:
+    token = shop.run("token", "create", "night watch", "--scope", "operate").strip()
+    reader = shop.run("token", "create", "visitor", "--scope", "read").strip()
+    shop.stop_server()
+    shop.serve("--login")
+    try:
+        context = browser.new_context(viewport={"width": 1360, "height": 860})
+        page = Watched(context, shop.url).open("/queues", "Tidemill")
+        page.get_by_label("Token").fill("tm_wrong")
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not known")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        row = page.get_by_role("row", name=re.compile("^slow "))
+        row.get_by_role("button", name="Pause").click()
+        expect(row.get_by_text("paused")).to_be_visible()
+        row.get_by_role("button", name="Resume").click()
+        expect(row.get_by_text("active")).to_be_visible()
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.get_by_label("Token").fill(reader)
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_role("row", name=re.compile("^slow "))).to_be_visible()
+        expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+        context.close()
+    finally:
+        shop.stop_server()
+        shop.serve()
+
+
+def _worked(debugger: CDPSession) -> float:
+    """Seconds of processor time that the page's main thread has spent on everything so far."""
+    return {each["name"]: each["value"] for each in debugger.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
