@@ -260,20 +260,33 @@ class App:
         self.declarations.add_migrations(Chain(folder, identifier(self.name) if schema is None else schema))
 
     @overload
-    def workflow(self, cls: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
+    def workflow(self, workflow: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
+
+    @overload
+    def workflow(self, workflow: W, /, *, name: str | None = None) -> W: ...
 
     @overload
     def workflow(self, /, *, name: str | None = None, **options: Any) -> Callable[[type[W]], type[W]]: ...
 
-    def workflow(self, cls: type[W] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
+    def workflow(self, workflow: type[W] | W | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
 
-        `options` are those of the workflow's constructor. Its name, by which runs remember it, is that of its class.
+        `options` are those of the workflow's constructor. A workflow that needs other arguments, such as an agent of
+        LlamaIndex, is declared as an object: `app.workflow(FunctionAgent(tools=[...]), name="shop")`. Its name, by
+        which runs remember it, is that of its class if it is not given.
         """
-        if cls is None:
+        if workflow is None:
             return partial(self.workflow, name=name, **options)
-        self.runs.declare(cls(**options), name or cls.__name__)
-        return cls
+        if isinstance(workflow, type):
+            self.runs.declare(workflow(**options), name or workflow.__name__)
+        elif options:
+            raise ConfigError(
+                f"app.workflow({type(workflow).__name__}(...)): {', '.join(options)} cannot be set on a workflow that "
+                "exists; give it to its constructor"
+            )
+        else:
+            self.runs.declare(workflow, name or type(workflow).__name__)
+        return workflow
 
     def stream(self, stream: Stream) -> Stream:
         """Declare a stream: messages of many topics through plans."""
@@ -361,7 +374,7 @@ class App:
     @overload
     async def start(
         self,
-        what: type[Workflow],
+        what: type[Workflow] | Workflow,
         /,
         *,
         start_event: StartEvent | None = None,
@@ -382,7 +395,7 @@ class App:
 
     async def start(
         self,
-        what: type[Workflow] | Dag | str,
+        what: type[Workflow] | Workflow | Dag | str,
         /,
         *,
         start_event: StartEvent | None = None,

@@ -127,7 +127,7 @@ class Runs:
 
     async def start(
         self,
-        workflow: type[Workflow] | str,
+        workflow: type[Workflow] | Workflow | str,
         start_event: StartEvent | None,
         unique_key: str | None,
         fields: dict[str, Any],
@@ -147,7 +147,7 @@ class Runs:
         return RunHandle(database, number, created=created)
 
     async def _start_child(
-        self, workflow: type[Workflow] | str, fields: dict[str, Any], key: str, parent: tuple[int, int]
+        self, workflow: type[Workflow] | Workflow | str, fields: dict[str, Any], key: str, parent: tuple[int, int]
     ) -> WorkEnd | None:
         handle = await self.start(workflow, None, key, fields, parent)
         if handle.created:
@@ -180,14 +180,27 @@ class Runs:
         data, version = dag.to_json(), self.dag_kind.program(dag.to_json()).version
         return NewRun(DAG_KIND, dag.name, version, encode(DagInput(msgspec.Raw(data), args)), encode(origin))
 
-    def flow(self, workflow: type[Workflow] | str) -> FlowKind:
-        """The declared workflow of this class or name."""
-        for name, kind in self.flows.items():
-            if workflow == name or type(kind.workflow) is workflow:
-                return kind
-        wanted = workflow if isinstance(workflow, str) else workflow.__name__
+    def flow(self, workflow: type[Workflow] | Workflow | str) -> FlowKind:
+        """The declared workflow of this class, object or name."""
+        found = [kind for kind in self.flows.values() if _is_meant(kind, workflow)]
+        if len(found) == 1:
+            return found[0]
+        wanted = workflow if isinstance(workflow, str) else _class_of(workflow).__name__
+        if found:
+            names = ", ".join(kind.name for kind in found)
+            raise ConfigError(f"{len(found)} declared workflows are a {wanted}: say which by its name: {names}")
         known = ", ".join(self.flows) or "none"
         raise ConfigError(f"there is no workflow {wanted!r}; this application declares with @app.workflow: {known}")
+
+
+def _is_meant(kind: FlowKind, workflow: type[Workflow] | Workflow | str) -> bool:
+    if isinstance(workflow, str):
+        return kind.name == workflow
+    return type(kind.workflow) is workflow or kind.workflow is workflow
+
+
+def _class_of(workflow: type[Workflow] | Workflow) -> type[Workflow]:
+    return workflow if isinstance(workflow, type) else type(workflow)
 
 
 def _new_flow_run(kind: FlowKind, event: StartEvent, origin: Origin) -> NewRun:

@@ -59,7 +59,19 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_program_is_run_here() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTED, "agents"}
+
+
+def test_the_agents_of_llama_index_answer_as_they_do_on_llama_index_workflows(tmp_path: Path) -> None:
+    program = str(EXAMPLES / "agents.py")
+    elsewhere = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert elsewhere.returncode == 0, elsewhere.stderr
+    ran = run(program, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "six times seven?: (fake model) 42 [Agent]" in ran.stdout
+    assert ran.stdout.splitlines() == elsewhere.stdout.splitlines()
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -17,7 +17,7 @@ NAMES = {
     "workflows.events": "DictLikeModel Event SerializableEvent UnreconstructedException StartEvent StopEvent "
     "WorkflowTimedOutEvent WorkflowCancelledEvent IdleReleasedEvent WorkflowFailedEvent CollectionReleaseEvent "
     "StepFailedEvent InputRequiredEvent HumanResponseEvent InternalDispatchEvent WorkflowIdleEvent UnhandledEvent "
-    "StepStateChanged StepState",
+    "StepStateChanged StepState EventType",
     "workflows.errors": "WorkflowValidationError WorkflowTimeoutError WorkflowRuntimeError WorkflowDone "
     "WorkflowCancelledByUser WorkflowStepDoesNotExistError WorkflowConfigurationError ContextSerdeError "
     "ContextStateError",
@@ -26,13 +26,19 @@ NAMES = {
     "workflows.context": "Context BaseSerializer JsonSerializer PickleSerializer",
     "workflows.context.context": "Context",
     "workflows.context.serializers": "BaseSerializer JsonSerializer PickleSerializer JsonPickleSerializer",
-    "workflows.context.state_store": "DictState InMemoryStateStore StateStore UnserializableKeyWarning",
+    "workflows.context.state_store": "DictState InMemoryStateStore StateStore UnserializableKeyWarning "
+    "MODEL_T MAX_DEPTH KNOWN_UNSERIALIZABLE_KEYS InMemorySerializedState parse_in_memory_state encode_state "
+    "decode_state serialize_dict_state_data deserialize_dict_state_data deserialize_state_from_dict "
+    "create_in_memory_payload get_by_path set_by_path traverse_path_step assign_path_step merge_state "
+    "create_cleared_state infer_state_type",
     "workflows.context.utils": "get_qualified_name import_module_from_qualified_name",
     "workflows.handler": "WorkflowHandler",
     "workflows.workflow": "Workflow WorkflowMeta",
-    "workflows.types": "StopEventT",
+    "workflows.types": "StopEventT RunResultT",
+    "workflows.service": "ServiceManager ServiceNotFoundError",
+    "workflows.runtime.types.results": "WaitingForEvent",
     "workflows.utils": "StepSignatureSpec inspect_signature get_steps_from_class get_steps_from_instance "
-    "is_free_function validate_step_signature",
+    "is_free_function validate_step_signature BUSY_WAIT_DELAY _get_param_types _get_return_types",
     "workflows.retry_policy": "RetryPolicy RetryInfo retry_policy ConstantDelayRetryPolicy "
     "ExponentialBackoffRetryPolicy wait_fixed wait_full_jitter stop_after_attempt retry_if_exception_type",
     "workflows.resource": "Resource ResourceConfig ResourceDefinition ResourceDescriptor ResourceManager",
@@ -47,10 +53,11 @@ NAMES = {
 
 @pytest.fixture
 def _installed() -> Iterator[None]:
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "workflows"}
+    ours = ("workflows", "llama_agents")
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in ours}
     compat.install()
     yield
-    for name in [name for name in sys.modules if name.partition(".")[0] == "workflows"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ours]:
         del sys.modules[name]
     sys.modules.update(before)
 
@@ -70,6 +77,12 @@ def test_submodules_are_attributes_of_their_parents() -> None:
     assert workflows.events.Event
     compat.install()
     assert importlib.import_module("workflows") is workflows
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize("module", NAMES)
+def test_the_alias_of_the_package_has_the_same_modules(module: str) -> None:
+    assert importlib.import_module(f"llama_agents.{module}") is importlib.import_module(module)
 
 
 @pytest.mark.usefixtures("_installed")

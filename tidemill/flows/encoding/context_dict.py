@@ -7,6 +7,7 @@ batches) is the snapshot of the run, under `run`; a run that has ended has none.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -29,10 +30,10 @@ class UnserializableKeyWarning(Warning):
     """A value of the state was left out of a saved context."""
 
 
-def save_store(store: Any, serializer: Any) -> dict[str, Any]:
+def save_store(store: Any, serializer: Any, skipped: Container[str] = SKIPPED_KEYS) -> dict[str, Any]:
     """Return the shared state as JSON values; a ValueError names a value that cannot be serialized."""
     kind = type(store)
-    data = _save_values(store, serializer) if isinstance(store, DictState) else serializer.serialize(store)
+    data = _save_values(store, serializer, skipped) if isinstance(store, DictState) else serializer.serialize(store)
     return {
         "store_type": "in_memory",
         "state_type": kind.__name__,
@@ -83,13 +84,13 @@ def default_serializer() -> JsonSerializer:
     return JsonSerializer()
 
 
-def _save_values(store: DictState, serializer: Any) -> dict[str, Any]:
+def _save_values(store: DictState, serializer: Any, skipped: Container[str]) -> dict[str, Any]:
     saved: dict[str, str] = {}
     for name, value in store.items():
         try:
             saved[name] = serializer.serialize(value)
         except Exception as error:
-            if name not in SKIPPED_KEYS:
+            if name not in skipped:
                 raise ValueError(f"the value of {name!r} in the state cannot be serialized: {error}") from error
             warnings.warn(f"{name!r} is left out of the saved context: {error}", UnserializableKeyWarning, stacklevel=5)
     return {"_data": saved}

@@ -67,7 +67,9 @@ class FlowKind:
             first, state = Started(now, decode_event(row["input"])), None
         else:
             first, state = Resumed(now, queued=True), restore(self.workflow, snapshot, ticks)
-        return DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state), first
+        run = DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state)
+        run.enter_span(first.input if isinstance(first, Started) else None)
+        return run, first
 
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
         """Create a new run in this process."""

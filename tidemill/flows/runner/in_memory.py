@@ -54,6 +54,7 @@ from tidemill.flows.errors import (
 from tidemill.flows.reducer.reducer import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked, Withdrew
+from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
@@ -84,6 +85,7 @@ class FlowRun:
         self._events = EventStream()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._exit_span = spans.no_span
         self._questions = PendingWaits()
         self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
@@ -112,11 +114,13 @@ class FlowRun:
 
     def start(self, event: Event) -> None:
         self._print(f"[tick] add: {event!r}")
+        self.enter_span(event)
         self.loop.post(Started(self.now(), event))
 
     def resume(self) -> None:
         """Continue a saved run. Timers are not saved: its timeout starts again, and its retries are due."""
         now = self.now()
+        self.enter_span()
         if self.declared.timeout is not None:
             self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.declared.timeout))
         state = self.loop.state
@@ -128,6 +132,10 @@ class FlowRun:
         for work in list(state.works.values()):
             if work.slot < 0 and not work.waiting and work.id not in queued:
                 self.loop.post(Elapsed(now, f"retry:{work.id}"))
+
+    def enter_span(self, event: Event | None = None) -> None:
+        """Open the span of the run, if the process is traced."""
+        self._exit_span = spans.enter_run(self.workflow, self.run_id, event, self.result, self._variables)
 
     def receive(self, event: Event, step: str | None = None) -> None:
         """Send an event to the run; a run that has ended ignores it."""
@@ -285,6 +293,7 @@ class FlowRun:
             self.result.set_exception(WorkflowTimeoutError(self._timeout_message()))
         else:
             self.result.set_exception(WorkflowCancelledByUser("the run was cancelled"))
+        self._exit_span()
 
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
@@ -331,7 +340,10 @@ class FlowRun:
 
     def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
-        call = spec.function(*args, **kwargs) if spec.is_async else in_thread(partial(spec.function, *args, **kwargs))
+        begin = partial(spec.function, *args, **kwargs)
+        if not spec.is_async:
+            begin = partial(in_thread, begin)
+        call = spans.call_in_span(spec, args, kwargs, begin) if spans.are_wanted() else begin()
         return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:

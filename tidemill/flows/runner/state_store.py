@@ -18,6 +18,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from tidemill.flows.encoding.context_dict import load_store, save_store
 from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.values import loaded_class
@@ -51,13 +53,13 @@ class StateStore(Generic[S]):
         if found is not MISSING:
             return found
         if default is MISSING:
-            raise ValueError(f"there is nothing at {path!r} in the state of this run")
+            raise ValueError(f"Path '{path}' not found in state: no step has written it")
         return default
 
     async def set(self, path: str, value: Any) -> None:
         """Write a value at a path; missing dicts are created."""
         if not path:
-            raise ValueError("an empty path is the whole state: use set_state for that")
+            raise ValueError("Path cannot be empty: use set_state to replace the whole state")
         async with self._lock:
             self._write(((path, value),))
 
@@ -66,16 +68,14 @@ class StateStore(Generic[S]):
         return self._cell.store
 
     async def set_state(self, state: S) -> None:
-        """Replace the whole state with another of its type."""
-        if not isinstance(state, self._kind):
-            raise ValueError(f"this run's state is a {self._kind.__name__}, not a {type(state).__name__}")
+        """Replace the whole state; a state of a parent class replaces only the fields that it has."""
         async with self._lock:
-            self._write((("", state),))
+            self._write((("", merged_state(self._cell.store, state)),))
 
     async def clear(self) -> None:
         """Reset the state to the initial state of a run."""
         async with self._lock:
-            self._write((("", self._kind()),))
+            self._write((("", blank_state(type(self._cell.store))),))
 
     def to_dict(self, serializer: Any) -> dict[str, Any]:
         """Return the state as JSON values, serialized with this serializer."""
@@ -104,3 +104,25 @@ class InMemoryStateStore(StateStore[S]):
         if (name := data.get("state_type", "DictState")) != "DictState":
             kind = loaded_class(f"{data.get('state_module', '')}.{name}")
         return cls(load_store(data, kind, serializer))
+
+
+def merged_state(current: Any, incoming: Any) -> Any:
+    """Return the incoming state; if it is of a parent class, the current state with the fields of the incoming one."""
+    kind = type(current)
+    if isinstance(incoming, kind):
+        return incoming
+    if not (isinstance(current, BaseModel) and isinstance(incoming, BaseModel) and isinstance(current, type(incoming))):
+        raise ValueError(f"State must be of type {kind.__name__} or a parent type, got {type(incoming).__name__}")
+    return kind.model_validate(_values(current) | _values(incoming))
+
+
+def blank_state(kind: Any) -> Any:
+    """Return a new state of a class; a ValueError if it cannot be created without arguments."""
+    try:
+        return kind()
+    except (ValidationError, TypeError) as error:
+        raise ValueError(f"State must have defaults for all fields: {error}") from error
+
+
+def _values(state: BaseModel) -> dict[str, Any]:
+    return vars(state) | (state.__pydantic_extra__ or {})
