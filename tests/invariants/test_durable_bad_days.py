@@ -77,10 +77,13 @@ class Bad(Workflow):
 FAILURES: dict[str, tuple[type[Exception], str]] = {
     "result_without_json": (PayloadError, "StopEvent cannot be stored as JSON"),
     "result_not_a_number": (PayloadError, "NaN or an infinity"),
-    "state_without_json": (PayloadError, "a object in the state of a run cannot be stored as JSON"),
+    "state_without_json": (
+        PayloadError,
+        "step act: the value at 'bad' in the state cannot be stored: class builtins",
+    ),
     "show_without_json": (PayloadError, "Left cannot be stored as JSON"),
     "send_without_json": (PayloadError, "Go cannot be stored as JSON"),
-    "effect_without_json": (PayloadError, "a object in the state of a run cannot be stored as JSON"),
+    "effect_without_json": (PayloadError, r"step act: the result of once\('effect'\) cannot be stored as JSON: class"),
     "exits": (WorkflowRuntimeError, "step act raised SystemExit: 3"),
     "interrupts": (WorkflowRuntimeError, "step act raised KeyboardInterrupt"),
     "strange_end": (WorkflowRuntimeError, "step act raised BaseException: strange"),

@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, PayloadError
 
+SECRET, MASK = "$secret", "**********"
 _NULL = b"null"
 _NUL = b"\\u0000"
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -81,6 +82,17 @@ def find_no_number(value: Any, place: str) -> str | None:
 def storable(text: str) -> str:
     """Escape what PostgreSQL cannot store in text: NUL and unpaired surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
+def mask_secrets(data: Any) -> Any:
+    """Return decoded JSON for display: the content of every stored secret (`{"$secret": class, "value": …}`) masked."""
+    if isinstance(data, list):
+        return [mask_secrets(each) for each in data]
+    if not isinstance(data, dict):
+        return data
+    if SECRET in data:
+        return {**data, "value": MASK}
+    return {name: mask_secrets(each) for name, each in data.items()}
 
 
 def decode(data: bytes | str, kind: Any = Any) -> Any:

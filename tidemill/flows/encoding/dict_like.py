@@ -33,7 +33,7 @@ class DictLikeModel(BaseModel):
     _wire_prefix: ClassVar[bytes] = b""
     _wire_kinds: ClassVar[tuple[type, ...] | None] = None
 
-    def __init__(self, **params: Any) -> None:
+    def __init__(self, /, **params: Any) -> None:
         if "_data" in params:
             params.update(params.pop("_data"))
         if self._declares_nothing:

@@ -5,23 +5,26 @@
     event = decode_event(data, registry)       only if the registry lists shop.Paid
 
 Decoding never imports a module: a class is found by its qualified name among the event classes that this process has
-already defined, or among those of a registry. Dynamic values are stored beside the declared fields. A value without a
-JSON form raises a `PayloadError` before anything is written.
+already defined, or among those of a registry. Dynamic values are stored beside the declared fields. Values that JSON
+would change (a tuple or a date without a declared type, a secret) are stored a second time, with their types, under
+`exact`. A value without a stored form raises a `PayloadError` before anything is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from functools import lru_cache
+from typing import Any, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
-from pydantic import ValidationError
+from pydantic import Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from tidemill.core.codec import find_no_number
 from tidemill.core.errors import PayloadError
+from tidemill.flows.encoding.classes import qualified_name, remember_class
 from tidemill.flows.encoding.dict_like import DictLikeModel
 
 ModelClass = type[DictLikeModel]
@@ -30,15 +33,20 @@ _defined: WeakValueDictionary[str, ModelClass] = WeakValueDictionary()
 
 
 class Document(msgspec.Struct, frozen=True):
-    """An encoded event: the qualified name of its class, and its values."""
+    """An encoded event: the qualified name of its class, and its values.
+
+    `exact` has the stored forms of those values that JSON would change.
+    """
 
     type: str
     value: dict[str, Any]
+    exact: dict[str, Any] = {}
 
 
 class _Envelope(msgspec.Struct, frozen=True):
     type: str
     value: msgspec.Raw
+    exact: dict[str, Any] = {}
 
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
@@ -88,17 +96,13 @@ class EventRegistry:
 _allowed: ContextVar[EventRegistry | None] = ContextVar("allowed_events", default=None)
 
 
-def qualified_name(cls: type) -> str:
-    """Return the name under which a class is stored and found."""
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
 def remember(cls: ModelClass) -> None:
     """Register a class so that its instances can be decoded. A redefined class replaces the earlier one."""
     name = qualified_name(cls)
     cls._wire_prefix = b'{"type":' + to_json(name) + b',"value":'
     cls._wire_kinds = _plain_kinds(cls)
     _defined[name] = cls
+    remember_class(cls)
 
 
 def _plain_kinds(cls: ModelClass) -> tuple[type, ...] | None:
@@ -153,13 +157,16 @@ def encode_event(event: DictLikeModel) -> bytes:
             return cls._wire_prefix + _write_plain(values) + b"}"
         except (ValueError, OverflowError):
             pass  # For example a number that is too long or invalid text: pydantic encodes it or reports the error.
+    exact = _exact_values(event)
+    if exact:
+        return _write_plain(_exact_document(event, exact))
     try:
         value = cls.__pydantic_serializer__.to_json(event, warnings="error")
         for name, hidden in event._hidden().items():
             comma = b"" if value == b"{}" else b","
             value = value[:-1] + comma + to_json(name) + b":" + to_json(hidden) + b"}"
-    except (PydanticSerializationError, RecursionError, ValueError) as error:
-        raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
+    except (PydanticSerializationError, RecursionError, ValueError):
+        return _write_plain(_whole_document(event))
     if b"NaN" in value or b"Infinity" in value or b"null" in value:
         _refuse_no_number(event)
     return cls._wire_prefix + value + b"}"
@@ -176,13 +183,102 @@ def _refuse_no_number(event: DictLikeModel) -> None:
 
 def event_document(event: DictLikeModel) -> dict[str, Any]:
     """Return an event as plain JSON values, in the form of `Document`."""
+    exact = _exact_values(event)
+    if exact:
+        return _exact_document(event, exact)
     cls = type(event)
     try:
         value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error")
         value.update(to_jsonable_python(event._hidden()))
-    except (PydanticSerializationError, RecursionError, ValueError) as error:
-        raise PayloadError(f"event {qualified_name(cls)} cannot be stored as JSON: {error}") from error
+    except (PydanticSerializationError, RecursionError, ValueError):
+        return _whole_document(event)
     return {"type": qualified_name(cls), "value": value}
+
+
+# -- values that JSON would change ----------------------------------------------------------------
+
+
+def _exact_values(event: DictLikeModel) -> dict[str, Any]:
+    """Return the values whose JSON form would be read as another value, because no annotation says what they are."""
+    cls = type(event)
+    declared = event.__dict__
+    found = {name: value for name, value in event._data.items() if not _is_plain(value)}
+    found |= {name: value for name, value in event._hidden().items() if not _is_plain(value)}
+    found |= {name: declared[name] for name in _open_fields(cls) if name in declared and not _is_plain(declared[name])}
+    return found
+
+
+def _exact_document(event: DictLikeModel, exact: dict[str, Any]) -> dict[str, Any]:
+    """Return the document of an event with these values in their stored form, and in a readable one beside it."""
+    from tidemill.flows.encoding.values import pack_part, readable
+
+    cls, name = type(event), qualified_name(type(event))
+    packed = {each: pack_part(value, f"event {name}", each) for each, value in exact.items()}
+    excluded = {each for each in exact if each not in event._hidden()}
+    try:
+        value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error", exclude=excluded)
+        value.update(to_jsonable_python({each: v for each, v in event._hidden().items() if each not in exact}))
+    except (PydanticSerializationError, RecursionError, ValueError):
+        return _whole_document(event)
+    return _with_numbers({"type": name, "value": value | readable(packed), "exact": packed})
+
+
+def _whole_document(event: DictLikeModel) -> dict[str, Any]:
+    """Return the document of an event that pydantic cannot encode: with its values in their stored form."""
+    from tidemill.flows.encoding.values import pack_part, readable
+
+    name, fields = qualified_name(type(event)), type(event).__pydantic_fields__
+    declared = {each: v for each, v in event.__dict__.items() if each not in fields or fields[each].exclude is not True}
+    values = {**declared, **event._data, **event._hidden()}
+    try:
+        type(event).model_validate(values)
+    except (ValidationError, TypeError) as error:
+        raise PayloadError(f"event {name} cannot be stored as JSON: it could not be read again: {error}") from error
+    packed = {each: pack_part(value, f"event {name}", each) for each, value in values.items()}
+    return _with_numbers({"type": name, "value": readable(packed), "exact": packed})
+
+
+def _with_numbers(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document that has no NaN and no infinity in it."""
+    if (place := find_no_number(document["value"], "$")) is not None:
+        raise PayloadError(f"event {document['type']} cannot be stored as JSON: NaN or an infinity - at `{place}`")
+    return document
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is read from JSON as it was."""
+    kind = type(value)
+    if kind in _JSON_TYPES:
+        return True
+    if kind is list:
+        return all(map(_is_plain, value))
+    return kind is dict and all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+
+
+_JSON_TYPES = frozenset({type(None), bool, int, float, str})
+_OPEN = (Any, object, list, dict)
+
+
+@lru_cache(maxsize=1024)
+def _open_fields(cls: ModelClass) -> tuple[str, ...]:
+    """Return the fields whose annotation does not say what is in them, and those that are secret."""
+    return tuple(
+        name
+        for name, field in cls.__pydantic_fields__.items()
+        if field.exclude is not True and (_is_open(field.annotation) or _is_secret(field.annotation))
+    )
+
+
+def _is_open(annotation: Any) -> bool:
+    if annotation in _OPEN:
+        return True
+    return any(map(_is_open, get_args(annotation)))
+
+
+def _is_secret(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, SecretStr | SecretBytes | Secret):
+        return True
+    return any(map(_is_secret, get_args(annotation)))
 
 
 def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRegistry | None = None) -> Any:
@@ -192,9 +288,11 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
         if isinstance(data, dict | Document):
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
             cls = _class_named(document.type)
-            return cls.model_validate(document.value)
+            return cls.model_validate(document.value | _unpacked(document.exact))
         envelope = _read_envelope(data)
         cls = _class_named(envelope.type)
+        if envelope.exact:
+            return cls.model_validate(msgspec.json.decode(envelope.value) | _unpacked(envelope.exact))
         return cls.__pydantic_validator__.validate_json(bytes(envelope.value))
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error
@@ -203,6 +301,14 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
     finally:
         if token is not None:
             _allowed.reset(token)
+
+
+def _unpacked(exact: dict[str, Any]) -> dict[str, Any]:
+    if not exact:
+        return {}
+    from tidemill.flows.encoding.values import unpack
+
+    return {name: unpack(value) for name, value in exact.items()}
 
 
 def _class_named(name: str) -> ModelClass:

@@ -10,9 +10,10 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
+from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
-from tidemill.flows.encoding.values import loaded_class, pack, unpack
+from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
     Did,
@@ -164,13 +165,13 @@ def _pack_note(note: Note) -> dict[str, Any]:
         return {"kind": "withdrew", "question": note.question}
     if isinstance(note, StateEdited):
         gone = [path for path, value in note.changes if value is MISSING]
-        values = [[path, pack(value)] for path, value in note.changes if value is not MISSING]
+        values = [[path, pack_state(value, path)] for path, value in note.changes if value is not MISSING]
         return {"kind": "edited", "values": values, "gone": gone}
     if isinstance(note, Wrote):
         if note.value is MISSING:
             return {"kind": "wrote", "path": note.path, "missing": True}
-        return {"kind": "wrote", "path": note.path, "value": pack(note.value)}
-    return {"kind": "did", "name": note.name, "result": pack(note.result)}
+        return {"kind": "wrote", "path": note.path, "value": pack_state(note.value, note.path)}
+    return {"kind": "did", "name": note.name, "result": pack_part(note.result, f"the result of once({note.name!r})")}
 
 
 def _unpack_note(data: dict[str, Any]) -> Note:

@@ -17,9 +17,10 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
+from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
-from tidemill.flows.encoding.values import loaded_class, pack, unpack
+from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state import EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.state_undo import add_draft, settled_drafts

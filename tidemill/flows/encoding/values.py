@@ -1,42 +1,91 @@
-"""Convert the values in a run's state to plain JSON values and back: events, pydantic models and plain data.
+"""Convert values of any run (its state, events and results) to plain JSON values and back, with their types.
 
-Decoding never imports a module: the class of a model is looked up in the modules that this process has loaded.
+    packed = pack({"at": datetime.now(UTC), "items": {1, 2}})
+    value = unpack(packed)                       equal, with the same types
+
+Plain JSON values are stored as they are. Every other value is stored with the name of its class: pydantic models,
+dataclasses, msgspec Structs, enums, tuples, sets, dates, and whatever else pydantic can serialise. An object that has
+no such form (a lock, a client, a function) raises a `PayloadError`. Decoding never imports a module: classes are looked
+up among those that this process has loaded.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from pydantic import BaseModel
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import MASK, SECRET, encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.events import Event
-from tidemill.flows.encoding.dict_like import DictLikeModel
-from tidemill.flows.encoding.events import decode_event, defined_class, encode_event, event_document, qualified_name
+from tidemill.flows.encoding.classes import loaded_class, qualified_name, remember_class
+from tidemill.flows.encoding.events import decode_event, encode_event, event_document
+from tidemill.flows.encoding.models import pack_model, unpack_model
+from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
 
-_EVENT, _MODEL, _TUPLE = "$event", "$model", "$tuple"
+_EVENT, _MODEL, _TUPLE, _DICT = "$event", "$model", "$tuple", "$dict"
+_CLASS, _VALUE = "$class", "value"
+_PLAIN = frozenset({type(None), bool, float, str})
+_LEAST, _MOST = -(2**63), 2**64 - 1  # the integers that the encoder accepts
+
+_forms: dict[type, Form | None] = {}
 
 
 def pack(value: Any) -> Any:
     """Convert a value to plain JSON values; a `PayloadError` names a type that has no JSON form."""
-    if value is None or isinstance(value, str | bool | int | float):
+    try:
+        return _pack(value)
+    except RecursionError as error:
+        raise PayloadError("the value contains itself, or is nested too deeply, and cannot be stored") from error
+
+
+def pack_state(value: Any, path: str) -> Any:
+    """Convert a value of a run's state; the error names the path of the part that cannot be stored."""
+    try:
+        return pack(value)
+    except PayloadError as error:
+        place, reason = _find_refused(value, path, error)
+        where = f"the value at {place!r} in the state" if place else "the state"
+        raise PayloadError(
+            f"{where} cannot be stored: {reason}; keep live objects in a Resource, in a field with exclude=True, or "
+            "with store.set(..., durable=False)"
+        ) from error
+
+
+def pack_part(value: Any, whole: str, name: str = "") -> Any:
+    """Convert a part of something; the error names the whole and the path of the part that cannot be stored."""
+    try:
+        return pack(value)
+    except PayloadError as error:
+        place, reason = _find_refused(value, name, error)
+        raise PayloadError(f"{whole} cannot be stored as JSON: {f'{place}: ' if place else ''}{reason}") from error
+
+
+def _pack(value: Any) -> Any:
+    kind = type(value)
+    if kind in _PLAIN:
         return value
+    if kind is int:
+        return value if _LEAST <= value <= _MOST else {_CLASS: "builtins.int", _VALUE: str(value)}
+    if kind is list:
+        return [_pack(each) for each in value]
+    if kind is dict:
+        for key in value:
+            if type(key) is not str or key[:1] == "$":
+                return {_DICT: [[_pack(key), _pack(each)] for key, each in value.items()]}
+        return {key: _pack(each) for key, each in value.items()}
+    if kind is tuple:
+        return {_TUPLE: [_pack(each) for each in value]}
     if isinstance(value, Event):
         return {_EVENT: event_document(value)}
     if isinstance(value, BaseModel):
-        fields = dict(value.__dict__)
-        if isinstance(value, DictLikeModel):
-            fields.update(value.items())
-        return {_MODEL: qualified_name(type(value)), "fields": {name: pack(each) for name, each in fields.items()}}
-    if isinstance(value, list):
-        return [pack(each) for each in value]
-    if isinstance(value, tuple):
-        return {_TUPLE: [pack(each) for each in value]}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {name: pack(each) for name, each in value.items()}
-    raise PayloadError(f"a {type(value).__qualname__} in the state of a run cannot be stored as JSON")
+        remember_class(kind)
+        return {_MODEL: qualified_name(kind), **pack_model(value, _pack, _unpack)}
+    form = _form_of(kind)
+    if form is None:
+        raise PayloadError(f"class {qualified_name(kind)} has no stored form")
+    remember_class(kind)
+    return {SECRET if is_secret(kind) else _CLASS: qualified_name(kind), _VALUE: _pack(form.dump(value))}
 
 
 def encode_packed(value: Any) -> bytes:
@@ -46,46 +95,100 @@ def encode_packed(value: Any) -> bytes:
     return encode(pack(value))
 
 
+def unpack(value: Any) -> Any:
+    """Convert plain JSON values back to a value; a `PayloadError` if it no longer fits its class."""
+    try:
+        return _unpack(value)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise PayloadError(f"a stored value does not fit its class any more: {error}") from error
+
+
+def _unpack(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpack(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if key[:1] == "$":
+            return _unpack_tagged(key, value)
+        break
+    return {name: _unpack(each) for name, each in value.items()}
+
+
+def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:
+    content = value[tag]
+    if tag == _EVENT:
+        return decode_event(content)
+    if tag == _TUPLE:
+        return tuple([_unpack(each) for each in content])
+    if tag == _MODEL:
+        return unpack_model(loaded_class(content), value, _unpack)
+    if tag == _DICT:
+        return {_unpack(key): _unpack(each) for key, each in content}
+    if tag not in (_CLASS, SECRET):
+        raise PayloadError(f"unknown stored form {tag!r}: it may have been written by a newer version of Tidemill")
+    kind = loaded_class(content)
+    if kind is int:
+        return int(value[_VALUE])
+    form = _form_of(kind)
+    if form is None:
+        raise PayloadError(f"class {content} can no longer be read from its stored form")
+    return form.load(kind, _unpack(value[_VALUE]))
+
+
+def _form_of(kind: type) -> Form | None:
+    if kind not in _forms:
+        _forms[kind] = find_form(kind)
+    return _forms[kind]
+
+
+# -- for display ----------------------------------------------------------------------------------
+
+
+def readable(packed: Any) -> Any:
+    """Return a packed value for display: without the names of classes, and with secrets masked."""
+    if isinstance(packed, list):
+        return [readable(each) for each in packed]
+    if not isinstance(packed, dict):
+        return packed
+    if SECRET in packed:
+        return MASK
+    if _CLASS in packed:
+        return readable(packed[_VALUE])
+    if _TUPLE in packed:
+        return readable(packed[_TUPLE])
+    if _DICT in packed:
+        return {str(readable(key)): readable(each) for key, each in packed[_DICT]}
+    if _MODEL in packed:
+        fields = packed.get("json")
+        return readable(packed["fields"]) | fields if isinstance(fields, dict) else fields or readable(packed["fields"])
+    if isinstance(event := packed.get(_EVENT), dict):
+        return {name: each for name, each in event.items() if name != "exact"}
+    return {name: readable(each) for name, each in packed.items()}
+
+
 def plain_result(packed: Any) -> Any:
     """Return the result of a run for display: the result of a StopEvent, or the fields of a subclass."""
     event = packed.get(_EVENT) if isinstance(packed, dict) and len(packed) == 1 else None
-    if not isinstance(event, dict) or not isinstance(event.get("value"), dict):
-        return packed
-    fields = event["value"]
+    if not isinstance(event, dict) or not isinstance(event.get(_VALUE), dict):
+        return readable(packed)
+    fields = event[_VALUE]
     return fields["result"] if set(fields) == {"result"} else fields
 
 
-def unpack(value: Any) -> Any:
-    """Convert plain JSON values back to a value."""
-    if isinstance(value, list):
-        return [unpack(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if _EVENT in value:
-        return decode_event(value[_EVENT])
-    if _TUPLE in value:
-        return tuple(unpack(each) for each in value[_TUPLE])
-    if _MODEL in value:
-        return _model(value[_MODEL], {name: unpack(each) for name, each in value["fields"].items()})
-    return {name: unpack(each) for name, each in value.items()}
-
-
-def _model(name: str, fields: dict[str, Any]) -> Any:
-    cls = loaded_class(name)
-    if issubclass(cls, DictLikeModel):
-        return cls(**fields)
-    return cls.model_construct(**fields)
-
-
-def loaded_class(name: str) -> Any:
-    """Return the class of this qualified name from a loaded module or from the defined event classes."""
-    module, _, rest = name.rpartition(".")
-    while module:
-        found: Any = sys.modules.get(module)
-        for part in rest.split("."):
-            found = getattr(found, part, None)
-        if isinstance(found, type):
-            return found
-        module, _, part = module.rpartition(".")
-        rest = f"{part}.{rest}"
-    return defined_class(name)
+def _find_refused(value: Any, path: str, error: PayloadError) -> tuple[str, PayloadError]:
+    """Return the path of the innermost part that cannot be stored, with the reason."""
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, list | tuple):
+        parts = list(enumerate(value))
+    elif isinstance(value, BaseModel):
+        parts = [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
+    for name, part in parts:
+        try:
+            pack(part)
+        except PayloadError as inner:
+            if type(part) is not type(value) or part is not value:
+                return _find_refused(part, f"{path}.{name}" if path else str(name), inner)
+    return path, error

@@ -1,11 +1,15 @@
-"""The difference between two states of the same type, by name: the values that an edit of a run's state writes."""
+"""The difference between a state and a changed copy of it, by name: the values that an edit of a run's state writes."""
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import is_dataclass
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
+from tidemill.flows.encoding.copies import attributes_of
 from tidemill.flows.encoding.dict_like import DictLikeModel
 from tidemill.flows.reducer.state_paths import MISSING
 
@@ -34,23 +38,29 @@ def changes(before: Any, after: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are certainly equal, including their types; if in doubt, False."""
+    """Return whether a value and its copy are certainly equal, including their types; if in doubt, False."""
+    if one is other:
+        return True
     kind = type(one)
     if kind is not type(other):
         return False
     if kind in _PLAIN:
         return one == other
-    if kind in (list, tuple):
+    if kind in (list, tuple, deque):
         return len(one) == len(other) and all(map(same, one, other))
-    if kind is dict:
+    if isinstance(one, dict):
         return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    if kind in (set, bytearray):
+        return one == other
     if isinstance(one, BaseModel):
         return (
             same(one.__dict__, other.__dict__)
             and same(one.__pydantic_extra__, other.__pydantic_extra__)
             and same(one.__pydantic_private__, other.__pydantic_private__)
         )
-    return False
+    if isinstance(one, msgspec.Struct):
+        return all(same(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    return is_dataclass(one) and same(attributes_of(one), attributes_of(other))
 
 
 def _differ(before: dict[str, Any], name: str, value: Any) -> bool:

@@ -99,7 +99,7 @@ class Context(Generic[S]):
         """The state that the steps of the run share."""
         cell = self._cell
         holder = cell if self._run is None else self._run.loop.state
-        return StateStore(holder, cell.kind, cell.lock, self._write)
+        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live)
 
     @property
     def is_running(self) -> bool:

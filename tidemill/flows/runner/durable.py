@@ -147,8 +147,10 @@ class DurableFlowRun(DurableRun, FlowRun):
     def note(self, work: Work, note: Note) -> None:
         if self.let_go:
             raise asyncio.CancelledError
-        # A note that cannot be stored must not take effect.
-        self._records[id(note)] = record_of(Noted(0.0, work.id, note))
+        try:  # A note that cannot be stored must not take effect.
+            self._records[id(note)] = record_of(Noted(0.0, work.id, note))
+        except PayloadError as error:
+            raise PayloadError(f"step {work.step}: {error}") from error
         try:
             super().note(work, note)
         finally:

@@ -4,6 +4,7 @@
     name = await ctx.store.get("user.name", default="")
     async with ctx.store.edit_state() as state:        no other step writes meanwhile; an error undoes all changes
         state.count += 1
+    await ctx.store.set("client", client, durable=False)    a live object, kept in this process only
 
 Writes are visible to all steps at once. The writes of a failed attempt are undone, unless another step has written
 there since. An edit writes only the values that it has changed.
@@ -12,7 +13,6 @@ there since. An edit writes only the values that it has changed.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,9 +20,10 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.context_dict import load_store, save_store
+from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.dict_like import DictState
-from tidemill.flows.encoding.values import loaded_class
 from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
 
@@ -36,30 +37,46 @@ class StateCell:
         self.kind = DictState if kind in (None, dict) else kind
         self.store = self.kind() if store is None else store
         self.lock = asyncio.Lock()
+        self.live: dict[str, Any] = {}
+        """Live objects by name: they are never stored, and gone when the run leaves memory."""
 
 
 class StateStore(Generic[S]):
     """The shared state, for one step or for the caller. `write` writes values at paths as one operation."""
 
-    def __init__(self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[Changes], None]) -> None:
+    def __init__(
+        self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[Changes], None], live: dict[str, Any]
+    ) -> None:
         self._cell = cell
+        self._live = live
         self._kind = kind
         self._lock = lock
         self._write = write
 
     async def get(self, path: str, default: Any = MISSING) -> Any:
         """Return the value at a path. Without a default, a path without a value raises a ValueError."""
-        found = read_path(self._cell.store, path)
+        name, _, rest = path.partition(".")
+        found = read_path(self._live[name], rest) if name in self._live else read_path(self._cell.store, path)
         if found is not MISSING:
             return found
         if default is MISSING:
             raise ValueError(f"Path '{path}' not found in state: no step has written it")
         return default
 
-    async def set(self, path: str, value: Any) -> None:
-        """Write a value at a path; missing dicts are created."""
+    async def set(self, path: str, value: Any, *, durable: bool = True) -> None:
+        """Write a value at a path; missing dicts are created.
+
+        With `durable=False` the value is kept in this process only, under a plain name: for live objects such as
+        clients. It is not stored, is not undone if the step fails, and is gone when the run has left memory.
+        """
         if not path:
             raise ValueError("Path cannot be empty: use set_state to replace the whole state")
+        if not durable:
+            if "." in path:
+                raise ValueError(f"a value that is not durable has a plain name, not the path {path!r}")
+            self._live[path] = value
+            return
+        self._live.pop(path, None)
         async with self._lock:
             self._write(((path, value),))
 
@@ -85,7 +102,7 @@ class StateStore(Generic[S]):
     async def edit_state(self) -> AsyncIterator[S]:
         """Change the state in place, with exclusive access; if the block raises, nothing changes."""
         async with self._lock:
-            edited = copy.deepcopy(self._cell.store)
+            edited = copy_data(self._cell.store)
             yield edited
             self._write(changes(self._cell.store, edited))
 
@@ -95,7 +112,7 @@ class InMemoryStateStore(StateStore[S]):
 
     def __init__(self, initial_state: S) -> None:
         cell = StateCell(type(initial_state), initial_state)
-        super().__init__(cell, cell.kind, cell.lock, partial(write_paths, cell))
+        super().__init__(cell, cell.kind, cell.lock, partial(write_paths, cell), cell.live)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], serializer: Any) -> InMemoryStateStore[Any]:

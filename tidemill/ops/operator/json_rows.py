@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from tidemill.core.codec import decode
+from tidemill.core.codec import SECRET, decode, mask_secrets
 from tidemill.core.errors import ConfigError
 
 JOB_JSON = ("args", "options", "origin", "errors", "result")
@@ -21,8 +21,8 @@ def readable(row: Mapping[str, Any] | asyncpg.Record, columns: tuple[str, ...] =
 
 
 def value_of(stored: bytes | None) -> Any:
-    """A JSON column as a Python value."""
-    return None if stored is None else decode(stored)
+    """A JSON column as a Python value, with secrets masked."""
+    return None if stored is None else mask_secrets(decode(stored)) if SECRET.encode() in stored else decode(stored)
 
 
 def zoned(moment: datetime) -> datetime:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import decode, encode, mask_secrets
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.ticks import CancelAsked
@@ -298,7 +298,7 @@ async def get_ticks(at: Reader, args: GetTicks) -> Ticks:
     """The journal of a run, in order, from a tick on."""
     row = await find_run(at, args.id)
     rows = await read_ticks(at.database, args.id, after=args.after, limit=args.limit)
-    return Ticks([_tick(each["seq"], decode(each["data"])) for each in rows], row["seq"])
+    return Ticks([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
 
 
 @operation("GET /runs/{id}/log", scope="read")
@@ -342,7 +342,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
 
     def fold() -> Any:
         state, timers = relive(workflow, [decode_tick(each["data"]) for each in ticks])
-        return {**decode(encode_state(state)), "timers": timers}
+        return {**mask_secrets(decode(encode_state(state))), "timers": timers}
 
     return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
 

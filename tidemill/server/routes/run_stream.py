@@ -11,6 +11,7 @@ from litestar import Request, get
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from tidemill.core.codec import SECRET, decode, encode, mask_secrets
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.operator.local import Caller
 from tidemill.ops.runs.runs import find_run
@@ -49,6 +50,11 @@ async def stream(
 routes = [stream]
 
 
+def _shown(data: Any) -> bytes:
+    text = encode(mask_secrets(decode(data))) if SECRET.encode() in data else bytes(data)
+    return text.replace(b"\n", b" ")
+
+
 async def _follow(server_state: ServerState, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
     hub = server_state.hub
     until = asyncio.get_running_loop().time() + LONGEST
@@ -62,7 +68,7 @@ async def _follow(server_state: ServerState, caller: Caller, run_id: int, after:
             shown = await read_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
             for each in shown:
                 after = each["seq"]
-                yield f"id: {after}\nevent: shown\ndata: ".encode() + bytes(each["data"]).replace(b"\n", b" ") + b"\n\n"
+                yield f"id: {after}\nevent: shown\ndata: ".encode() + _shown(each["data"]) + b"\n\n"
             if len(shown) == SHOWN_AT_ONCE:
                 continue
             if row["state"] not in LIVE_RUN_STATES and not shown:

@@ -1,0 +1,116 @@
+"""The stored form of a pydantic model: its fields with their types, by the model's own serializers where it has any.
+
+A field is stored as the value that it has. A field with a serializer of its own (`field_serializer`, `PlainSerializer`)
+is stored as the serializer gives it, and validated when it is read. A field with `exclude=True` is not stored: it has
+its default when the run is read again. Private attributes are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, PlainSerializer, WrapSerializer
+
+from tidemill.core.errors import PayloadError
+from tidemill.flows.encoding.dict_like import DictLikeModel
+
+Convert = Callable[[Any], Any]
+
+
+class _Fields(NamedTuple):
+    """Which fields of a model are not stored as they are."""
+
+    whole: bool
+    """The model has a serializer for all of it."""
+    excluded: frozenset[str]
+    serialized: frozenset[str]
+    lost: tuple[str, ...]
+    """Excluded fields without a default: a model without them cannot be read."""
+
+
+def pack_model(model: BaseModel, pack: Convert, unpack: Convert) -> dict[str, Any]:
+    """Return the stored form of a model: `fields` as they are, and `json` as its serializers give them."""
+    cls = type(model)
+    known = _fields_of(cls)
+    if known.lost:
+        raise PayloadError(
+            f"{cls.__qualname__}.{known.lost[0]} is excluded and has no default, so a stored {cls.__qualname__} could "
+            "not be read: give the field a default"
+        )
+    if known.whole:
+        return _checked(cls, {"fields": {}, "json": _dump(model, None)}, unpack)
+    fields: dict[str, Any] = {}
+    by_pydantic = set(known.serialized)
+    for name, value in {**model.__dict__, **(model.__pydantic_extra__ or {})}.items():
+        if name in known.excluded or name in by_pydantic:
+            continue
+        try:
+            fields[name] = pack(value)
+        except PayloadError:
+            if name not in cls.__pydantic_fields__:
+                raise
+            by_pydantic.add(name)  # A type that only the model's annotation says how to serialise.
+            _dump(model, {name})
+    if not by_pydantic:
+        return {"fields": fields}
+    return _checked(cls, {"fields": fields, "json": _dump(model, by_pydantic)}, unpack)
+
+
+def unpack_model(cls: type[BaseModel], data: dict[str, Any], unpack: Convert) -> Any:
+    """Create a model from its stored form."""
+    fields = {name: unpack(each) for name, each in data["fields"].items()}
+    if "json" not in data:
+        return cls(**fields) if issubclass(cls, DictLikeModel) else cls.model_construct(**fields)
+    json = data["json"]
+    if not isinstance(json, dict):
+        return cls.model_validate(json)
+    return cls.__pydantic_validator__.validate_python({**fields, **json}, by_name=True, by_alias=True)
+
+
+def _checked(cls: type[BaseModel], data: dict[str, Any], unpack: Convert) -> dict[str, Any]:
+    """Return the stored form if it can be read: a serializer may give what the model does not accept."""
+    try:
+        unpack_model(cls, data, unpack)
+    except Exception as error:
+        raise PayloadError(f"a {cls.__qualname__} cannot be read from what its serializers give: {error}") from error
+    return data
+
+
+def _dump(model: BaseModel, names: set[str] | None) -> Any:
+    try:
+        return type(model).__pydantic_serializer__.to_python(
+            model, mode="json", include=names, round_trip=True, warnings="error"
+        )
+    except Exception as error:  # a user's serializer may raise any exception
+        what = type(model).__qualname__ + ("" if names is None else f".{', '.join(sorted(names))}")
+        raise PayloadError(f"{what} cannot be serialised: {error}") from error
+
+
+@lru_cache(maxsize=1024)
+def _fields_of(cls: type[BaseModel]) -> _Fields:
+    decorators = cls.__pydantic_decorators__
+    named = {name for each in decorators.field_serializers.values() for name in each.info.fields}
+    fields = cls.__pydantic_fields__
+    excluded = {name for name, field in fields.items() if field.exclude is True}
+    serialized = {
+        name
+        for name, field in fields.items()
+        if name in named or "*" in named or _has_serializer(field.annotation, field.metadata)
+    }
+    return _Fields(
+        whole=bool(decorators.model_serializers),
+        excluded=frozenset(excluded),
+        serialized=frozenset(serialized - excluded),
+        lost=tuple(sorted(name for name in excluded if fields[name].is_required())),
+    )
+
+
+def _has_serializer(annotation: Any, metadata: Any = ()) -> bool:
+    if any(isinstance(each, PlainSerializer | WrapSerializer) for each in metadata):
+        return True
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        return _has_serializer(annotation, metadata)
+    return any(_has_serializer(each) for each in get_args(annotation))
