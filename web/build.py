@@ -1,8 +1,10 @@
 """Builds the console into the package, with Node.js from a wheel, so that no system Node.js is needed.
 
-    python web/build.py         what `make web` and the wheel build run
+    python web/build.py         what `make web` and the package build run; does nothing while the built console is newer
+    python web/build.py check   what `make lint` runs: checks the types against those of the API
 
-Does nothing while the built console is newer than its sources.
+A build imports nothing of Tidemill. A check does: it writes the API's OpenAPI document, and openapi-typescript makes
+`src/api/schema.d.ts` from it. Only types are imported from there, so that a build needs no such file.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 WEB = Path(__file__).resolve().parent
 BUILT = WEB.parent / "tidemill" / "server" / "static"
+SCHEMA = WEB / "src" / "api" / "schema.d.ts"
 SOURCES = ("index.html", "package.json", "package-lock.json", "tsconfig.json", "vite.config.ts")
 
 
@@ -22,12 +26,19 @@ def build_console() -> None:
     """Build the console, unless the built one is newer than its sources."""
     if is_fresh():
         return
-    node, npm = find_node()
-    installed = WEB / "node_modules" / ".package-lock.json"
-    if not installed.is_file() or installed.stat().st_mtime < (WEB / "package-lock.json").stat().st_mtime:
-        _run(node, str(npm), "ci", "--no-fund", "--no-audit")
+    _run(_install(), "node_modules/vite/bin/vite.js", "build")
+
+
+def check_console() -> None:
+    """Generate the types of the API, and check the console against them."""
+    from tidemill.server.app import write_document
+
+    node = _install()
+    with tempfile.TemporaryDirectory() as folder:
+        document = Path(folder) / "openapi.json"
+        document.write_bytes(write_document())
+        _run(node, "node_modules/openapi-typescript/bin/cli.js", str(document), "--output", str(SCHEMA))
     _run(node, "node_modules/typescript/bin/tsc", "--noEmit")
-    _run(node, "node_modules/vite/bin/vite.js", "build")
 
 
 def is_fresh() -> bool:
@@ -37,6 +48,7 @@ def is_fresh() -> bool:
         return False
     parts = [WEB / name for name in SOURCES]
     parts += [each for folder in ("src", "public") for each in (WEB / folder).rglob("*") if each.is_file()]
+    parts = [part for part in parts if part != SCHEMA]
     return page.stat().st_mtime > max(part.stat().st_mtime for part in parts)
 
 
@@ -56,12 +68,21 @@ def find_node() -> tuple[str, Path]:
     return str(home / "bin" / "node"), home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
+def _install() -> str:
+    """Install what the console needs, unless that is done; returns the path of Node.js."""
+    node, npm = find_node()
+    installed = WEB / "node_modules" / ".package-lock.json"
+    if not installed.is_file() or installed.stat().st_mtime < (WEB / "package-lock.json").stat().st_mtime:
+        _run(node, str(npm), "ci", "--no-fund", "--no-audit")
+    return node
+
+
 def _run(node: str, *words: str) -> None:
     path = os.pathsep.join([str(Path(node).parent), os.environ.get("PATH", "")])
     ended = subprocess.run([node, *words], cwd=WEB, env={**os.environ, "PATH": path}, check=False)
     if ended.returncode:
-        raise SystemExit(f"building the console failed at: node {' '.join(words)}")
+        raise SystemExit(f"the console cannot be built or checked, this failed: node {' '.join(words)}")
 
 
 if __name__ == "__main__":
-    build_console()
+    check_console() if sys.argv[1:] == ["check"] else build_console()

@@ -24,5 +24,5 @@ async def test_every_handler_is_declared_as_litestar_will_still_take_it() -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # What is deprecated now is refused by its next version.
         build(server_state)
-        document = json.loads(write_document(server_state))
+        document = json.loads(write_document())
     assert len(document["paths"]) > 80

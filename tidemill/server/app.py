@@ -22,7 +22,7 @@ from tidemill.server.openapi import describe_operations
 from tidemill.server.problems import answer
 from tidemill.server.routes import ALL
 from tidemill.server.routes.operations import operation_routes
-from tidemill.server.server_state import ServerState, TheServerState
+from tidemill.server.server_state import ServerState
 from tidemill.version import VERSION
 
 API = "/api/v1"
@@ -45,13 +45,13 @@ def build(server_state: ServerState) -> Middleware:
 
 
 @get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
-async def get_document(server_state: TheServerState) -> Response[bytes]:
+async def get_document() -> Response[bytes]:
     """The OpenAPI document."""
-    return Response(await asyncio.to_thread(write_document, server_state), media_type=MediaType.JSON)
+    return Response(await asyncio.to_thread(write_document), media_type=MediaType.JSON)
 
 
 @lru_cache(maxsize=1)
-def write_document(server_state: ServerState) -> bytes:
+def write_document() -> bytes:
     """All routes as an OpenAPI document; written at the first request for it."""
     bearer = SecurityScheme(type="http", scheme="bearer", description="An API token, `tm_...`")
     schemes: dict[str, SecurityScheme | Reference] = {"token": bearer}
@@ -63,7 +63,12 @@ def write_document(server_state: ServerState) -> bytes:
         security=[{"token": []}],
         use_handler_docstrings=True,
     )
-    described = Litestar([Router(path=API, route_handlers=ALL)], openapi_config=config, **_common(server_state))
+    described = Litestar(
+        [Router(path=API, route_handlers=ALL)],
+        openapi_config=config,
+        dependencies={"server_state": Provide(_no_server_state, sync_to_thread=False)},
+        logging_config=None,
+    )
     document: dict[str, Any] = described.openapi_schema.to_schema()
     derived = describe_operations(API)
     document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
@@ -71,6 +76,10 @@ def write_document(server_state: ServerState) -> bytes:
         document["paths"].setdefault(path, {}).update(methods)
     document["components"].setdefault("schemas", {}).update(derived["components"]["schemas"])
     return encode_json(document)
+
+
+def _no_server_state() -> None:
+    """Stands in for the state of a server: the application that is described serves nothing."""
 
 
 def _common(server_state: ServerState) -> dict[str, Any]:

@@ -18,6 +18,7 @@ def describe_operations(prefix: str) -> dict[str, Any]:
     operations = all_operations()
     kinds = [kind for each in operations for kind in (each.path_type, each.rest_type, each.result)]
     described, schemas = msgspec.json.schema_components([Problem, *kinds], ref_template=REFERENCE)
+    _open_objects(schemas)
     problem, *found = described
     paths: dict[str, Any] = {}
     for at, operation in enumerate(operations):
@@ -29,6 +30,18 @@ def describe_operations(prefix: str) -> dict[str, Any]:
     for kind in {each.path_type.__name__ for each in operations}:
         schemas.pop(kind, None)  # A path's parameters are described one by one.
     return {"paths": paths, "components": {"schemas": schemas}}
+
+
+def _open_objects(schema: Any) -> None:
+    """Say of objects without declared fields that they may have any; generators of clients need to be told."""
+    if isinstance(schema, list):
+        for each in schema:
+            _open_objects(each)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object" and "properties" not in schema:
+            schema.setdefault("additionalProperties", True)
+        for each in schema.values():
+            _open_objects(each)
 
 
 def _describe(

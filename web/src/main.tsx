@@ -31,7 +31,7 @@ function Console() {
     queryKey: ["session"],
     queryFn: async () => {
       const found = await get<Session>("/session");
-      setCsrf(found.csrf);
+      setCsrf(found.csrf ?? null);
       return found;
     },
     staleTime: 60_000,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -41,13 +41,16 @@ class Taken(msgspec.Struct, frozen=True):
     """The paths that do not exist yet."""
 
 
+Verdict = Literal["build", "wait", "fresh", "unknown", "none"]
+
+
 class StageRun(msgspec.Struct, frozen=True):
-    """What would happen to one state. `verdict` is build, wait, fresh, unknown or none."""
+    """What would happen to one state."""
 
     stage: str
     node: str
     entity: str | None
-    verdict: str
+    verdict: Verdict
     why: str
     inputs: list[Taken]
     output: str | None
@@ -177,7 +180,7 @@ class _Walk:
         text = content if isinstance(content, str) else None
         return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text)
 
-    def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[str, str]:
+    def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[Verdict, str]:
         if self._pipeline_view is None:
             return "unknown", "no files were read"
         step = self._steps.get(stage.name)

@@ -1,4 +1,5 @@
 /** Workflow files as the API returns them. */
+import type { Schemas } from "../../api/types";
 import type { Schema } from "../../components/forms/schema-form";
 
 export type Form = "graph" | "stages" | "dag";
@@ -19,118 +20,25 @@ export interface DataSchema {
   allOf?: { anyOf: { required: string[] }[] }[];
 }
 
-export interface Kind {
+export interface Kind extends Omit<Schemas["WorkflowKind"], "form" | "schema"> {
   form: Form;
-  type: string;
-  group: string;
-  about: string;
   schema: DataSchema;
-  modes: string[];
-  is_start: boolean;
-  exits: string[];
-  mark: string | null;
 }
 
-export interface Kinds {
+export interface Kinds extends Omit<Schemas["WorkflowKinds"], "kinds" | "files"> {
   kinds: Kind[];
   files: Record<Form, DataSchema>;
-  transforms: string[];
-  tasks: string[];
-  queues: string[];
 }
 
-export interface FileProblem {
-  message: string;
-  severity: "error" | "warning";
-  place: Step[];
-  where: string;
-  node: number | null;
-  line: number | null;
-}
-
-export interface Checked {
-  form: Form | null;
-  mode: string | null;
-  name: string | null;
-  nodes: number;
-  problems: FileProblem[];
-}
-
-export interface Listed {
-  path: string;
-  size: number;
-  changed_at: string;
-  form: Form | null;
-  mode: string | null;
-  name: string | null;
-  nodes: number;
-  errors: number;
-  trouble: string | null;
-}
-
-export interface Files {
-  folder: string | null;
-  items: Listed[];
-}
-
-export interface WorkFile {
-  path: string;
-  text: string;
-  version: string;
-  checked: Checked;
-}
-
-export interface TriedField {
-  name: string;
-  value?: unknown;
-  waits?: string;
-  wrong?: string;
-}
-
-export interface TriedNode {
-  id: string;
-  name: string;
-  type: string;
-  fields: TriedField[];
-  items: number;
-  is_run: boolean;
-  output: unknown;
-  note: string;
-}
-
-export interface TriedStage {
-  stage: string;
-  node: string;
-  entity: string | null;
-  verdict: "build" | "wait" | "fresh" | "unknown" | "none";
-  why: string;
-  inputs: { name: string; pattern: string; paths: string[]; missing: string[] }[];
-  output: string | null;
-  nodes: TriedNode[];
-  content: string | null;
-}
-
-export interface Planned {
-  node: string;
-  kind: string;
-  level: number;
-  after: string[];
-  fields: TriedField[];
-  note: string;
-  skipped: boolean | null;
-}
-
-export interface Tried {
-  form: Form;
-  mode: string | null;
-  entity: string | null;
-  entities: string[];
-  looked: boolean;
-  stages: TriedStage[];
-  nodes: TriedNode[];
-  plan: Planned[];
-  notes: string[];
-}
+export type FileProblem = Schemas["TextProblem"];
+export type Checked = Schemas["Checked"];
+export type Files = Schemas["WorkflowFileList"];
+export type WorkFile = Schemas["WorkflowFile"];
+export type TriedField = Pick<Schemas["Field"], "name"> & Partial<Schemas["Field"]>;
+export type TriedNode = Schemas["Rehearsed"];
+export type TriedStage = Schemas["StageRun"];
+export type Planned = Schemas["Planned"];
+export type Tried = Schemas["WorkflowTried"];
 
 /** Set the value at a path; undefined removes it, and an index after the last entry appends. */
 export interface Change {

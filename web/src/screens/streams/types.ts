@@ -1,4 +1,6 @@
 /** Streams as the API returns them. */
+import type { Schemas } from "../../api/types";
+
 export interface Source {
   name: string;
   weight: number;
@@ -25,24 +27,11 @@ export interface Dispatcher {
   plans: Record<string, { done: number; filtered: number; failed: number; p50: number | null; p99: number | null }>;
 }
 
-export interface Stream {
-  name: string;
+export interface Stream extends Omit<Schemas["StreamLine"], "dispatchers"> {
   dispatchers: Dispatcher[];
-  retries: number;
-  dead: number;
 }
 
-export interface DeadLetter {
-  id: number;
-  stream: string;
-  source: string;
-  plans: string[] | null;
-  why: string;
-  error: string | null;
-  attempts: number;
-  buried_at: string;
-  payload: string;
-}
+export type DeadLetter = Schemas["DeadLetter"];
 
 export interface StreamControl {
   stream: string;

@@ -1,11 +1,11 @@
 /** The differences between two texts. */
 import { useMemo } from "react";
 import { count, plural } from "../../../components/format";
-import { diff, hunks } from "./diff";
+import { diff } from "./diff";
 
 export function DiffView({ before, after, label }: { before: string; after: string; label: string }) {
-  const lines = useMemo(() => diff(before, after), [before, after]);
-  const parts = useMemo(() => hunks(lines), [lines]);
+  const parts = useMemo(() => diff(before, after), [before, after]);
+  const lines = parts.flatMap((part) => part.lines);
   const removed = lines.filter((line) => line.kind === "removed").length;
   const added = lines.filter((line) => line.kind === "added").length;
   if (parts.length === 0) return <p className="soft">No differences.</p>;

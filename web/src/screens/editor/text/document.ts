@@ -1,5 +1,6 @@
 /** Parses a workflow file, and edits parts of its text while formatting and comments of the rest stay. */
 import { type Document, isAlias, isCollection, isMap, isNode, isScalar, isSeq, Lexer, parseDocument } from "yaml";
+import { type ParseError, parseTree } from "jsonc-parser";
 import type { Edit, Step } from "../types";
 import { editJson } from "./json-edit";
 
@@ -24,9 +25,10 @@ function readJson(text: string): Read {
     return objectOf(JSON.parse(text.replace(/^\ufeff/, "")));
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
-    const at = /position (\d+)/.exec(message)?.[1];
-    const line = /line (\d+)/.exec(message)?.[1] ?? (at === undefined ? undefined : text.slice(0, Number(at)).split("\n").length);
-    return { data: null, wrong: `Not valid JSON: ${message}`, line: line === undefined ? undefined : Number(line) };
+    const errors: ParseError[] = [];
+    parseTree(text, errors, { disallowComments: true });
+    const at = errors[0]?.offset; // Browsers tell the place in words of their own, or not at all.
+    return { data: null, wrong: `Not valid JSON: ${message}`, line: at === undefined ? undefined : text.slice(0, at).split("\n").length };
   }
 }
 
