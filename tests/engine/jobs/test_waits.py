@@ -58,6 +58,18 @@ async def test_many_waits_of_an_application_are_woken(
     assert (await last).state == "cancelled"
 
 
+async def test_a_wait_that_begins_while_the_listener_ends_is_woken(shop: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "SAFETY_POLL", HOUR)
+    monkeypatch.setattr(waits, "LINGER", 0.05)
+    for milliseconds in range(30):
+        ref = await shop.enqueue("count", delay="1h")
+        waiting = asyncio.create_task(shop.wait(ref, timeout="20s"))
+        await asyncio.sleep(0)
+        await shop.jobs.cancel(ref)
+        assert (await waiting).state == "cancelled"
+        await asyncio.sleep(0.045 + milliseconds / 2000)  # At one of these moments the connection is being closed.
+
+
 async def test_a_wait_on_the_database_is_woken(shop: App, database: Database) -> None:
     assert (await ended_once_cancelled(Local(database, Caller("ann", "read")), shop, database)).state == "cancelled"
 

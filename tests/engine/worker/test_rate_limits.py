@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from tests.support import eventually, running_worker, value
+import asyncio
+
+from tests.support import eventually, puppet, running_worker, value
 from tidemill import App
+from tidemill.core.clock import VirtualClock
+from tidemill.engine.worker.claimer import SAFETY_POLL, Claimer
+from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.store.database import Database
+from tidemill.store.jobs.workers import QueueLimit, declare_queues
 
 RATE, BURST, JOBS = 40.0, 4.0, 50
 
@@ -88,6 +95,34 @@ async def test_a_limit_beyond_all_bounds_lets_every_job_through(app: App, databa
     await database.fetch("INSERT INTO tidemill.queue (name, by, rate, burst) VALUES ('calls', 'me', 1e15, 1e14)")
     async with running_worker(app, ["calls"]):
         await eventually(lambda: value(database, "SELECT count(*) = 10 FROM tidemill.job_history"))
+
+
+async def test_a_limit_that_passes_while_the_claimer_decides_how_long_to_wait_is_not_slept_through(
+    app: App, database: Database
+) -> None:
+    @app.task(queue="calls")
+    async def call() -> None: ...
+
+    await declare_queues(database, [QueueLimit("calls", rate=2.0, burst=1.0)])
+    await app.enqueue_many(call, ({} for _ in range(2)))
+    clock, news = VirtualClock(), asyncio.Event()
+
+    def open_queues() -> list[str]:
+        """Called after the claimer has read the time to compare with the limits, and before it reads it again."""
+        if claimer.limited["calls"] > clock.monotonic():
+            clock.advance(1)
+        return ["calls"]
+
+    runner = JobRunner(app.declarations.tasks, 1, Children(None), clock, news.set)
+    claimer = Claimer(database, runner, ("calls",), 1, clock, news, open_queues)
+    claimer.limited = {"calls": 0.0}
+    async with puppet(database, "calls") as registered:
+        claiming = asyncio.create_task(claimer.run(registered.worker_id))
+        done = "SELECT count(*) = 2 FROM tidemill.job_history"
+        await eventually(lambda: value(database, done), timeout=SAFETY_POLL / 2)
+        claimer.close()
+        await claiming
+    runner.close()
 
 
 async def assert_within_rate(database: Database) -> None:
