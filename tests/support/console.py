@@ -91,13 +91,16 @@ def launch(playwright: Playwright) -> Browser:
 class Process:
     """A running `tidemill` command and its output."""
 
-    def __init__(self, *words: str, folder: Path, more: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *words: str, folder: Path, more: dict[str, str] | None = None, python: Path | None = None
+    ) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
+        environment["PYTHONPATH"] = str(ROOT) if python is None else ""  # Another Python has Tidemill installed.
         self.said: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tidemill.cli.main", *words],
+            [python or sys.executable, "-m", "tidemill.cli.main", *words],
             cwd=folder,
-            env={**environment, **SETTINGS, **(more or {}), "PYTHONPATH": str(ROOT)},
+            env={**environment, **SETTINGS, **(more or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -208,11 +211,11 @@ class Harbour:
 class Site:
     """An application started with `tidemill up`, for the duration of a `with` block."""
 
-    def __init__(self, app: Path, folder: Path, *options: str) -> None:
+    def __init__(self, app: Path, folder: Path, *options: str, python: Path | None = None) -> None:
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         words = options or ("--directory", str(folder / "data"))
-        self._process = Process("up", str(app), "--port", str(self._port), *words, folder=folder)
+        self._process = Process("up", str(app), "--port", str(self._port), *words, folder=folder, python=python)
         self.status: int | None = None
 
     def __enter__(self) -> Site:
