@@ -14,19 +14,21 @@ from tidemill.version import VERSION as __version__
 if TYPE_CHECKING:
     from tidemill.app import App
     from tidemill.core.errors import TidemillError
-    from tidemill.core.job import JobRef
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
-    from tidemill.engine.jobs.task import Task
+    from tidemill.engine.jobs.job_handle import JobFailedError, JobHandle
+    from tidemill.engine.jobs.task import Call, Task
     from tidemill.engine.jobs.view import JobView
     from tidemill.engine.models.spec import ModelError, ModelSpec
     from tidemill.engine.worker.context import JobCancelled, current_job
 
-# Each is loaded when it is first asked for: what uses only a part of Tidemill starts at once.
+# Each is loaded when it is first used: a program that uses only a part of Tidemill starts at once.
 _HOMES = {
     "App": "app",
+    "Call": "engine.jobs.task",
     "Discard": "core.retry",
     "JobCancelled": "engine.worker.context",
-    "JobRef": "core.job",
+    "JobFailedError": "engine.jobs.job_handle",
+    "JobHandle": "engine.jobs.job_handle",
     "JobView": "engine.jobs.view",
     "ModelError": "engine.models.spec",
     "ModelSpec": "engine.models.spec",
@@ -46,11 +48,17 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 __all__ = [
     "App",
+    "Call",
     "Discard",
     "JobCancelled",
-    "JobRef",
+    "JobFailedError",
+    "JobHandle",
     "JobView",
     "ModelError",
     "ModelSpec",

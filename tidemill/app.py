@@ -7,8 +7,8 @@ app = App("shop")
 @app.task(queue="mail", retry=app.retry(max_attempts=5), budget="2m")
 async def send_receipt(order_id: int) -> dict: ...
 
-await app.enqueue(send_receipt, order_id=7)          # in async code
-app.enqueue_sync(send_receipt, order_id=7)           # in plain code
+await app.enqueue(send_receipt.call(order_id=7), delay="10m")       # in async code
+app.enqueue_sync(send_receipt.call(order_id=7))                     # in plain code
 
 Each shape has a part of its own with everything that can be done: `app.jobs`, `app.runs`, `app.streams`,
 `app.pipelines`, `app.monitors`. The methods here are the common calls.
@@ -17,25 +17,30 @@ Each shape has a part of its own with everything that can be done: `app.jobs`, `
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from typing_extensions import TypeVar, Unpack
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
 from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
-from tidemill.engine.jobs.task import Periodic, Task, TaskOptions
+from tidemill.engine.jobs.calls import calls_of_mappings, read_call, use
+from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
+from tidemill.engine.jobs.job_handle import JobHandle
+from tidemill.engine.jobs.task import Call, P, Periodic, R, Task, TaskDecorator, TaskOptions
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
-from tidemill.engine.settings import Settings
+from tidemill.engine.settings import SettingOptions, Settings
 from tidemill.jobs import Jobs
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import A, Operation
@@ -58,8 +63,6 @@ if TYPE_CHECKING:
     from tidemill.streaming import Streams
     from tidemill.streams.definition.stream import Stream
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 W = TypeVar("W", bound="Workflow")
 
@@ -79,7 +82,7 @@ class App:
         workflow_provider: WorkflowProvider | None = None,
         model_registrar: ModelRegistrar | None = None,
         ref_resolver: RefResolver | None = None,
-        **settings: Any,
+        **settings: Unpack[SettingOptions],
     ) -> None:
         hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
         source = sys._getframe(1).f_globals.get("__file__")
@@ -126,6 +129,9 @@ class App:
     # -- declaring --------------------------------------------------------------------------------
 
     @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+
+    @overload
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
@@ -149,7 +155,7 @@ class App:
         timezone: str = "UTC",
         catchup: Catchup = "one",
         jitter: Duration = 0,
-    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    ) -> TaskDecorator: ...
 
     def task(
         self,
@@ -207,7 +213,7 @@ class App:
             self.declarations.tasks.add(task)
             if cron is not None or every is not None:
                 self.schedule(
-                    task.name, task, cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
+                    task.name, task.call(), cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
                 )
             return task
 
@@ -216,25 +222,28 @@ class App:
     def schedule(
         self,
         name: str,
-        task: Task[Any, Any] | str,
+        call: Call[Any],
+        /,
         *,
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str = "UTC",
-        args: Mapping[str, Any] | None = None,
         catchup: Catchup = "one",
         jitter: Duration = 0,
     ) -> None:
-        """Enqueue a task again and again: a second schedule for a task, or one with arguments."""
-        known = self.declarations.task(task)
+        """Enqueue a task again and again: a second schedule for a task, or one with arguments.
+
+        app.schedule("night", refresh.call(shop=3), cron="0 3 * * *")
+        """
+        task = self.declarations.task(use(call, "app.schedule").task)
         if catchup not in ("skip", "one", "all"):
             raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
         self.declarations.add_schedule(
             Periodic(
                 name=name,
-                task=known.name,
+                task=task.name,
                 spec=parse_schedule(cron=cron, every=every, timezone=timezone),
-                args=known.signature.bind((), dict(args or {})),
+                args=call.arguments,
                 catchup=catchup,
                 jitter=parse_duration(jitter, what="jitter"),
             )
@@ -315,18 +324,21 @@ class App:
 
     # -- jobs -------------------------------------------------------------------------------------
 
+    @overload
     async def enqueue(
-        self,
-        task: Task[Any, Any] | str,
-        /,
-        *positional: Any,
-        args: Mapping[str, Any] | None = None,
-        conn: Any = None,
-        **more: Any,
-    ) -> JobRef:
-        """Store a job; when this returns, it is committed.
+        self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[R]: ...
 
-        The task's arguments come as they would in a call. Beside them, all optional:
+    @overload
+    async def enqueue(self, task: Task[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+
+    @overload
+    async def enqueue(self, task: str, /, *positional: Any, **more: Any) -> JobHandle[Any]: ...
+
+    async def enqueue(self, what: Any, /, *positional: Any, **more: Any) -> JobHandle[Any]:
+        """Store a job; when this returns, it is committed: `await app.enqueue(send_receipt.call(order_id=7))`.
+
+        Beside the call, all optional:
 
         delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
         priority         0 to 9; 9 goes first
@@ -337,32 +349,68 @@ class App:
         deadline         dropped unrun after this long, or at this moment
         tags             words to find it by
         conn             your own open connection: the job then exists if and only if your transaction commits
-        args             the task's arguments as a dict: for those that are named like one of the words above
-        """
-        return await self.jobs.enqueue(task, *positional, args=args, conn=conn, **more)
 
+        `app.enqueue(send_receipt, order_id=7)` is short for a call without options. A task may also be given by its
+        name; keywords that are options then go to the job, and `args=` takes arguments with such a name as a dict.
+        """
+        call, options = read_call(what, positional, more, self.declarations.task)
+        return await self.jobs.enqueue(call, **options)
+
+    @overload
     def enqueue_sync(
-        self,
-        task: Task[Any, Any] | str,
-        /,
-        *positional: Any,
-        args: Mapping[str, Any] | None = None,
-        conn: Any = None,
-        **more: Any,
-    ) -> JobRef:
+        self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> JobHandle[R]: ...
+
+    @overload
+    def enqueue_sync(self, task: Task[P, R, Any], /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+
+    @overload
+    def enqueue_sync(self, task: str, /, *positional: Any, **more: Any) -> JobHandle[Any]: ...
+
+    def enqueue_sync(self, what: Any, /, *positional: Any, **more: Any) -> JobHandle[Any]:
         """`enqueue` for plain code; `conn` is then a plain connection."""
-        return self.jobs.enqueue_sync(task, *positional, args=args, conn=conn, **more)
+        call, options = read_call(what, positional, more, self.declarations.task)
+        return self.jobs.enqueue_sync(call, **options)
+
+    @overload
+    async def enqueue_many(
+        self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[JobHandle[R]]: ...
+
+    @overload
+    async def enqueue_many(
+        self,
+        task: Task[..., R, Any],
+        arguments: Iterable[Mapping[str, Any]],
+        /,
+        *,
+        conn: Any = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[JobHandle[R]]: ...
+
+    @overload
+    async def enqueue_many(
+        self, task: str, arguments: Iterable[Mapping[str, Any]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[JobHandle[Any]]: ...
 
     async def enqueue_many(
-        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **options: Any
-    ) -> list[JobRef]:
-        """Store one job per set of arguments: all of them, or none if any is wrong.
+        self,
+        what: Any,
+        arguments: Iterable[Mapping[str, Any]] | None = None,
+        /,
+        *,
+        conn: Any = None,
+        **options: Unpack[ManyOptions],
+    ) -> list[JobHandle[Any]]:
+        """Store the jobs of many calls, of one task or of several: all of them, or none if any is wrong.
 
-        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline` and `tags`, for all of them alike.
+        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags` and `required_model`, for all of
+        them alike. Arguments that are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
         """
-        return await self.jobs.enqueue_many(task, calls, conn=conn, **options)
+        calls = what if arguments is None else calls_of_mappings(self.declarations.task(what), arguments)
+        return await self.jobs.enqueue_many(calls, conn=conn, **options)
 
-    async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobView:
+    async def wait(self, job: JobHandle[Any] | int, *, timeout: Duration | None = None) -> JobView:
         """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
         return await self.jobs.wait(job, timeout=timeout)
 
@@ -431,8 +479,8 @@ class App:
         """Everything in this process for as long as the block lasts: for scripts, tests and trying out.
 
         async with app.running():
-            job = await app.enqueue(send_receipt, order_id=7)
-            print(await app.wait(job))
+            job = await app.enqueue(send_receipt.call(order_id=7))
+            print(await job)
         """
         from tidemill.roles import running_here
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,9 +17,9 @@ from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
 from tidemill.core.page import Page
 from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import Hooks, ResolvingTasks
-from tidemill.engine.jobs.task import Periodic, Task
+from tidemill.engine.jobs.task import Periodic, Task, require_task
 from tidemill.engine.models.spec import ModelSpec, read_specs
-from tidemill.engine.settings import Settings, load_settings
+from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules import DeclaredSchedule
@@ -39,7 +39,7 @@ class Declarations:
     """The tasks, schedules, queues and shapes of one application."""
 
     def __init__(
-        self, name: str, *, hooks: Hooks, models: Iterable[ModelSpec], settings: dict[str, Any], source: str | None
+        self, name: str, *, hooks: Hooks, models: Iterable[ModelSpec], settings: Mapping[str, Any], source: str | None
     ) -> None:
         self.name = check_name("application", name)
         self.hooks = hooks
@@ -52,7 +52,8 @@ class Declarations:
         self.chains: list[Chain] = []
         self.connections = Connections(self.database)
         self._models = tuple(models)
-        self._arguments = settings
+        check_names(settings)
+        self._arguments = dict(settings)
         self._settings: Settings | None = None
 
     @property
@@ -113,9 +114,7 @@ class Declarations:
         """The declared task that is meant."""
         if isinstance(task, str):
             return self.tasks.require(task)
-        if isinstance(task, Task):
-            return self.tasks.require(task.name)
-        raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
+        return self.tasks.require(require_task(task).name)
 
     def add_schedule(self, schedule: Periodic) -> None:
         if schedule.name in self.schedules:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidemill.core.duration import Duration, parse_duration
-from tidemill.core.errors import NotFoundError
+from typing_extensions import Unpack
+
+from tidemill.core.duration import Duration
 from tidemill.core.job import JobRef, NewJob
 from tidemill.declarations import Declarations
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls
-from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls, use
+from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
+from tidemill.engine.jobs.job_handle import JobHandle
+from tidemill.engine.jobs.task import Call, R
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
 from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.store.jobs.on_connection import insert_async, insert_sync
-from tidemill.store.jobs.read import show_job
 
 
 class Jobs:
@@ -28,93 +29,86 @@ class Jobs:
     def __init__(self, declared: Declarations) -> None:
         self._declared = declared
 
-    async def enqueue(
-        self,
-        task: Task[Any, Any] | str,
-        /,
-        *positional: Any,
-        args: Mapping[str, Any] | None = None,
-        conn: Any = None,
-        **more: Any,
-    ) -> JobRef:
+    async def enqueue(self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """Store a job; when this returns, it is committed. See `App.enqueue`."""
-        with enqueueing(self._new_job(task, positional, args, more)) as job:
+        connections = self._declared.connections
+        with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                return (await insert_async(self._declared.connections.unopened, conn, [job]))[0]
-            return await (await self._declared.connections.open()).enqueuer.put(job)
+                ref = (await insert_async(connections.unopened, conn, [job]))[0]
+            else:
+                ref = await (await connections.open()).enqueuer.put(job)
+        return JobHandle(connections, ref, call.task)
 
-    def enqueue_sync(
-        self,
-        task: Task[Any, Any] | str,
-        /,
-        *positional: Any,
-        args: Mapping[str, Any] | None = None,
-        conn: Any = None,
-        **more: Any,
-    ) -> JobRef:
+    def enqueue_sync(self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """`enqueue` for plain code; `conn` is then a plain connection."""
-        with enqueueing(self._new_job(task, positional, args, more)) as job:
+        connections = self._declared.connections
+        with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                return insert_sync(self._declared.connections.unopened, conn, [job])[0]
-            return self._declared.connections.call(lambda opened: opened.enqueuer.put(job))
+                ref = insert_sync(connections.unopened, conn, [job])[0]
+            else:
+                ref = connections.call(lambda opened: opened.enqueuer.put(job))
+        return JobHandle(connections, ref, call.task)
 
     async def enqueue_many(
-        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **options: Any
-    ) -> list[JobRef]:
-        """Store one job per set of arguments. See `App.enqueue_many`."""
-        with enqueueing_many(self._many(task, calls, options)) as many:
+        self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[JobHandle[R]]:
+        """Store the jobs of many calls: all of them, or none. See `App.enqueue_many`."""
+        many = self._many(calls, options)
+        if not many.calls:
+            return []
+        with enqueueing_many(many):
             if conn is not None:
-                return (
-                    await insert_async(self._declared.connections.unopened, conn, many.each()) if many.arguments else []
-                )
-            return await (await self._declared.connections.open()).enqueuer.put_many(many)
+                refs = await insert_async(self._declared.connections.unopened, conn, many.each())
+            else:
+                refs = await (await self._declared.connections.open()).enqueuer.put_many(many)
+        return self._handles(many, refs)
 
     def enqueue_many_sync(
-        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], *, conn: Any = None, **options: Any
-    ) -> list[JobRef]:
+        self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+    ) -> list[JobHandle[R]]:
         """`enqueue_many` for plain code."""
-        with enqueueing_many(self._many(task, calls, options)) as many:
+        many = self._many(calls, options)
+        if not many.calls:
+            return []
+        with enqueueing_many(many):
             if conn is not None:
-                return insert_sync(self._declared.connections.unopened, conn, many.each()) if many.arguments else []
-            return self._declared.connections.call(lambda opened: opened.enqueuer.put_many(many))
+                refs = insert_sync(self._declared.connections.unopened, conn, many.each())
+            else:
+                refs = self._declared.connections.call(lambda opened: opened.enqueuer.put_many(many))
+        return self._handles(many, refs)
 
-    async def get(self, job: JobRef | int) -> JobView:
+    async def get(self, job: JobHandle[Any] | int) -> JobView:
         """A job as it is now, unfinished or finished."""
-        job_id = job if isinstance(job, int) else job.id
-        row = await show_job(await self._declared.reach(), job_id)
-        if row is None:
-            raise NotFoundError(f"there is no job {job_id}: it never was, or its history has been dropped")
-        return JobView.of(dict(row))
+        return await self._handle(job).view()
 
-    async def wait(self, job: JobRef | int, *, timeout: Duration | None = None) -> JobView:
+    async def wait(self, job: JobHandle[Any] | int, *, timeout: Duration | None = None) -> JobView:
         """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
-        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
-            waits = (await self._declared.connections.open()).waits
-            while not (view := await self.get(job)).ended:
-                await waits.ended(view.id)
-        return view
+        return await self._handle(job).wait(timeout=timeout)
 
-    async def cancel(self, *jobs: JobRef | int, by: str | None = None) -> None:
+    async def cancel(self, *jobs: JobHandle[Any] | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
         ids = [job if isinstance(job, int) else job.id for job in jobs]
         if ids:
             caller = Caller(by or f"app {self._declared.name}", "admin")
             await Local(await self._declared.reach(), caller).do(cancel_jobs, JobSelection(ids=ids))
 
-    def _new_job(
-        self,
-        task: Task[Any, Any] | str,
-        positional: tuple[Any, ...],
-        args: Mapping[str, Any] | None,
-        more: Mapping[str, Any],
-    ) -> NewJob:
-        job = job_of_call(self._declared.task(task), positional, args, more, origin=self._declared.origin())
-        require_model(job.options and job.options.required_model, self._declared.models)
+    def _handle(self, job: JobHandle[Any] | int) -> JobHandle[Any]:
+        return JobHandle(self._declared.connections, JobRef(job)) if isinstance(job, int) else job
+
+    def _handles(self, many: ManyJobs, refs: list[JobRef]) -> list[JobHandle[Any]]:
+        connections = self._declared.connections
+        return [JobHandle(connections, ref, call.task) for call, ref in zip(many.calls, refs, strict=True)]
+
+    def _new_job(self, call: Call[Any], options: Mapping[str, Any]) -> NewJob:
+        declared = self._declared
+        task = declared.task(use(call, "enqueue").task)
+        job = job_of_call(task, call.arguments, options, origin=declared.origin())
+        require_model(job.options and job.options.required_model, declared.models)
         return job
 
-    def _many(
-        self, task: Task[Any, Any] | str, calls: Iterable[Mapping[str, Any]], options: Mapping[str, Any]
-    ) -> ManyJobs:
-        known = self._declared.task(task)
-        require_model(options.get("required_model") or known.options.required_model, self._declared.models)
-        return jobs_of_calls(known, calls, options, origin=self._declared.origin())
+    def _many(self, calls: Iterable[Call[Any]], options: Mapping[str, Any]) -> ManyJobs:
+        many = jobs_of_calls(calls, options, origin=self._declared.origin())
+        for task in many.tasks:
+            model = options.get("required_model") or self._declared.task(task).options.required_model
+            require_model(model, self._declared.models)
+        return many

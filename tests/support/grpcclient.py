@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
-
 from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 
 

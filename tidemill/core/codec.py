@@ -10,11 +10,12 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_type_hints
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
 
 SECRET, MASK = "$secret", "**********"
@@ -108,13 +109,13 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], *, where: str) -> None:
         self._where = where
-        self._signature = inspect.signature(function)
+        parameters = inspect.signature(function).parameters
         try:
             hints = get_type_hints(function)
         except (NameError, TypeError) as error:
             raise ConfigError(f"{where}: the type hints cannot be read: {error}") from error
         fields: list[tuple[Any, ...]] = []
-        for name, parameter in self._signature.parameters.items():
+        for name, parameter in parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ConfigError(
                     f"{where}: parameter {name!r} must be a plain named parameter, so that a stored job "
@@ -124,7 +125,10 @@ class Signature:
             fields.append(
                 (name, kind) if parameter.default is parameter.empty else (name, kind, _field(parameter.default))
             )
-        self.names = tuple(self._signature.parameters)
+        self.names = tuple(parameters)
+        self.returns: Any = hints.get("return", Any)
+        self._positional = tuple(name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY)
+        self._required = tuple(name for name, each in parameters.items() if each.default is each.empty)
         try:
             self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
@@ -133,36 +137,62 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Encode the arguments of a call and check that the function accepts them."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise PayloadError(f"{self._where}: {error}") from error
-        return self.pack(bound.arguments)
+        if not args:
+            return self.pack(kwargs)
+        if len(args) > len(self._positional):
+            takes = ", ".join(self._positional) or "none"
+            raise PayloadError(f"{self._where}: {len(args)} positional arguments were given; it takes {takes}")
+        arguments = dict(zip(self._positional, args, strict=False))
+        if twice := arguments.keys() & kwargs.keys():
+            raise PayloadError(f"{self._where}: the argument {min(twice)!r} is given by position and by name")
+        arguments.update(kwargs)
+        return self.pack(arguments)
 
     def pack(self, arguments: Mapping[str, Any]) -> bytes:
-        """Encode arguments given by name and check that the function accepts them; faster than `bind`."""
+        """Encode arguments given by name and check that the function accepts them."""
         try:
             data = encode(arguments)
         except PayloadError as error:
             raise PayloadError(f"{self._where}: {error}") from error
         if _NUL in data and _ESCAPED_NUL.search(data):
             raise PayloadError(f"{self._where}: a string in the arguments contains a NUL character; remove it")
-        self.check(data)
+        try:
+            self.check(data)
+        except PayloadError:
+            self._check_names(arguments)
+            raise
         return data
+
+    def _check_names(self, arguments: Mapping[str, Any]) -> None:
+        """Raise a `PayloadError` that names an unknown or a missing argument."""
+        for name in arguments:
+            if name not in self.names:
+                raise self.unknown(name)
+        for name in self._required:
+            if name not in arguments:
+                raise PayloadError(f"{self._where}: the argument {name!r} is missing")
+
+    def unknown(self, name: str, others: Iterable[str] = ()) -> PayloadError:
+        """The error for an argument that the function does not have; `others` are names that may be meant too."""
+        hint = did_you_mean(name, (*self.names, *others)) or f"; it takes {', '.join(self.names) or 'none'}"
+        return PayloadError(f"{self._where}: there is no argument {name!r}{hint}")
 
     def check(self, data: bytes | str) -> None:
         """Raise a `PayloadError` unless these JSON arguments fit the annotations."""
-        self.load(data)
+        self._decode(data)
 
     def load(self, data: bytes | str) -> dict[str, Any]:
         """Decode JSON bytes into keyword arguments."""
         if not self.names and data in (b"{}", "{}"):
             return {}
+        values = self._decode(data)
+        return {name: getattr(values, name) for name in self.names}
+
+    def _decode(self, data: bytes | str) -> Any:
         try:
-            values = self._decoder.decode(data)
+            return self._decoder.decode(data)
         except Exception as error:  # the code of a user's type may raise any exception
             raise PayloadError(f"{self._where}: bad arguments: {error}") from error
-        return {name: getattr(values, name) for name in self.names}
 
 
 def _field(default: Any) -> Any:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
 
-from tidemill.core.duration import parse_duration
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import parse_memory
 from tidemill.engine.maintenance import MaintenanceSettings
@@ -96,6 +97,29 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
 
+class SettingOptions(TypedDict, total=False):
+    """The settings that `App(...)` takes as keywords: those of `Settings` but the application's name."""
+
+    database_url: str | None
+    directory: str
+    schema: str
+    pool_size: int
+    transaction_pooler: bool
+    listen_url: str | None
+    max_concurrency: int
+    lease_seconds: Duration
+    heartbeat_seconds: Duration
+    grace_seconds: Duration
+    model_memory: int | str | None
+    model_patience: Duration
+    keep_days: int
+    metrics: str | None
+    sample_every: Duration
+    workflow_folder: str | None
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["auto", "human", "json"]
+
+
 class Found(msgspec.Struct, frozen=True):
     """One setting and where its value came from."""
 
@@ -122,12 +146,11 @@ def find_settings(
     arguments = {name: value for name, value in (arguments or {}).items() if value is not None}
     project, file = _read_project(folder or Path.cwd())
     known = {field.name: field.default for field in msgspec.structs.fields(Settings)}
-    for name in arguments:
-        if name not in known:
-            raise ConfigError(f"there is no setting {name!r}; the settings are {', '.join(known)}")
+    check_names(arguments, known)
     for name in project:
         if name.replace("-", "_") not in known:
-            raise ConfigError(f"{file}: [tool.tidemill] has an unknown setting {name!r}")
+            hint = did_you_mean(name.replace("-", "_"), known)
+            raise ConfigError(f"{file}: [tool.tidemill] has an unknown setting {name!r}{hint}")
     found = []
     for name, default in known.items():
         variable = f"TIDEMILL_{name.upper()}"
@@ -141,6 +164,14 @@ def find_settings(
         else:
             found.append(Found(name, default, "default"))
     return found
+
+
+def check_names(arguments: Iterable[str], known: Collection[str] = SettingOptions.__annotations__) -> None:
+    """Raise a `ConfigError` for a setting that does not exist."""
+    for name in arguments:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
+            raise ConfigError(f"there is no setting {name!r}{hint}")
 
 
 def settings_from(found: list[Found]) -> Settings:

@@ -1,40 +1,45 @@
-"""Many jobs of one task that differ only in their arguments."""
+"""The jobs of many calls that share their options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from tidemill.core.job import JobOptions, NewJob
-from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.task import Call, Task
 
 
 class ManyJobs:
-    """One task, one set of options, and the arguments of each job. Jobs alike are stored together."""
+    """The calls, and the fields that the options set on each job. Jobs that are alike are stored together."""
 
-    def __init__(self, task: Task[Any, Any], fields: Mapping[str, Any], arguments: Sequence[bytes]) -> None:
-        self.arguments = arguments
-        self.task = task
-        self._fields = fields
+    def __init__(self, calls: Sequence[Call[Any]], fields: Callable[[Task[Any, Any, Any]], dict[str, Any]]) -> None:
+        self.calls = calls
+        self.tasks = list(dict.fromkeys(call.task for call in calls))
+        self._fields = {task: fields(task) for task in self.tasks}
 
     @property
     def alike(self) -> bool:
         """Whether the jobs differ only in their arguments; a concurrency key may depend on an argument."""
-        return self.task.options.concurrency_key is None
+        return len(self.tasks) == 1 and self.tasks[0].options.concurrency_key is None
 
-    def carrying(self, trace: str) -> ManyJobs:
-        """The same jobs, continuing a trace."""
-        options = msgspec.structs.replace(self.task.job_options or JobOptions(), trace=trace)
-        return ManyJobs(self.task, {**self._fields, "options": options}, self.arguments)
+    def carry(self, trace: str) -> None:
+        """Let the jobs continue a trace."""
+        for task, fields in self._fields.items():
+            options = task.job_options or JobOptions()
+            model = fields.pop("required_model", None) or options.required_model
+            fields["options"] = msgspec.structs.replace(options, trace=trace, required_model=model)
 
     def first(self) -> NewJob:
-        return self.task.new_job(self.arguments[0], **self._fields)
+        return self._job(self.calls[0])
 
     def each(self) -> list[NewJob]:
         """The jobs one by one."""
         if not self.alike:
-            return [self.task.new_job(args, **self._fields) for args in self.arguments]
+            return [self._job(call) for call in self.calls]
         first = self.first()
-        return [msgspec.structs.replace(first, args=msgspec.Raw(args)) for args in self.arguments]
+        return [msgspec.structs.replace(first, args=msgspec.Raw(call.arguments)) for call in self.calls]
+
+    def _job(self, call: Call[Any]) -> NewJob:
+        return call.task.new_job(call.arguments, **self._fields[call.task])

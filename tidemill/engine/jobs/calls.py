@@ -1,51 +1,99 @@
-"""Turns a call of `enqueue` into a job: separates the task's arguments from the job's options."""
+"""Turns what `enqueue` is given into jobs: calls with options, or the short form of a task with its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.job import NewJob, Origin
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.engine.jobs.enqueue_options import WISHES, WISHES_FOR_MANY, read_wish
-from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.enqueue_options import OPTIONS, OPTIONS_FOR_MANY, read_options
+from tidemill.engine.jobs.task import Call, Task, require_task
+
+#: Keywords of the short form that are no arguments of the task.
+_BESIDE = OPTIONS | {"conn"}
 
 
-def job_of_call(
-    task: Task[Any, Any],
+def read_call(
+    what: Any,
     positional: tuple[Any, ...],
-    args: Mapping[str, Any] | None,
-    more: Mapping[str, Any],
-    *,
-    origin: Origin,
-) -> NewJob:
-    """The job of one call: keywords that are options go to the job, all others to the task."""
-    wish = {name: value for name, value in more.items() if name in WISHES}
-    kwargs = {name: value for name, value in more.items() if name not in WISHES}
-    if ambiguous := (wish.keys() & set(task.signature.names)) - (args or {}).keys():
-        name = sorted(ambiguous)[0]
-        raise PayloadError(
-            f"task {task.name}: {name!r} is both an argument of the task and an option of enqueue; "
-            f"give the task's in args={{{name!r}: ...}}"
-        )
+    more: dict[str, Any],
+    find_task: Callable[[Any], Task[Any, Any, Any]] = require_task,
+) -> tuple[Call[Any], Any]:
+    """The call and the options that `enqueue` was given.
+
+    In the short form, a task with its arguments, keywords that are options go to the job, all others to the task.
+    """
+    if isinstance(what, Call):
+        if positional:
+            raise ConfigError(f"enqueue takes the arguments in the call: {what.task.name}.call(...)")
+        return use(what, "enqueue"), more
+    task = find_task(what)
+    options: dict[str, Any] = {}
+    args = more.pop("args", None)
+    if args is not None and not isinstance(args, Mapping):
+        raise PayloadError(f"task {task.name}: args= is a dict of its arguments; write {task.name}.call(args=...)")
+    if not more.keys().isdisjoint(_BESIDE):
+        options = {name: more.pop(name) for name in more.keys() & _BESIDE}
+        if ambiguous := options.keys() & set(task.signature.names) - (args or {}).keys():
+            name = min(ambiguous)
+            raise PayloadError(
+                f"task {task.name}: {name!r} is both an argument of the task and an option of enqueue; "
+                f"write app.enqueue({task.name}.call({name}=...)), with options beside the call"
+            )
+    for name in more:
+        if name not in task.signature.names:
+            raise task.signature.unknown(name, _BESIDE)
     if args is not None:
-        if twice := args.keys() & kwargs.keys():
-            raise PayloadError(f"task {task.name}: {sorted(twice)[0]!r} is given both in args= and by name")
-        kwargs = {**args, **kwargs}
-    return task.new_job(task.signature.bind(positional, kwargs), origin=origin, **read_wish(wish, task))
+        if twice := args.keys() & more.keys():
+            raise PayloadError(f"task {task.name}: {min(twice)!r} is given both in args= and by name")
+        more = {**args, **more}
+    return Call(task, task.signature.bind(positional, more), is_used=True), options
 
 
-def jobs_of_calls(
-    task: Task[Any, Any], calls: Iterable[Mapping[str, Any]], wish: Mapping[str, Any], *, origin: Origin
-) -> ManyJobs:
-    """The jobs of many calls that differ only in their arguments."""
-    if odd := wish.keys() - WISHES_FOR_MANY:
-        raise ConfigError(f"enqueue_many has no option {sorted(odd)[0]!r}")
-    arguments: list[bytes] = []
-    for index, call in enumerate(calls):
+def use(call: Any, taker: str) -> Call[Any]:
+    """The call, which no longer warns that it was never enqueued."""
+    if not isinstance(call, Call):
+        raise ConfigError(f"{taker} takes a call, such as task.call(...), and not {call!r:.200}")
+    call.is_used = True
+    return call
+
+
+def job_of_call(task: Task[Any, Any, Any], arguments: bytes, options: Mapping[str, Any], *, origin: Origin) -> NewJob:
+    """The job of one call with its options."""
+    if not options:
+        return task.new_job(arguments, origin=origin)
+    if unknown := options.keys() - OPTIONS:
+        name = min(unknown)
+        raise ConfigError(f"enqueue has no option {name!r}{did_you_mean(name, OPTIONS) or _listed(OPTIONS)}")
+    return task.new_job(arguments, origin=origin, **read_options(options, task))
+
+
+def jobs_of_calls(calls: Iterable[Call[Any]], options: Mapping[str, Any], *, origin: Origin) -> ManyJobs:
+    """The jobs of many calls, with the same options for all of them."""
+    if unknown := options.keys() - OPTIONS_FOR_MANY:
+        name = min(unknown)
+        known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
+        raise ConfigError(f"enqueue_many has no option {name!r}{known}")
+    found: list[Call[Any]] = []
+    for call in calls:
+        if type(call) is not Call:
+            raise ConfigError(f"enqueue_many takes calls, such as task.call(...), and not {call!r:.200}")
+        call.is_used = True
+        found.append(call)
+    return ManyJobs(found, lambda task: {"origin": origin, **read_options(options, task)})
+
+
+def calls_of_mappings(task: Task[Any, Any, Any], each: Iterable[Mapping[str, Any]]) -> Iterable[Call[Any]]:
+    """The calls of a task with arguments given as mappings."""
+    for index, arguments in enumerate(each):
         try:
-            arguments.append(task.signature.pack(call))
+            yield Call(task, task.signature.pack(arguments), is_used=True)
         except PayloadError as error:
             raise PayloadError(f"call {index}: {error}; nothing was enqueued") from error
-    return ManyJobs(task, {"origin": origin, **read_wish(wish, task)}, arguments)
+
+
+def _listed(known: Iterable[str]) -> str:
+    return f"; its options are {', '.join(sorted(known))}"

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
-from tidemill.core.duration import parse_duration
+from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import Task
 
-WISHES_FOR_MANY = frozenset({"delay", "at", "priority", "queue", "deadline", "tags", "required_model"})
-WISHES = WISHES_FOR_MANY | {"unique_key", "unique_for", "concurrency_key", "max_concurrency"}
+
+class ManyOptions(TypedDict, total=False):
+    """The options of `enqueue_many`, for all of its jobs alike. None is the same as leaving an option out."""
+
+    delay: Duration | None
+    """Not before this long from now on."""
+    at: datetime | float | None
+    """Not before this moment: a datetime with its time zone, or seconds since 1970."""
+    priority: int | None
+    """0 to 9; 9 goes first."""
+    queue: str | None
+    """Another queue than the task's own."""
+    deadline: Duration | datetime | None
+    """Dropped unrun after this long, or at this moment."""
+    tags: Iterable[str] | None
+    """Words to find it by."""
+    required_model: str | None
+    """Another model than the task's own."""
 
 
-def read_wish(wish: Mapping[str, Any], task: Task[Any, Any]) -> dict[str, Any]:
+class EnqueueOptions(ManyOptions, total=False):
+    """The options of `enqueue`."""
+
+    unique_key: str | None
+    """No second unfinished job of this task with this key."""
+    unique_for: Duration | None
+    """How long the key is held, also after the job has ended."""
+    concurrency_key: str | None
+    """Jobs that share this key run at most `max_concurrency` at a time."""
+    max_concurrency: int | None
+
+
+OPTIONS_FOR_MANY = frozenset(ManyOptions.__annotations__)
+OPTIONS = frozenset(EnqueueOptions.__annotations__)
+
+
+def read_options(given: Mapping[str, Any], task: Task[Any, Any, Any]) -> dict[str, Any]:
     """The fields of a new job that the caller's options set; a `ConfigError` names an invalid option."""
     fields: dict[str, Any] = {}
-    for name, value in wish.items():
+    for name, value in given.items():
         if value is None:
             continue
         if name in ("delay", "unique_for"):

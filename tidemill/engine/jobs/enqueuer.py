@@ -51,12 +51,12 @@ class Enqueuer:
 
     async def put_many(self, many: ManyJobs) -> list[JobRef]:
         """Store all jobs or none, in one transaction."""
-        if not many.arguments:
+        if not many.calls:
             return []
         refs: list[JobRef] = []
         try:
             async with self._database.transaction(patience=30.0) as connection:
-                for start in range(0, len(many.arguments), MANY_CHUNK):
+                for start in range(0, len(many.calls), MANY_CHUNK):
                     refs += await self._insert_chunk(connection, many, slice(start, start + MANY_CHUNK))
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
@@ -64,7 +64,8 @@ class Enqueuer:
 
     async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
         if many.alike:
-            return await insert_alike(self._database, connection, many.first(), many.arguments[chunk], notify=True)
+            arguments = [call.arguments for call in many.calls[chunk]]
+            return await insert_alike(self._database, connection, many.first(), arguments, notify=True)
         return await insert_jobs(self._database, connection, many.each()[chunk], notify=True)
 
     async def close(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, Protocol, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from tidemill.core.codec import Signature, encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.retry import RetryPolicy
@@ -16,6 +19,8 @@ from tidemill.core.schedule import Catchup, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T", default=R)
 
 
 class TaskOptions(msgspec.Struct, frozen=True):
@@ -55,10 +60,36 @@ class Periodic(msgspec.Struct, frozen=True):
     jitter: float
 
 
-class Task(Generic[P, R]):
-    """A function that jobs can name. Calling it runs the plain function in place."""
+class Call(Generic[R_co]):
+    """A task with its arguments, checked and encoded. `app.enqueue`, `app.enqueue_many` and `app.schedule` take it."""
 
-    def __init__(self, function: Callable[P, R], name: str, options: TaskOptions) -> None:
+    __slots__ = ("arguments", "is_used", "task")
+
+    def __init__(self, task: Task[..., R_co, Any], arguments: bytes, *, is_used: bool = False) -> None:
+        self.task = task
+        self.arguments = arguments
+        self.is_used = is_used
+
+    def __repr__(self) -> str:
+        return f"<call of task {self.task.name} with {self.arguments.decode()}>"
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        if not self.is_used:
+            warn(
+                f"{self.task.name}.call(...) was never enqueued: pass it to app.enqueue, app.enqueue_many or "
+                "app.schedule",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class Task(Generic[P, R, T]):
+    """A function that jobs can name: `task.call(...)` is what a job runs, `task(...)` runs the function in place.
+
+    `R` is the result of its jobs; `T` is what calling it in place returns, which is a coroutine for an async function.
+    """
+
+    def __init__(self, function: Callable[P, T], name: str, options: TaskOptions) -> None:
         self.function = function
         self.name = check_name("task", name)
         self.options = options
@@ -78,8 +109,12 @@ class Task(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.function(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Return a call with these arguments for `app.enqueue`; a `PayloadError` says why they do not fit."""
+        return Call(self, self.signature.bind(args, kwargs))
 
     def __repr__(self) -> str:
         return f"<task {self.name} on queue {self.options.queue}>"
@@ -117,6 +152,16 @@ class Task(Generic[P, R]):
         return NewJob(**fields).validate()
 
 
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` with options returns."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R, Coroutine[Any, Any, R]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
 class TaskRegistry(Mapping[str, Task[Any, Any]]):
     """All tasks of an application, by name."""
 
@@ -142,12 +187,23 @@ class TaskRegistry(Mapping[str, Task[Any, Any]]):
         task = self._tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self._tasks)) or "none"
-            raise UnknownTaskError(f"there is no task {name!r}; this application declares: {known}")
+            hint = did_you_mean(name, self._tasks) or f"; this application declares: {known}"
+            raise UnknownTaskError(f"there is no task {name!r}{hint}")
         return task
 
     def queues(self) -> Iterable[str]:
         """The queues that these tasks use, in order of declaration."""
         return dict.fromkeys(task.options.queue for task in self._tasks.values())
+
+
+def require_task(given: Any) -> Task[Any, Any, Any]:
+    """The task that was given, or an error that says how to declare and enqueue one."""
+    if isinstance(given, Task):
+        return given
+    raise ConfigError(
+        f"{given!r:.200} is neither a task nor a call of one: decorate the function with @app.task, and write "
+        "function.call(...) to enqueue it"
+    )
 
 
 def encode_result(task: str, value: Any) -> bytes | None:

@@ -61,8 +61,12 @@ def enqueueing(job: NewJob) -> AbstractContextManager[NewJob]:
 @contextmanager
 def enqueueing_many(many: ManyJobs) -> Iterator[ManyJobs]:
     """The same for many jobs, which all continue one trace."""
-    with _sending(many.task.name, many.task.options.queue, jobs=len(many.arguments)) as parent:
-        yield many if parent is None else many.carrying(parent)
+    names = ", ".join(task.name for task in many.tasks)
+    queues = ", ".join(dict.fromkeys(task.options.queue for task in many.tasks))
+    with _sending(names, queues, jobs=len(many.calls)) as parent:
+        if parent is not None:
+            many.carry(parent)
+        yield many
 
 
 def carrying(job: NewJob, parent: str | None) -> NewJob:

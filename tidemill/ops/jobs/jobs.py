@@ -259,7 +259,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
     for name in ("task", "count"):
         options.pop(name, None)
     origin = Origin(by=tx.by, host=_HOST, pid=os.getpid())
-    job = job_of_call(task, (), arguments, options, origin=origin).validate()
+    job = job_of_call(task, task.signature.pack(arguments), options, origin=origin)
     require_model(job.options and job.options.required_model, declared.models)
     refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
     after = {"task": job.task, "queue": job.queue, "created": sum(ref.created for ref in refs) == count}

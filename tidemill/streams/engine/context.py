@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, overload
+
+from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import NewJob, Origin
-from tidemill.engine.jobs.calls import job_of_call
-from tidemill.engine.jobs.task import Task
+from tidemill.core.job import Origin
+from tidemill.engine.jobs.calls import job_of_call, read_call
+from tidemill.engine.jobs.enqueue_options import EnqueueOptions
+from tidemill.engine.jobs.task import Call, P, Task
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
 
@@ -67,14 +70,20 @@ class Context:
             self.message.shared = {}
         return self.message.shared
 
-    def enqueue(
-        self, task: Task[Any, Any], /, *positional: Any, args: Mapping[str, Any] | None = None, **more: Any
-    ) -> None:
-        """Enqueue a job when this message succeeds, exactly once even if the message is delivered again."""
-        if not isinstance(task, Task):
-            raise ConfigError(f"{task!r} is not a task: decorate the function with @app.task")
-        job: NewJob = job_of_call(task, positional, args, more, origin=self._origin())
-        self.outbox.append(OutboxItem("job", encode(job), task.name, None if job.keyed else self._key()))
+    @overload
+    def enqueue(self, call: Call[Any], /, **options: Unpack[EnqueueOptions]) -> None: ...
+
+    @overload
+    def enqueue(self, task: Task[P, Any, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    def enqueue(self, what: Any, /, *positional: Any, **more: Any) -> None:
+        """Enqueue a job when this message succeeds, exactly once even if the message is delivered again.
+
+        The options are those of `app.enqueue`, but for `conn`.
+        """
+        call, options = read_call(what, positional, more)
+        job = job_of_call(call.task, call.arguments, options, origin=self._origin())
+        self.outbox.append(OutboxItem("job", encode(job), job.task, None if job.keyed else self._key()))
 
     def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
         """Append to a topic of the PostgreSQL log when this message succeeds."""

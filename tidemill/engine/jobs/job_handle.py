@@ -1,0 +1,80 @@
+"""The handle of an enqueued job, usable in any process: await its result, look at it, wait for its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, Generic
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
+from tidemill.core.job import JobRef
+from tidemill.engine.connections import Connections
+from tidemill.engine.jobs.task import R_co, Task
+from tidemill.engine.jobs.view import JobView
+from tidemill.store.jobs.read import show_job
+
+
+class JobFailedError(TidemillError):
+    """A job did not succeed, so it has no result; `job` is how it ended."""
+
+    def __init__(self, job: JobView) -> None:
+        why = f": {job.note}" if job.note else ""
+        super().__init__(f"job {job.id} ({job.task}) has no result: it {_ENDS.get(job.state, job.state)}{why}")
+        self.job = job
+
+
+_ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired before it ran"}
+
+
+class JobHandle(Generic[R_co]):
+    """An enqueued job; `await handle` returns its result. `created` is False if another job has its unique key."""
+
+    __slots__ = ("_connections", "_task", "created", "id")
+
+    def __init__(self, connections: Connections, job: JobRef, task: Task[..., R_co, Any] | None = None) -> None:
+        self.id = job.id
+        self.created = job.created
+        self._connections = connections
+        self._task = task
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}>"
+
+    def __await__(self) -> Generator[Any, Any, R_co]:
+        return self.result().__await__()
+
+    async def result(self, *, timeout: Duration | None = None) -> R_co:
+        """Wait for the job's end and return its result, as the type that the task declares.
+
+        Raises a `JobFailedError` if the job did not succeed, and TimeoutError after `timeout`.
+        """
+        job = await self.wait(timeout=timeout)
+        if not job.succeeded:
+            raise JobFailedError(job)
+        return job.result if self._task is None else _typed(self._task, job)
+
+    async def wait(self, *, timeout: Duration | None = None) -> JobView:
+        """Return when the job has ended, however it ended. Raises TimeoutError after `timeout`."""
+        async with asyncio.timeout(None if timeout is None else parse_duration(timeout, what="timeout")):
+            waits = (await self._connections.open()).waits
+            while not (job := await self.view()).ended:
+                await waits.ended(job.id)
+        return job
+
+    async def view(self) -> JobView:
+        """The job as it is now, unfinished or finished."""
+        row = await show_job((await self._connections.open()).database, self.id)
+        if row is None:
+            raise NotFoundError(f"there is no job {self.id}: it never was, or its history has been dropped")
+        return JobView.of(dict(row))
+
+
+def _typed(task: Task[..., R_co, Any], job: JobView) -> R_co:
+    try:
+        return decode(encode(job.result), task.signature.returns)
+    except PayloadError as error:
+        raise PayloadError(
+            f"the result of job {job.id} does not fit what task {task.name} declares to return: {error}"
+        ) from error
