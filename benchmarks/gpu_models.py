@@ -119,7 +119,7 @@ async def drain(device: Device, arguments: argparse.Namespace, *, patience: floa
             async with app:
                 for number in range(arguments.jobs):
                     name = MODELS[number % len(MODELS)]
-                    await app.enqueue(use, name, required_model=name)
+                    await app.enqueue(use.call(name), required_model=name)
             worker = jobs_role(app.declarations, ["gpu"])
             began = time.monotonic()
             working = asyncio.create_task(worker.run())

@@ -61,7 +61,7 @@ class Tidemill:
         await jobs_role(bench_app(dsn, on_start).declarations, [QUEUE], max_concurrency=CONCURRENCY).run()
 
 
-def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int | None = None) -> App:
+def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int = 8) -> App:
     """An application with the one task of the contest."""
     configure_logs("error")
     app = App("bench", database_url=dsn, pool_size=pool_size)

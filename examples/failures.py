@@ -35,8 +35,8 @@ async def pointless(order_id: int) -> str:
 
 async def main() -> None:
     async with app.running():
-        jobs = [await app.enqueue(task) for task in (flaky, polite, early)]
-        jobs.append(await app.enqueue(pointless, order_id=3))
+        jobs = [await app.enqueue(task.call()) for task in (flaky, polite, early)]
+        jobs.append(await app.enqueue(pointless.call(order_id=3)))
         for job in jobs:
             ended = await app.wait(job, timeout="10s")
             print(f"{ended.state}: {ended.result or ended.note}")

@@ -32,17 +32,17 @@ async def call_api(page: int) -> float:
 
 async def main() -> None:
     async with app.running(max_concurrency=20):
-        first = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1", delay="2s")
-        second = await app.enqueue(rebuild_index, shop=1, unique_key="shop-1")
+        first = await app.enqueue(rebuild_index.call(shop=1), unique_key="shop-1", delay="2s")
+        second = await app.enqueue(rebuild_index.call(shop=1), unique_key="shop-1")
         print(f"the second is the first: {second.id == first.id}, created: {second.created}")
 
-        calls = [{"customer": c, "file": f"{n}.csv"} for n in range(8) for c in (1, 2)]
-        for job in await app.enqueue_many(import_files, calls):
+        calls = [import_files.call(customer=c, file=f"{n}.csv") for n in range(8) for c in (1, 2)]
+        for job in await app.enqueue_many(calls):
             await app.wait(job, timeout="20s")
         print(f"at most at once per customer: {most}")
 
-        pages = await app.enqueue_many(call_api, [{"page": n} for n in range(20)])
-        starts = sorted([(await app.wait(job, timeout="20s")).result for job in pages])
+        pages = await app.enqueue_many(call_api.call(page=n) for n in range(20))
+        starts = sorted([await job.result(timeout="20s") for job in pages])
         print(f"20 calls took at least 0.3 s: {starts[-1] - starts[0] > 0.3}")
         await app.wait(first, timeout="10s")
 

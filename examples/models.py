@@ -50,8 +50,8 @@ async def main() -> None:
         waiting = []
         together = datetime.now(UTC) + timedelta(seconds=1)
         for one, other in pairs * 10:
-            waiting.append(await app.enqueue(closeness, one, other, at=together))
-            waiting.append(await app.enqueue(count_words, one, at=together))
+            waiting.append(await app.enqueue(closeness.call(one, other), at=together))
+            waiting.append(await app.enqueue(count_words.call(one), at=together))
         results = [(await app.wait(job, timeout="60s")).result for job in waiting]
     for (one, other), close in zip(pairs, results[::2], strict=False):
         print(f"{one} / {other}: {close}")

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
+from typing import Any
 
-from tidemill import App, JobRef, current_job
+from tidemill import App, JobHandle, current_job
 
 app = App("exports")
 
@@ -29,22 +30,22 @@ def export_in_process() -> None:
     time.sleep(3600)
 
 
-async def until_running(jobs: list[JobRef]) -> None:
+async def until_running(jobs: list[JobHandle[Any]]) -> None:
     while {(await app.jobs.get(job)).state for job in jobs} != {"running"}:
         await asyncio.sleep(0.02)
 
 
 async def main() -> None:
     async with app.running():
-        job = await app.enqueue(export, rows=20)
+        job = await app.enqueue(export.call(rows=20))
         seen: set[str | None] = set()
         while not (view := await app.jobs.get(job)).ended:
             seen.add(view.note)
             await asyncio.sleep(0.05)
         print(f"progress was seen: {len(seen) > 1}; {view.result}")
 
-        jobs = [await app.enqueue(task) for task in (export_in_thread, export_in_process)]
-        jobs.append(await app.enqueue(export, rows=100_000))
+        calls = [export_in_thread.call(), export_in_process.call(), export.call(rows=100_000)]
+        jobs = await app.enqueue_many(calls)
         await until_running(jobs)
         await app.jobs.cancel(*jobs, by="the example")
         for job in jobs:

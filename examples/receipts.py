@@ -24,8 +24,8 @@ def refresh_prices() -> dict:
 
 async def main() -> None:
     async with app.running():
-        receipt = await app.enqueue(send_receipt, order_id=7)
-        prices = await app.enqueue(refresh_prices)
+        receipt = await app.enqueue(send_receipt.call(order_id=7))
+        prices = await app.enqueue(refresh_prices.call())
         print((await app.wait(receipt, timeout="10s")).result)
         print((await app.wait(prices, timeout="10s")).result)
 

@@ -19,8 +19,8 @@ async def report(team: str) -> str:
     return f"report for {team}"
 
 
-app.schedule("morning-report", report, cron="30 8 * * MON-FRI", timezone="Europe/Paris", args={"team": "sales"})
-app.schedule("night-report", report, cron="0 2 * * *", timezone="America/New_York", args={"team": "ops"}, jitter="10m")
+app.schedule("morning-report", report.call(team="sales"), cron="30 8 * * MON-FRI", timezone="Europe/Paris")
+app.schedule("night-report", report.call(team="ops"), cron="0 2 * * *", timezone="America/New_York", jitter="10m")
 
 
 async def main() -> None:

@@ -37,7 +37,7 @@ class Check(Plan, eligibility="check"):
             raise ValueError(f"order {ctx.value['order']} costs {total}")
         if ctx.value["order"] == 3 and ctx.message.attempt == 1:
             raise ConnectionError("the price list was away for a moment")
-        ctx.enqueue(send_receipt, order=ctx.value["order"])
+        ctx.enqueue(send_receipt.call(order=ctx.value["order"]))
         return total
 
 

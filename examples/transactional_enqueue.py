@@ -25,13 +25,13 @@ async def main() -> None:
 
         async with conn.transaction():
             await conn.execute("INSERT INTO orders VALUES (1)")
-            job = await app.enqueue(pack, order_id=1, conn=conn)
+            job = await app.enqueue(pack.call(order_id=1), conn=conn)
         print((await app.wait(job, timeout="10s")).result)
 
         try:
             async with conn.transaction():
                 await conn.execute("INSERT INTO orders VALUES (2)")
-                never = await app.enqueue(pack, order_id=2, conn=conn)
+                never = await app.enqueue(pack.call(order_id=2), conn=conn)
                 raise RuntimeError("the customer has gone")
         except RuntimeError:
             orders = await conn.fetchval("SELECT count(*) FROM orders")

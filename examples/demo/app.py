@@ -41,8 +41,8 @@ app.monitor(fridges)
 @app.task(every="1s", catchup="skip")
 async def open_shop() -> dict:
     """Customers come in, each with an order."""
-    orders = [{"order_id": number} for number in world.orders()]
-    await app.enqueue_many(take_order, orders)
+    orders = [take_order.call(order_id=number) for number in world.orders()]
+    await app.enqueue_many(orders)
     return {"orders": len(orders)}
 
 
@@ -50,11 +50,11 @@ async def open_shop() -> dict:
 async def take_order(order_id: int) -> dict:
     """One order leads to a charge, a receipt, a parcel and, now and then, a partner's blessing."""
     await asyncio.sleep(random.uniform(0.01, 0.1))
-    await app.enqueue(charge_card, order_id=order_id)
-    await app.enqueue(send_receipt, order_id=order_id, unique_key=f"receipt-{order_id}")
-    await app.enqueue(pack_parcel, order_id=order_id, priority=random.choice([3, 5, 9]))
+    await app.enqueue(charge_card.call(order_id=order_id))
+    await app.enqueue(send_receipt.call(order_id=order_id), unique_key=f"receipt-{order_id}")
+    await app.enqueue(pack_parcel.call(order_id=order_id), priority=random.choice([3, 5, 9]))
     if random.random() < 0.3:
-        await app.enqueue(ask_partner, order_id=order_id, deadline="2m")
+        await app.enqueue(ask_partner.call(order_id=order_id), deadline="2m")
     return {"order": order_id}
 
 
@@ -162,7 +162,7 @@ async def ask_for_refund() -> dict:
     order, cents = random.choice(world.recent_orders()), random.randrange(300, 6_000)
     run = await app.start(Refund, order_id=order, cents=cents)
     if random.random() < 0.7:
-        await app.enqueue(answer_refund, run=run.id, delay=random.uniform(2, 12))
+        await app.enqueue(answer_refund.call(run=run.id), delay=random.uniform(2, 12))
     return {"run": run.id}
 
 

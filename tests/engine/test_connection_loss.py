@@ -122,7 +122,7 @@ async def test_what_was_claimed_in_an_answer_that_never_came_is_given_back(app: 
         return "done"
 
     async with running_worker(app) as worker:
-        ref = await app.enqueue(quick, delay="1h")
+        ref = await app.enqueue(quick.call(), delay="1h")
         # As if the worker had claimed it, and the answer had been lost with the connection.
         await cutter.execute(
             "UPDATE tidemill.job SET state = 'running', attempt = 1, worker_id = $1, due_at = now()", worker.worker_id

@@ -65,7 +65,7 @@ async def test_an_maintenance_that_meets_a_deadlock_walks_its_next_round(app: Ap
     async def work() -> None: ...
 
     await make_trouble(database, "deadlock_detected", "DELETE ON tidemill.job FOR EACH ROW")
-    late = await app.enqueue(work, deadline="1ms", delay="1h")
+    late = await app.enqueue(work.call(), deadline="1ms", delay="1h")
     async with running_maintenance(app):
         assert (await finished(database, late.id))["state"] == "expired"
 

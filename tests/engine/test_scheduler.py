@@ -73,7 +73,7 @@ async def schedule_row(database: Database, name: str = "beat") -> Any:
 
 
 async def test_an_interval_fires_again_and_again_once_for_each_moment(app: App, database: Database) -> None:
-    app.schedule("beat", "tick", every=0.1, args={"n": 7}, catchup="all")
+    app.schedule("beat", app.declarations.tasks["tick"].call(n=7), every=0.1, catchup="all")
     async with running_scheduler(app):
         await eventually(lambda: value(database, "SELECT count(*) >= 4 FROM tidemill.job"))
     moments = await fires(database)
@@ -91,7 +91,7 @@ async def test_an_interval_fires_again_and_again_once_for_each_moment(app: App, 
 
 
 async def test_a_cron_expression_with_seconds_fires_on_whole_seconds(app: App, database: Database) -> None:
-    app.schedule("beat", "tick", cron="* * * * * *")
+    app.schedule("beat", app.declarations.tasks["tick"].call(), cron="* * * * * *")
     async with running_scheduler(app):
         await eventually(lambda: value(database, "SELECT count(*) >= 2 FROM tidemill.job"))
     moments = await fires(database)
@@ -99,7 +99,7 @@ async def test_a_cron_expression_with_seconds_fires_on_whole_seconds(app: App, d
 
 
 async def test_a_scheduled_job_runs_and_says_which_schedule_asked_for_it(app: App, database: Database) -> None:
-    app.schedule("beat", "tick", every=0.1)
+    app.schedule("beat", app.declarations.tasks["tick"].call(), every=0.1)
     async with running_scheduler(app), running_worker(app):
         await eventually(lambda: value(database, "SELECT count(*) >= 1 FROM tidemill.job_history"))
     origin = msgspec.json.decode(await value(database, "SELECT origin FROM tidemill.job_history LIMIT 1"))
@@ -189,7 +189,7 @@ FIRED = "SELECT fired >= $2 FROM tidemill.schedule WHERE name = $1"
 
 
 async def test_a_schedule_can_be_run_now_whatever_its_plan_says(app: App, database: Database) -> None:
-    app.schedule("beat", "tick", every="1d", args={"n": 9})
+    app.schedule("beat", app.declarations.tasks["tick"].call(n=9), every="1d")
     async with running_scheduler(app), running_worker(app):
         before = await schedule_row(database)
         ref = await run_now(database, "beat", by="ann")
@@ -298,7 +298,7 @@ async def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(app: App
 
 
 async def test_a_host_whose_clock_is_wrong_declares_by_the_clock_of_the_database(app: App, database: Database) -> None:
-    app.schedule("beat", "tick", every=0.1)
+    app.schedule("beat", app.declarations.tasks["tick"].call(), every=0.1)
     async with app.database() as own:
         clock = VirtualClock(time.time() + 3600)
         scheduler = Role(Scheduler(own, "test", app.declarations.stored_schedules(), clock=clock), own)

@@ -75,7 +75,7 @@ def declare(side: Side) -> None:
         await side.gate.wait()
         return side.name
 
-    app.schedule("nightly", report, cron="0 3 * * *", args={"n": 3})
+    app.schedule("nightly", report.call(n=3), cron="0 3 * * *")
 
     @app.workflow(name="Letter")
     class Letter(Workflow):
@@ -123,7 +123,7 @@ async def test_each_runs_its_own_jobs_and_no_others(north: Side, south: Side) ->
         assert south.done == []
         assert await value(south.database, "SELECT count(*) FROM tidemill.job WHERE state = 'ready'") == 30
         async with running_worker(south.app):
-            assert [(await south.app.wait(job)).result for job in theirs] == [f"south {n}" for n in range(100, 130)]
+            assert [(await south.app.wait(job.id)).result for job in theirs] == [f"south {n}" for n in range(100, 130)]
             assert [len(await list_workers(side.database)) for side in (north, south)] == [1, 1]
     assert (sorted(north.done), sorted(south.done)) == (list(range(50)), list(range(100, 130)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support import (
@@ -18,8 +20,7 @@ from tests.support import (
 )
 from tests.support.task_app import declare
 from tests.support.waiting import PATIENCE
-from tidemill import App
-from tidemill.core.job import JobRef
+from tidemill import App, JobHandle
 from tidemill.store.database import Database
 
 MANY = 1000
@@ -74,7 +75,7 @@ async def test_what_was_claimed_ahead_goes_back_and_nothing_runs_twice(
     app: App, database_url: str, executions: Database
 ) -> None:
     """Workers are stopped in the middle of a heap of quick jobs, until one had claimed more than it could do."""
-    refs: list[JobRef] = []
+    refs: list[JobHandle[Any]] = []
     given_back, rounds = 0, 0
     while not given_back or rounds < 2:
         rounds += 1

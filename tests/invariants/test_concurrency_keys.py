@@ -133,7 +133,7 @@ async def test_jobs_of_a_key_go_by_priority_and_then_in_order(app: App, database
         await eventually(lambda: counter.order == [0])
         priorities = [5, 5, 9, 1, 5, 9]
         for n, priority in enumerate(priorities, 1):
-            await app.enqueue(visit, n=n, priority=priority)
+            await app.enqueue(visit.call(n=n), priority=priority)
         first_may_end.set()
         await eventually(lambda: nothing_left(database))
     assert counter.order == [0, 3, 6, 1, 2, 5, 4]

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ import pytest
 from tests.support import ending, eventually, puppet, value
 from tests.support.callers import asyncpg_plain
 from tests.support.processes import ROOT
-from tidemill import App, JobRef
+from tidemill import App, JobHandle
+from tidemill.core.job import JobRef
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -81,7 +82,7 @@ async def many_apps(url: str) -> AsyncIterator[list[App]]:
         yield apps
 
 
-async def assert_one_holder(database: Database, answers: list[JobRef]) -> None:
+async def assert_one_holder(database: Database, answers: Sequence[JobHandle[Any] | JobRef]) -> None:
     """One of the askers created the job, and all were told its id."""
     assert len(answers) == ENQUEUERS
     assert sum(ref.created for ref in answers) == 1
@@ -104,7 +105,7 @@ async def test_twenty_calls_in_one_process_that_ask_at_once_get_one_job(
     app: App, database: Database, task: Any, window: str | None
 ) -> None:
     answers = await asyncio.gather(
-        *(app.enqueue(task, unique_key="k", unique_for=window, n=n) for n in range(ENQUEUERS))
+        *(app.enqueue(task.call(n=n), unique_key="k", unique_for=window) for n in range(ENQUEUERS))
     )
     await assert_one_holder(database, answers)
 
@@ -115,14 +116,14 @@ async def test_twenty_transactions_in_threads_that_ask_at_once_get_one_job(
 ) -> None:
     together = threading.Barrier(ENQUEUERS)
 
-    def ask() -> JobRef:
+    def ask() -> JobHandle[Any]:
         with psycopg.connect(database_url) as connection:
             connection.execute("SELECT 1")
             together.wait()
-            return app.enqueue_sync(task, conn=connection, unique_key="k", unique_for=window)
+            return app.enqueue_sync(task.call(), conn=connection, unique_key="k", unique_for=window)
 
     loop = asyncio.get_running_loop()
-    answers: list[asyncio.Future[JobRef]] = [loop.create_future() for _ in range(ENQUEUERS)]
+    answers: list[asyncio.Future[JobHandle[Any]]] = [loop.create_future() for _ in range(ENQUEUERS)]
     threads = [
         threading.Thread(target=lambda answer=answer: loop.call_soon_threadsafe(answer.set_result, ask()))
         for answer in answers
@@ -197,14 +198,14 @@ async def test_one_key_never_has_two_unfinished_jobs_while_they_come_and_go(
 
 async def test_the_key_is_free_again_when_its_job_has_finished(app: App, database: Database, task: Any) -> None:
     async with puppet(database) as worker:
-        first = await app.enqueue(task, unique_key="k")
+        first = await app.enqueue(task.call(), unique_key="k")
         (job,) = await worker.claim()
-        assert not (await app.enqueue(task, unique_key="k")).created, "still held while it runs"
+        assert not (await app.enqueue(task.call(), unique_key="k")).created, "still held while it runs"
         await worker.give_back(job)
-        assert not (await app.enqueue(task, unique_key="k")).created, "still held while it waits for a retry"
+        assert not (await app.enqueue(task.call(), unique_key="k")).created, "still held while it waits for a retry"
         (job,) = await worker.claim()
         await worker.finish(job, None, "failed")
-        second = await app.enqueue(task, unique_key="k")
+        second = await app.enqueue(task.call(), unique_key="k")
     assert second.created
     assert second.id != first.id
 
@@ -213,24 +214,24 @@ async def test_with_a_window_the_key_stays_taken_after_its_job_until_the_window_
     app: App, database: Database, task: Any
 ) -> None:
     async with puppet(database) as worker:
-        first = await app.enqueue(task, unique_key="k", unique_for="1h")
+        first = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
         (job,) = await worker.claim()
         await worker.finish(job)
-        held = await app.enqueue(task, unique_key="k", unique_for="1h")
+        held = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
         assert (held.id, held.created) == (first.id, False)
         await database.fetch("UPDATE tidemill.unique_window SET until = now() - interval '1 second'")
-        again = await app.enqueue(task, unique_key="k", unique_for="1h")
+        again = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
         assert again.created
-        held = await app.enqueue(task, unique_key="k", unique_for="1h")
+        held = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
         assert (held.id, held.created) == (again.id, False)
 
 
 async def test_a_window_that_ends_before_its_job_does_not_let_a_second_one_in(
     app: App, database: Database, task: Any
 ) -> None:
-    first = await app.enqueue(task, unique_key="k", unique_for="1h")
+    first = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
     await database.fetch("UPDATE tidemill.unique_window SET until = now() - interval '1 second'")
-    second = await app.enqueue(task, unique_key="k", unique_for="1h")
+    second = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
     assert (second.id, second.created) == (first.id, False)
 
 
@@ -239,7 +240,7 @@ async def test_the_same_key_of_another_task_is_another_key(app: App, database: D
     async def other() -> None: ...
 
     for window in (None, "1h"):
-        refs = [await app.enqueue(each, unique_key=f"k {window}", unique_for=window) for each in (task, other)]
+        refs = [await app.enqueue(each.call(), unique_key=f"k {window}", unique_for=window) for each in (task, other)]
         assert all(ref.created for ref in refs)
 
 
@@ -283,7 +284,7 @@ async def test_whoever_is_refused_is_told_a_job_that_exists(
     async with puppet(database) as worker:
         (job,) = await worker.claim(room=10)
         await worker.finish(job)
-    again = await app.enqueue(task, unique_key="k", unique_for="1h")
+    again = await app.enqueue(task.call(), unique_key="k", unique_for="1h")
     known = await value(
         database,
         "SELECT count(*) FROM (SELECT id FROM tidemill.job UNION SELECT id FROM tidemill.job_history) AS j "

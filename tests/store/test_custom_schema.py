@@ -50,22 +50,22 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
         assert await applied_version(database) == OWN_CHAIN.latest
         ref = await app.enqueue(double, 4)
         assert (await app.wait(ref, timeout=60)).result == 8
-        keyed = await app.enqueue(double, 5, unique_key="u", unique_for="1h", concurrency_key="c")
+        keyed = await app.enqueue(double.call(5), unique_key="u", unique_for="1h", concurrency_key="c")
         assert (await app.wait(keyed, timeout=60)).result == 10
-        assert (await app.enqueue(double, 5, unique_key="u", unique_for="1h")).id == keyed.id
-        limited = await app.enqueue(double, 6, queue="limited")
+        assert (await app.enqueue(double.call(5), unique_key="u", unique_for="1h")).id == keyed.id
+        limited = await app.enqueue(double.call(6), queue="limited")
         assert (await app.wait(limited, timeout=60)).result == 12
         connection = await asyncpg.connect(database.dsn)
         async with connection.transaction():
-            mine = await app.enqueue(double, 7, conn=connection)
+            mine = await app.enqueue(double.call(7), conn=connection)
         await connection.close()
         assert (await app.wait(mine, timeout=60)).result == 14
 
         await eventually(lambda: fired(database))
         await set_paused(database, "tick", True, by="ann")
-        assert (await app.wait(await run_now(database, "tick", by="ann"), timeout=60)).state == "succeeded"
+        assert (await app.wait((await run_now(database, "tick", by="ann")).id, timeout=60)).state == "succeeded"
 
-        delayed = await app.enqueue(double, 8, delay="1h")
+        delayed = await app.enqueue(double.call(8), delay="1h")
         await retry_jobs(database, [delayed.id], by="ann")
         assert (await app.wait(delayed, timeout=60)).result == 16
         await set_control(database, worker.work.host, "*", "pause", by="ann")

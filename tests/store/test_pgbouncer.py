@@ -76,11 +76,11 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
 
     async with app.database() as database, running_maintenance(app), running_worker(app) as worker:
         assert (await app.wait(await app.enqueue(flaky), timeout=60)).result == 3
-        keyed = [await app.enqueue(flaky, concurrency_key="k") for _ in range(3)]
+        keyed = [await app.enqueue(flaky.call(), concurrency_key="k") for _ in range(3)]
         for ref in keyed:
             assert (await app.wait(ref, timeout=60)).state == "succeeded"
-        first = await app.enqueue(quick, unique_key="u", delay="1h")
-        assert (await app.enqueue(quick, unique_key="u")).id == first.id
+        first = await app.enqueue(quick.call(), unique_key="u", delay="1h")
+        assert (await app.enqueue(quick.call(), unique_key="u")).id == first.id
         for ref in [await app.enqueue(quick) for _ in range(5)]:
             assert (await app.wait(ref, timeout=60)).state == "succeeded"
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from tidemill import App, JobRef
+from tidemill import App, JobHandle
 
 
 class Caller:
@@ -26,14 +26,14 @@ class Caller:
         self._plain = plain
         self._clause = clause
 
-    async def enqueue(self, app: App, task: Any, **options: Any) -> JobRef:
+    async def enqueue(self, app: App, task: Any, **options: Any) -> JobHandle[Any]:
         if self._plain:
             return app.enqueue_sync(task, conn=self.connection, **options)
         return await app.enqueue(task, conn=self.connection, **options)
 
-    async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobRef]:
+    async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobHandle[Any]]:
         if self._plain:
-            return app.jobs.enqueue_many_sync(task, calls, conn=self.connection)
+            return app.jobs.enqueue_many_sync([task.call(**call) for call in calls], conn=self.connection)
         return await app.enqueue_many(task, calls, conn=self.connection)
 
     async def execute(self, statement: str) -> None:

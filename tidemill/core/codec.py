@@ -141,7 +141,9 @@ class Signature:
             return self.pack(kwargs)
         if len(args) > len(self._positional):
             takes = ", ".join(self._positional) or "none"
-            raise PayloadError(f"{self._where}: {len(args)} positional arguments were given; it takes {takes}")
+            raise PayloadError(
+                f"{self._where}: too many positional arguments: {len(args)} were given, it takes {takes}"
+            )
         arguments = dict(zip(self._positional, args, strict=False))
         if twice := arguments.keys() & kwargs.keys():
             raise PayloadError(f"{self._where}: the argument {min(twice)!r} is given by position and by name")

@@ -80,7 +80,7 @@ async def test_a_retry_that_would_come_too_late_is_dropped(app: App, database: D
         raise ValueError("first")
 
     async with running_worker(app), running_maintenance(app):
-        ref = await app.enqueue(fail, deadline="30m")
+        ref = await app.enqueue(fail.call(), deadline="30m")
         await eventually(lambda: value(database, "SELECT failures = 1 FROM tidemill.job WHERE id = $1", ref.id))
         await database.fetch("UPDATE tidemill.job SET deadline = now()")  # Half an hour has passed.
         row = await finished(database, ref.id)

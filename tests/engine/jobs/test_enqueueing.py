@@ -180,9 +180,11 @@ async def test_text_that_postgresql_cannot_store_is_refused_with_its_task(app: A
 
 
 async def test_plain_code_enqueues_without_an_event_loop(app: App, database: Database) -> None:
+    add = app.declarations.tasks["add"]
+
     def plain() -> list[int]:
         one = app.enqueue_sync("add", 1, b=2, priority=8)
-        many = app.jobs.enqueue_many_sync("add", [{"a": 2}, {"a": 3}])
+        many = app.jobs.enqueue_many_sync([add.call(2), add.call(3)])
         return [one.id, *(ref.id for ref in many)]
 
     ids = await asyncio.to_thread(plain)

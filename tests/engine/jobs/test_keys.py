@@ -198,7 +198,7 @@ async def test_a_callers_open_transaction_holds_up_nobody_but_the_jobs_of_its_ke
         await running(database, first.id)
         own = await asyncpg.connect(database_url)
         async with own.transaction():
-            second = await app.enqueue(one, conn=own)
+            second = await app.enqueue(one.call(), conn=own)
             release.set()
             await finished(database, first.id)
             third = await app.enqueue(one)

@@ -70,13 +70,14 @@ def make_app(database_url: str, world: World) -> Callable[..., App]:
     """An application with three models and memory for one."""
 
     def make(*, models: bool = True, **settings: Any) -> App:
+        made: dict[str, Any] = {"model_memory": 1, **settings}
         app = App(
             "models",
             models=[world.spec(name) for name in MODELS] if models else [],
             database_url=database_url,
             **PATIENT,
             grace_seconds=5,
-            **{"model_memory": 1, **settings},
+            **made,
         )
 
         @app.task(required_model="a")

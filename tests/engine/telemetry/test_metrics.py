@@ -103,7 +103,7 @@ async def test_the_numbers_are_those_of_the_jobs(app: App, database: Database, a
         await app.enqueue_many(send, [{} for _ in range(250)])
         bad = await app.enqueue(broken)
         sleeper = await app.enqueue(shy)
-        await app.enqueue(send, delay="1h")
+        await app.enqueue(send.call(), delay="1h")
         await finished(database, bad.id)
         await eventually(lambda: _succeeded(address, 250))
         await eventually(lambda: _ended(address, "broken", "failed"))

@@ -89,7 +89,7 @@ async def test_enqueue_claim_run_and_follow_ups_are_one_trace(app: App, database
 
     @app.task(queue="mail")
     def second(number: int) -> None:
-        app.jobs.enqueue_many_sync(third, [{}, {}])
+        app.jobs.enqueue_many_sync([third.call(), third.call()])
 
     @app.task(queue="mail")
     async def third() -> None: ...

@@ -78,7 +78,7 @@ async def test_a_priority_counts_within_a_limited_queue(app: App, database: Data
         order.append(n)
 
     for n in (3, 9, 1, 7):
-        await app.enqueue(call, n, priority=n)
+        await app.enqueue(call.call(n), priority=n)
     async with running_worker(app, ["calls"], max_concurrency=1):
         await eventually(lambda: len(order) == 4)
     assert order == [9, 7, 3, 1]

@@ -70,7 +70,7 @@ async def test_a_finished_job_leaves_everything_about_it_in_the_history(app: App
     async def send(to: str) -> int:
         return len(to)
 
-    ref = await app.enqueue(send, "ann", unique_key="u", concurrency_key="c", deadline="1h", tags=["b"])
+    ref = await app.enqueue(send.call("ann"), unique_key="u", concurrency_key="c", deadline="1h", tags=["b"])
     live = await find_live(database, ref.id)
     assert live is not None
     async with running_worker(app) as worker:

@@ -187,8 +187,8 @@ class TaskRegistry(Mapping[str, Task[Any, Any]]):
         task = self._tasks.get(name)
         if task is None:
             known = ", ".join(sorted(self._tasks)) or "none"
-            hint = did_you_mean(name, self._tasks) or f"; this application declares: {known}"
-            raise UnknownTaskError(f"there is no task {name!r}{hint}")
+            hint = did_you_mean(name, self._tasks)
+            raise UnknownTaskError(f"there is no task {name!r}; this application declares: {known}{hint}")
         return task
 
     def queues(self) -> Iterable[str]:
