@@ -210,7 +210,7 @@ async def test_schedules_of_one_name_are_two_schedules(north: Side, south: Side)
         assert [(await list_schedules(side.database))[0]["paused"] for side in (north, south)] == [True, False]
         job = await run_now(south.database, "nightly", by="ann")
     async with running_worker(north.app), running_worker(south.app):
-        assert (await south.app.wait(job)).result == "south 3"
+        assert (await south.app.wait(job.id)).result == "south 3"
     assert north.done == []
 
 

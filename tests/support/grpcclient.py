@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
+
 from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 
 

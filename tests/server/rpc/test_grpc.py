@@ -15,7 +15,6 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 
 from tests.support.grpcclient import Rpc, rpc_client
 from tests.support.operate import create_token
@@ -29,6 +28,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.rpc import serve
 from tidemill.server.rpc.methods import VERBS
+from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings

@@ -18,7 +18,6 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 
 from tests.support import eventually
 from tests.support.ports import free_port
@@ -30,6 +29,7 @@ from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.streams import Plan, Stream, task
 from tidemill.streams.live import serve
+from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 from tidemill.streams.runner.dispatcher import Dispatcher
 
 SERVICE = "tidemill.streams.v1.Live"
