@@ -33,7 +33,7 @@ class Caller:
 
     async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobHandle[Any]]:
         if self._plain:
-            return app.jobs.enqueue_many_sync([task.call(**call) for call in calls], conn=self.connection)
+            return app.jobs.enqueue_many_sync((task.call(**call) for call in calls), conn=self.connection)
         return await app.enqueue_many(task, calls, conn=self.connection)
 
     async def execute(self, statement: str) -> None:
