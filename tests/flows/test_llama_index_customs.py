@@ -12,10 +12,11 @@ from pydantic import BaseModel, Field
 
 from tests.support.flows import names, shown
 from tests.support.waiting import turns
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, catch_error, step
+from tidemill.flows import Context, Event, StartEvent, StepFailedEvent, StopEvent, Workflow, catch_error, step
 from tidemill.flows.encoding.serializers import JsonSerializer
-from tidemill.flows.errors import ContextStateError
+from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.runner.state_store import DictState, InMemoryStateStore
+from tidemill.flows.view.representation import get_workflow_representation
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
 
@@ -215,3 +216,99 @@ async def test_a_retry_policy_that_fails_fails_the_run() -> None:
     with pytest.raises(RuntimeError, match="the policy is broken") as caught:
         await Trying(timeout=5).run()
     assert isinstance(caught.value.__context__, KeyError)
+
+
+class MoreTotals(Totals):
+    more: str = "kept"
+
+
+async def test_a_state_of_a_parent_class_replaces_only_the_fields_that_it_has() -> None:
+    class Typed(Workflow):
+        @step
+        async def first(self, ctx: Context[MoreTotals], ev: StartEvent) -> Part:
+            await ctx.store.set("more", "changed")
+            await ctx.store.set_state(Totals(n=7))  # pyright: ignore[reportArgumentType]
+            return Part()
+
+        @step
+        async def then(self, ctx: Context[MoreTotals], ev: Part) -> StopEvent:
+            state = await ctx.store.get_state()
+            with pytest.raises(ValueError, match="State must be of type MoreTotals or a parent type, got DictState"):
+                await ctx.store.set_state(DictState())  # pyright: ignore[reportArgumentType]
+            return StopEvent(result=(type(state).__name__, state.n, state.more))
+
+    assert await Typed().run() == ("MoreTotals", 7, "changed")
+
+
+async def test_an_event_cannot_be_sent_to_a_step_that_collects_a_batch() -> None:
+    class Collecting(Workflow):
+        @step
+        async def fan(self, ctx: Context, ev: StartEvent) -> list[Part]:
+            ctx.send_event(Part(n=9), step="join")
+            return [Part(n=1)]
+
+        @step
+        async def join(self, parts: list[Part]) -> StopEvent:
+            return StopEvent(result=len(parts))
+
+    with pytest.raises(WorkflowRuntimeError, match="was sent to collect step 'join'"):
+        await Collecting().run()
+
+
+class Other(Event):
+    n: int = 0
+
+
+@pytest.mark.parametrize("last", [Part, Other])
+async def test_a_failed_set_of_events_is_known_by_the_one_that_came_last(last: type[Event]) -> None:
+    class Pairing(Workflow):
+        @step
+        async def first(self, ctx: Context, ev: StartEvent) -> Part | Other | None:
+            for kind in sorted((Part, Other), key=lambda kind: kind is last):
+                ctx.send_event(kind(n=1))
+
+        @step
+        async def pair(self, part: Part, other: Other) -> StopEvent:
+            raise ValueError("no pair")
+
+        @catch_error
+        async def caught(self, ev: StepFailedEvent) -> StopEvent:
+            return StopEvent(result=ev.input_event)
+
+    assert await Pairing().run() == last(n=1)
+
+
+async def test_one_event_of_a_class_that_is_declared_only_in_a_list_is_refused() -> None:
+    class Bare(Workflow):
+        @step
+        async def fan(self, ev: StartEvent) -> list[Part] | Other:
+            return Part(n=1)  # pyright: ignore[reportReturnType]
+
+        @step
+        async def join(self, parts: list[Part]) -> StopEvent:
+            return StopEvent()
+
+        @step
+        async def other(self, ev: Other) -> StopEvent:
+            return StopEvent()
+
+    with pytest.raises(WorkflowRuntimeError, match="returned a bare Part"):
+        await Bare().run()
+
+
+def test_a_step_that_accepts_subclasses_is_drawn_with_all_of_them() -> None:
+    class Special(Part):
+        pass
+
+    class Drawn(Workflow):
+        @step
+        async def first(self, ev: StartEvent) -> Special | Other | Part: ...
+
+        @step(accept_event_subclasses=True)
+        async def then(self, ev: Event) -> StopEvent: ...
+
+    graph = get_workflow_representation(Drawn)
+    taken = {edge.source for edge in graph.edges if edge.target == "then"}
+    assert taken == {"Event", "StartEvent", "Part", "Special", "Other"}
+    between = [(edge.source, edge.target, edge.label) for edge in graph.filter_by_node_type("event").edges]
+    assert between == [("first", "then", "Special")]

@@ -54,3 +54,7 @@ class ResourceCycleError(WorkflowConfigurationError, ValueError):
 
 class ResourceFileError(WorkflowConfigurationError, ValueError):
     """The configuration file of a resource is missing, is not JSON, or lacks the selected part."""
+
+
+class ResourceFileMissingError(ResourceFileError, FileNotFoundError):
+    """The configuration file of a resource does not exist."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, ClassVar, Generic, Optional, TypeVar
 
 import pytest
 
 from tidemill.flows import retry_policy
-from tidemill.flows.definition.collect import All, Collect, Take
+from tidemill.flows.definition.collect import All, Cardinality, Collect, Take
 from tidemill.flows.definition.decorators import attach_step, catch_error, step, step_spec, steps_of
 from tidemill.flows.definition.events import Event, StartEvent, StepFailedEvent, StopEvent
 from tidemill.flows.definition.resource import Resource
@@ -187,29 +188,41 @@ def refused(match: str, **options: Any) -> Any:
 
 
 def test_a_function_that_makes_no_step_is_refused_when_it_is_declared() -> None:
-    @refused("no parameter is annotated with an event class")
+    @refused("must have at least one parameter annotated as type Event")
     async def unannotated(self: Any, ev) -> StopEvent: ...
 
-    @refused("no parameter is annotated with an event class")
+    @refused("must have at least one parameter annotated as type Event")
     async def without_parameters(self: Any) -> StopEvent: ...
 
-    @refused("no parameter is annotated with an event class")
+    @refused("must have at least one parameter annotated as type Event")
     async def with_a_number(self: Any, ev: int) -> StopEvent: ...
 
-    @refused("no parameter is annotated with an event class")
+    @refused("must have at least one parameter annotated as type Event")
     async def with_either_list(self: Any, ev: list[Draft] | list[Note]) -> StopEvent: ...
 
-    @refused("annotate what it returns")
+    @refused("must be annotated with their type")
     async def without_return(self: Any, ev: StartEvent): ...
 
-    @refused("only event parameter")
+    @refused("cannot be combined with other event parameters")
     async def with_list_and_event(self: Any, ev: Draft, evs: list[Draft]) -> StopEvent: ...
 
-    @refused("each takes one class")
+    @refused("declare a single event type, but parameter 'ev' declares 2")
     async def with_union_in_a_set(self: Any, ev: Draft | Note, other: Note) -> StopEvent: ...
 
-    @refused("cannot be read")
+    @refused("Failed to resolve type annotations")
     async def with_unknown_name(self: Any, ev: Nowhere) -> StopEvent: ...  # noqa: F821  # pyright: ignore
+
+    @refused("at most one list")
+    async def with_two_lists(self: Any, ev: list[Draft], evs: list[Draft]) -> StopEvent: ...
+
+    @refused("Collect marker")
+    async def with_a_mark_on_one_event(self: Any, ev: Annotated[Draft, Collect()]) -> StopEvent: ...
+
+    @refused(r"must be All\(\) or Take\(n\)")
+    async def with_another_cardinality(self: Any, ev: Annotated[list[Draft], Collect(Cardinality())]) -> StopEvent: ...
+
+    @refused("Async-iterator fan-out")
+    async def with_an_iterator(self: Any, ev: Draft) -> AsyncIterator[Draft]: ...
 
     @refused("num_workers", num_workers=0)
     async def without_workers(self: Any, ev: StartEvent) -> StopEvent: ...
@@ -255,12 +268,12 @@ def test_a_step_name_is_used_once_and_a_plain_function_is_no_step() -> None:
         @step
         async def write(self, ev: StartEvent) -> StopEvent: ...
 
-    with pytest.raises(WorkflowValidationError, match="already has a step write"):
+    with pytest.raises(WorkflowValidationError, match="step write is already part of this workflow"):
 
         @step(workflow=Writing)
         async def write(ev: StartEvent) -> StopEvent: ...
 
-    with pytest.raises(WorkflowValidationError, match="not a step"):
+    with pytest.raises(WorkflowValidationError, match="missing the `@step` decorator"):
         Writing.add_step(lambda: None)
 
 
@@ -317,7 +330,7 @@ def test_an_error_handler_with_options_that_mean_nothing_is_refused(options: dic
 def test_an_error_handler_takes_failures_only() -> None:
     async def wrong(self: Any, ev: StepFailedEvent | Draft) -> StopEvent: ...
 
-    with pytest.raises(WorkflowValidationError, match="takes a StepFailedEvent"):
+    with pytest.raises(WorkflowValidationError, match="must accept StepFailedEvent"):
         catch_error(wrong)
 
 

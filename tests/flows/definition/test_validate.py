@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,15 +20,15 @@ from tidemill.flows.definition.events import (
     StepFailedEvent,
     StopEvent,
 )
-from tidemill.flows.definition.resource import Resource, ResourceConfig
+from tidemill.flows.definition.resource import Resource, ResourceConfig, ResourceManager
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.validate import (
     check_names,
-    check_resource_cycles,
     find_start_class,
     find_state_type,
     find_stop_class,
     validate_resource_configs,
+    validate_resources,
     validate_steps,
 )
 from tidemill.flows.errors import (
@@ -142,43 +143,58 @@ def test_a_workflow_that_can_work_is_accepted(steps: dict[str, Declared], asks_p
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ({"a": (StartEvent, A | StopEvent)}, "no step takes A"),
-        ({"a": (StartEvent, A | B | StopEvent)}, "no step takes A, B"),
-        ({"a": (StartEvent, Event | StopEvent)}, "no step takes Event"),
-        ({"a": (StartEvent, StepFailedEvent | StopEvent)}, "no step takes StepFailedEvent"),
-        ({"a": (StartEvent, StopEvent), "b": (A, StopEvent)}, "no step returns A"),
+        ({"a": (StartEvent, A | StopEvent)}, "produced but never consumed: A"),
+        ({"a": (StartEvent, A | B | StopEvent)}, "produced but never consumed: A, B"),
+        ({"a": (StartEvent, Event | StopEvent)}, "produced but never consumed: Event"),
+        ({"a": (StartEvent, StepFailedEvent | StopEvent)}, "produced but never consumed: StepFailedEvent"),
+        ({"a": (StartEvent, StopEvent), "b": (A, StopEvent)}, "consumed but never produced: A"),
         (
             {"a": (StartEvent, StopEvent), "b": (A, StopEvent, {"skip_graph_checks": ["reachability"]})},
-            "no step returns",
+            "consumed but never produced",
         ),
-        ({"a": (StartEvent, SubA), "b": (A, StopEvent)}, "no step returns A"),
-        ({"a": (StartEvent, A), "b": (SubA, StopEvent)}, "no step returns SubA"),
-        ({"a": (StartEvent, StopEvent), "b": (StopEvent, Nothing)}, "takes StopEvent"),
-        ({"a": (StartEvent, StopEvent), "b": (End, StopEvent)}, "takes End"),
+        ({"a": (StartEvent, SubA), "b": (A, StopEvent)}, "consumed but never produced: A"),
+        ({"a": (StartEvent, A), "b": (SubA, StopEvent)}, "consumed but never produced: SubA"),
+        ({"a": (StartEvent, StopEvent), "b": (StopEvent, Nothing)}, "cannot accept StopEvent"),
+        ({"a": (StartEvent, StopEvent), "b": (End, StopEvent)}, "cannot accept End"),
         ({"a": (StartEvent, StopEvent), "b": (A, B), "c": (B, A)}, r"(?s)reachability.*b, c.*dead_end.*b, c"),
         ({"a": (StartEvent, StopEvent), "b": (A, A | StopEvent)}, "reachability"),
-        ({"a": (StartEvent, StopEvent), "b": (InputRequiredEvent, Ask)}, "no step returns InputRequiredEvent"),
+        ({"a": (StartEvent, StopEvent), "b": (InputRequiredEvent, Ask)}, "consumed but never produced: InputRequired"),
         ({"a": (StartEvent, StopEvent), "b": (StepFailedEvent, StopEvent, {"plain": True})}, "reachability"),
         ({"a": (StartEvent, A | StopEvent), "b": (A, A)}, "dead_end.*b"),
         ({"a": (StartEvent, A), "b": (A, Nothing), "c": (Answer, StopEvent)}, "dead_end.*a"),
         ({"a": (StartEvent, HumanResponseEvent | StopEvent)}, "terminal_event.*HumanResponseEvent"),
-        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, A)}, "no step takes A"),
+        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, A)}, "produced but never consumed: A"),
         # batches and sets
-        ({"a": (StartEvent, A), "j": (list[A], StopEvent)}, "no batch to collect"),
-        ({"a": (StartEvent, A | B), "b": (A, list[C]), "j": (list[B | C], StopEvent)}, "which B follows"),
-        ({"j": (list[StartEvent], StopEvent)}, "no batch to collect"),
-        ({"a": (StartEvent, list[A]), "b": (list[A], B), "j": (list[B], StopEvent)}, "no batch to collect"),
+        ({"a": (StartEvent, A), "j": (list[A], StopEvent)}, "no returned-list producer"),
+        (
+            {"a": (StartEvent, A | B), "b": (A, list[C]), "j": (list[B | C], StopEvent)},
+            r"list\[B\], but no",
+        ),
+        ({"j": (list[StartEvent], StopEvent)}, "no returned-list producer"),
+        ({"a": (StartEvent, list[A]), "b": (list[A], B), "j": (list[B], StopEvent)}, "no returned-list producer"),
         (
             {"a": (StartEvent, list[A]), "b": (A, Ask), "c": (Answer, B), "j": (list[B], StopEvent)},
-            "no batch to collect",
+            "no returned-list producer",
         ),
-        ({"a": (StartEvent, A), "b": (A, list[B]), "j": ({"x": A, "y": B}, StopEvent)}, "never meet"),
-        ({"a": (StartEvent, list[A]), "j": ({"x": Answer, "y": A}, StopEvent)}, "never meet"),
+        (
+            {"a": (StartEvent, A), "b": (A, list[B]), "j": ({"x": A, "y": B}, StopEvent)},
+            "at a common stream level",
+        ),
+        (
+            {"a": (StartEvent, list[A]), "j": ({"x": Answer, "y": A}, StopEvent)},
+            "at a common stream level",
+        ),
         # error handlers
         ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent), "i": (StepFailedEvent, StopEvent)}, "h, i"),
-        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["z"]})}, "does not exist"),
-        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["h"]})}, "handler itself"),
-        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["a", "a"]})}, "two handlers"),
+        ({"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["z"]})}, "unknown step 'z'"),
+        (
+            {"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["h"]})},
+            "another handler",
+        ),
+        (
+            {"a": (StartEvent, StopEvent), "h": (StepFailedEvent, StopEvent, {"for_steps": ["a", "a"]})},
+            "claimed by",
+        ),
     ],
     ids=str,
 )
@@ -193,7 +209,7 @@ def test_graph_checks_can_be_switched_off_for_a_workflow() -> None:
     with pytest.raises(WorkflowValidationError, match="dead_end"):
         validate_steps(island, {"reachability"})
     assert validate_steps(flow(a=(StartEvent, HumanResponseEvent | StopEvent)), {"terminal_event"}) is False
-    with pytest.raises(WorkflowValidationError, match="no check everything"):
+    with pytest.raises(WorkflowValidationError, match="Unknown graph check names: everything"):
         check_names({"everything"})
 
 
@@ -206,10 +222,10 @@ def test_a_workflow_has_one_beginning_and_one_end() -> None:
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ({}, "no StartEvent is taken"),
-        ({"a": (A, StopEvent)}, "no StartEvent is taken"),
-        ({"a": (Event, StopEvent, OPEN)}, "no StartEvent is taken"),
-        ({"a": (StartEvent, StopEvent), "b": (Begin, StopEvent)}, "more than one class of StartEvent"),
+        ({}, "At least one Event of type StartEvent must be received"),
+        ({"a": (A, StopEvent)}, "At least one Event of type StartEvent must be received"),
+        ({"a": (Event, StopEvent, OPEN)}, "At least one Event of type StartEvent must be received"),
+        ({"a": (StartEvent, StopEvent), "b": (Begin, StopEvent)}, "Only one type of StartEvent is allowed"),
     ],
     ids=str,
 )
@@ -221,10 +237,10 @@ def test_a_workflow_without_one_beginning_is_refused(steps: dict[str, Declared],
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ({"a": (StartEvent, Nothing)}, "no StopEvent is returned"),
-        ({"a": (StartEvent, int)}, "no StopEvent is returned"),
-        ({"a": (StartEvent, Any)}, "no StopEvent is returned"),
-        ({"a": (StartEvent, StopEvent | End)}, "more than one class of StopEvent"),
+        ({"a": (StartEvent, Nothing)}, "At least one Event of type StopEvent must be returned"),
+        ({"a": (StartEvent, int)}, "At least one Event of type StopEvent must be returned"),
+        ({"a": (StartEvent, Any)}, "At least one Event of type StopEvent must be returned"),
+        ({"a": (StartEvent, StopEvent | End)}, "Only one type of StopEvent is allowed"),
     ],
     ids=str,
 )
@@ -267,7 +283,7 @@ def test_missing_configuration_is_found_before_the_run(tmp_path: Path) -> None:
     nested.__annotations__["config"] = Annotated[State, ResourceConfig(str(bad))]
     validate_resource_configs(flow(a=({"ev": StartEvent, "c": Annotated[State, ResourceConfig(str(good))]}, StopEvent)))
     for resource in (ResourceConfig(str(bad)), Resource(nested), ResourceConfig(str(tmp_path / "none.json"))):
-        with pytest.raises(WorkflowValidationError, match="step a, parameter c"):
+        with pytest.raises(WorkflowValidationError, match="step 'a', parameter 'c'"):
             validate_resource_configs(flow(a=({"ev": StartEvent, "c": Annotated[State, resource]}, StopEvent)))
 
 
@@ -276,5 +292,38 @@ def test_a_resource_that_needs_itself_is_found_before_the_run() -> None:
 
     ouroboros.__annotations__["tail"] = Annotated[Any, Resource(ouroboros)]
     steps = flow(a=({"ev": StartEvent, "r": Annotated[Any, Resource(ouroboros)]}, StopEvent))
-    with pytest.raises(ResourceCycleError):
-        check_resource_cycles(steps)
+    with pytest.raises(
+        WorkflowValidationError, match=r"Circular resource dependency detected: .*ouroboros -> "
+    ) as raised:
+        validate_resources(steps, ResourceManager())
+    assert isinstance(raised.value.__cause__, ResourceCycleError)
+
+
+@pytest.mark.parametrize("inside_a_loop", [False, True])
+def test_resources_are_created_before_the_run_where_that_is_asked_for(inside_a_loop: bool) -> None:
+    made: list[str] = []
+
+    async def fine() -> str:
+        made.append("fine")
+        return "fine"
+
+    def broken() -> None:
+        raise RuntimeError("no licence")
+
+    manager = ResourceManager()
+    good = flow(a=({"ev": StartEvent, "r": Annotated[Any, Resource(fine)]}, StopEvent))
+    bad = flow(a=({"ev": StartEvent, "r": Annotated[Any, Resource(broken)]}, StopEvent))
+
+    def check() -> None:
+        validate_resources(good, manager)
+        with pytest.raises(
+            WorkflowValidationError, match=r"(?s)Resource validation failed:.*parameter 'r': no licence"
+        ):
+            validate_resources(bad, manager)
+
+    async def check_in_a_loop() -> None:
+        check()
+
+    asyncio.run(check_in_a_loop()) if inside_a_loop else check()
+    assert made == ["fine"]
+    assert list(manager.get_all().values()) == ["fine"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from tidemill.engine.runs.control_loop import Adapter
-from tidemill.flows.definition.decorators import additions, steps_of
+from tidemill.flows.definition.decorators import additions, is_count, steps_of
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.definition.resource import ResourceManager
 from tidemill.flows.definition.signature import StepSpec
@@ -19,10 +19,10 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.definition.validate import (
     check_handlers,
     check_names,
-    check_resource_cycles,
     find_start_class,
     find_stop_class,
     validate_resource_configs,
+    validate_resources,
     validate_steps,
 )
 from tidemill.flows.errors import WorkflowConfigurationError, WorkflowRuntimeError, WorkflowValidationError
@@ -49,9 +49,9 @@ class WorkflowDeclaration:
         skip_graph_checks: Collection[str],
         serializer: Any,
     ) -> None:
-        if num_concurrent_runs is not None and (not isinstance(num_concurrent_runs, int) or num_concurrent_runs < 1):
+        if num_concurrent_runs is not None and not is_count(num_concurrent_runs):
             raise WorkflowValidationError(
-                f"num_concurrent_runs={num_concurrent_runs!r} must be an integer above 0, or None for no limit"
+                f"num_concurrent_runs must be an integer greater than 0 or None, not {num_concurrent_runs!r}"
             )
         check_names(skip_graph_checks)
         self.timeout = timeout
@@ -102,7 +102,7 @@ class WorkflowDeclaration:
         if resource_configs:
             validate_resource_configs(self.steps)
         if resources:
-            check_resource_cycles(self.steps)
+            validate_resources(self.steps, self.resource_manager)
         return asks
 
     def around(self, run: Adapter) -> Adapter:
@@ -126,13 +126,16 @@ class WorkflowDeclaration:
         """Return the start event of a run: the given one, or one created from these fields."""
         if given is not None:
             if not isinstance(given, StartEvent):
-                raise ValueError(f"start_event must be a StartEvent, not a {type(given).__name__}")
+                raise ValueError(
+                    f"The 'start_event' argument must be an instance of 'StartEvent', not a {type(given).__name__}"
+                )
             return given
         try:
             return self.start_event_class(**fields)
         except Exception as error:
             raise WorkflowRuntimeError(
-                f"a {self.start_event_class.__name__} cannot be created from the fields {sorted(fields)}: {error}"
+                f"Failed creating a start event of type '{self.start_event_class.__name__}' with the keyword "
+                f"arguments: {fields}: {error}"
             ) from error
 
 

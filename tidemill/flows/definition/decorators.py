@@ -81,7 +81,8 @@ def step(
         is_free = _is_free(function)
         if is_free and workflow is None:
             raise WorkflowValidationError(
-                f"step {function.__qualname__} is not a method; name its workflow with @step(workflow=YourWorkflow)"
+                f"To decorate {function.__name__} please pass a workflow class to the @step decorator: "
+                "it is not a method, so write @step(workflow=YourWorkflow)"
             )
         _declare(function, _names_around(sys._getframe(1), function), is_free=is_free, **options)
         if workflow is not None:
@@ -113,9 +114,11 @@ def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_rec
     be recovered again, up to `max_recoveries` times in one chain of events.
     """
     if for_steps is not None and not (isinstance(for_steps, list) and all(isinstance(one, str) for one in for_steps)):
-        raise WorkflowValidationError(f"catch_error for_steps: {for_steps!r} is not a list of step names")
-    if not _is_count(max_recoveries):
-        raise WorkflowValidationError(f"catch_error max_recoveries: {max_recoveries!r} is not a number of 1 or more")
+        raise WorkflowValidationError(
+            f"@catch_error for_steps must be None or a list of step name strings, not {for_steps!r}"
+        )
+    if not is_count(max_recoveries):
+        raise WorkflowValidationError(f"@catch_error max_recoveries must be an integer >= 1, not {max_recoveries!r}")
     options = {
         "role": "catch_error",
         "for_steps": None if for_steps is None else tuple(for_steps),
@@ -172,9 +175,12 @@ def attach_step(workflow_class: type, function: Any) -> None:
     spec = step_spec(function)
     if spec is None:
         name = getattr(function, "__qualname__", repr(function))
-        raise WorkflowValidationError(f"{name} is not a step; decorate it with @step")
+        raise WorkflowValidationError(f"Step function {name} is missing the `@step` decorator: decorate it with @step")
     if spec.name in steps_of(workflow_class):
-        raise WorkflowValidationError(f"{workflow_class.__name__} already has a step {spec.name}; choose another name")
+        raise WorkflowValidationError(
+            f"A step {spec.name} is already part of this workflow, please choose another name: "
+            f"{workflow_class.__name__} has it"
+        )
     own = workflow_class.__dict__.get(FREE_STEPS_ATTRIBUTE)
     if own is None:
         own = {}
@@ -216,13 +222,16 @@ def _declare(
     max_recoveries: int = 1,
 ) -> None:
     where = f"step {function.__qualname__}"
-    if not _is_count(num_workers):
-        raise WorkflowValidationError(f"{where}: num_workers: {num_workers!r} is not a number of 1 or more")
+    if not is_count(num_workers):
+        raise WorkflowValidationError(f"{where}: num_workers must be an integer greater than 0, not {num_workers!r}")
     if retry_policy is not None and not callable(getattr(retry_policy, "next", None)):
         raise WorkflowValidationError(f"{where}: retry_policy: {retry_policy!r} has no method `next`")
     signature = read_signature(function, namespace)
     if role == "catch_error" and signature.accepted_events != (StepFailedEvent,):
-        raise WorkflowValidationError(f"{where}: an error handler takes a StepFailedEvent and no other event")
+        raise WorkflowValidationError(
+            f"@catch_error handler '{function.__name__}' must accept StepFailedEvent as its event parameter, "
+            "and no other event"
+        )
     spec = StepSpec(
         name=function.__name__,
         function=function,
@@ -285,5 +294,5 @@ def _queue_name(queue: Any, where: str) -> str | None:
     raise WorkflowValidationError(f"{where}: queue: {queue!r} is not the name of a queue")
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hint
 
 import msgspec
 
-from tidemill.flows.errors import ResourceCycleError, ResourceFileError
+from tidemill.flows.errors import ResourceCycleError, ResourceFileError, ResourceFileMissingError
 
 
 class ResourceDescriptor(Protocol):
@@ -91,7 +91,9 @@ class ConfigResource:
 
     def __init__(self, config_file: str, path_selector: str | None, label: str | None, description: str | None) -> None:
         if Path(config_file).suffix != ".json":
-            raise ResourceFileError(f"ResourceConfig: {config_file} is not a .json file; only JSON can be read")
+            raise ResourceFileError(
+                f"Only JSON files can be used to load Pydantic-based resources: {config_file} is not a .json file"
+            )
         self.config_file = config_file
         self.path_selector = path_selector
         self.label = label
@@ -121,6 +123,10 @@ class ConfigResource:
             raise ResourceFileError(f"{self.config_file}: {self.model!r} is not a pydantic model to read it into")
         try:
             document = json.loads(Path(self.config_file).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ResourceFileMissingError(
+                f"No such file: {self.config_file}; it cannot be read from {Path.cwd()}"
+            ) from error
         except OSError as error:
             raise ResourceFileError(f"{self.config_file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
@@ -128,8 +134,10 @@ class ConfigResource:
         for part in self.path_selector.split(".") if self.path_selector else ():
             document = document.get(part) if isinstance(document, dict) else None
         if not isinstance(document, dict):
-            where = f" at {self.path_selector}" if self.path_selector else ""
-            raise ResourceFileError(f"{self.config_file}{where}: expected a JSON object, found {document!r:.80}")
+            where = f" at path {self.path_selector}" if self.path_selector else ""
+            raise ResourceFileError(
+                f"Expected dictionary for configuration from {self.config_file}{where}, got: {document!r:.80}"
+            )
         return self.model.model_validate(document)
 
 
@@ -158,8 +166,11 @@ def resource_definition(name: str, annotation: Any, namespace: dict[str, Any] | 
 
 
 def _resources_asked_for(factory: Callable[..., Any], namespace: dict[str, Any] | None) -> Iterable[ResourceDefinition]:
+    # The names of the factory's own module win over those around the step that needs it.
+    own = getattr(inspect.unwrap(factory), "__globals__", {})
+    local = None if namespace is None else {name: value for name, value in namespace.items() if name not in own}
     try:
-        hints = get_type_hints(factory, localns=namespace, include_extras=True)
+        hints = get_type_hints(factory, localns=local, include_extras=True)
     except (NameError, TypeError):
         return
     for name, annotation in hints.items():
@@ -171,8 +182,8 @@ def check_for_cycles(resource: ResourceDescriptor, path: tuple[ResourceDescripto
     """Raise a `ResourceCycleError` if the resource depends on itself."""
     path = (*path, resource)
     if any(earlier.key == resource.key for earlier in path[:-1]):
-        names = " needs ".join(step.name for step in path)
-        raise ResourceCycleError(f"a resource cannot need itself: {names}")
+        names = " -> ".join(step.name for step in path)
+        raise ResourceCycleError(f"Circular resource dependency detected: {names}; a resource cannot need itself")
     for needed in resource.dependencies():
         check_for_cycles(needed.resource, path)
 

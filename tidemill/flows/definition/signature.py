@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from tidemill.flows.definition.collect import Collect
+from tidemill.flows.definition.collect import All, Collect, Take
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.resource import ResourceDefinition, resource_definition
 from tidemill.flows.definition.retry_policy import RetryPolicy
@@ -23,6 +23,8 @@ from tidemill.flows.errors import WorkflowValidationError
 
 EventClass = type[Event]
 StepRole = Literal["step", "catch_error"]
+
+_ASYNC_ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +110,15 @@ def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | Non
     where = f"step {function.__qualname__}"
     hints = _resolve_hints(function, namespace, where)
     if "return" not in hints:
-        raise WorkflowValidationError(f"{where}: annotate what it returns, such as `-> StopEvent` or `-> None`")
+        raise WorkflowValidationError(
+            "Return types of workflows step functions must be annotated with their type: "
+            f"{where} needs one, such as `-> StopEvent` or `-> None`"
+        )
+    if inspect.isasyncgenfunction(function) or get_origin(hints["return"]) in _ASYNC_ITERATORS:
+        raise WorkflowValidationError(
+            f"Async-iterator fan-out is not supported: {where} yields its events. Return list[E] for a batch, "
+            "or send the events one by one with ctx.send_event"
+        )
     context_parameter, state_type = None, None
     resources: list[ResourceDefinition] = []
     single: list[tuple[str, tuple[EventClass, ...]]] = []
@@ -121,7 +131,7 @@ def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | Non
             resources.append(found)
         elif _is_context(annotation):
             context_parameter, state_type = name, next(iter(get_args(annotation)), None)
-        elif collection := _read_collection(annotation):
+        elif collection := _read_collection(name, annotation):
             lists.append((name, *collection))
         elif events := tuple(_event_classes(annotation)):
             single.append((name, events))
@@ -146,21 +156,26 @@ def read_signature(function: Callable[..., Any], namespace: dict[str, Any] | Non
 def _check_event_parameters(where: str, single: list[Any], lists: list[Any]) -> None:
     if not single and not lists:
         raise WorkflowValidationError(
-            f"{where}: no parameter is annotated with an event class, so no event would ever start it; "
-            "write for example `ev: StartEvent`"
+            "Step signature must have at least one parameter annotated as type Event: no event would ever start "
+            f"{where}; write for example `ev: StartEvent`"
         )
-    if len(lists) > 1 or (lists and single):
-        names = ", ".join(repr(name) for name, *_ in (*lists, *single))
+    if len(lists) > 1:
         raise WorkflowValidationError(
-            f"{where}: a list of events must be the only event parameter, but there are {names}; "
-            "take one list, or several single events"
+            "A step may declare at most one list[E] collection parameter, but found both "
+            f"{lists[0][0]!r} and {lists[1][0]!r} in {where}; take one list, or several single events"
+        )
+    if lists and single:
+        raise WorkflowValidationError(
+            "A list[E] collection parameter cannot be combined with other event parameters, but "
+            f"{where} has {lists[0][0]!r} and {single[0][0]!r}; take one list, or several single events"
         )
     if len(single) > 1:
         for name, events in single:
             if len(events) > 1:
                 classes = " | ".join(cls.__name__ for cls in events)
                 raise WorkflowValidationError(
-                    f"{where}: with several event parameters each takes one class, but {name!r} takes {classes}"
+                    "Collect-mode steps (more than one event parameter) require each event parameter to declare a "
+                    f"single event type, but parameter {name!r} declares {len(events)}: {classes}, in {where}"
                 )
 
 
@@ -169,7 +184,8 @@ def _resolve_hints(function: Callable[..., Any], namespace: dict[str, Any] | Non
         return get_type_hints(function, localns=namespace, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise WorkflowValidationError(
-            f"{where}: its annotations cannot be read: {error}; define or import every name before the step"
+            f"Failed to resolve type annotations for {function.__qualname__}: {error}; "
+            "define or import every name before the step"
         ) from error
 
 
@@ -177,19 +193,29 @@ def _is_context(annotation: Any) -> bool:
     return getattr(get_origin(annotation) or annotation, "is_flow_context", False) is True
 
 
-def _read_collection(annotation: Any) -> tuple[tuple[EventClass, ...], Collect] | None:
+def _read_collection(name: str, annotation: Any) -> tuple[tuple[EventClass, ...], Collect] | None:
     """Return the event classes and the policy of a `list[E]` parameter; None if it is not one."""
-    policy = Collect()
+    policy = None
     if get_origin(annotation) is Annotated:
         annotation, *marks = get_args(annotation)
-        policies = [mark for mark in marks if isinstance(mark, Collect)]
-        if not policies:
+        policy = next((mark for mark in marks if isinstance(mark, Collect)), None)
+        if policy is None:
             return None
-        policy = policies[0]
-    if get_origin(annotation) is not list:
+    lists = [each for each in _union_members(annotation) if each is not type(None)]
+    members: tuple[EventClass, ...] = ()
+    if len(lists) == 1 and get_origin(lists[0]) is list:
+        members = tuple(_event_classes(get_args(lists[0])[0]))
+    if not members:
+        if policy is not None:
+            raise WorkflowValidationError(
+                f"Parameter {name!r} carries a Collect marker but is not annotated as list[E] of an Event subclass"
+            )
         return None
-    members = tuple(_event_classes(get_args(annotation)[0]))
-    return (members, policy) if members else None
+    if policy is not None and not isinstance(policy.cardinality, All | Take):
+        raise WorkflowValidationError(
+            f"Collect cardinality on {name!r} must be All() or Take(n), not {policy.cardinality!r}"
+        )
+    return members, policy or Collect()
 
 
 def _read_returns(annotation: Any) -> tuple[tuple[EventClass, ...], tuple[EventClass, ...]]:

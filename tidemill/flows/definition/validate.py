@@ -13,6 +13,8 @@ A workflow must have exactly one class of `StartEvent` and one of `StopEvent`; o
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -26,7 +28,7 @@ from tidemill.flows.definition.events import (
     StepFailedEvent,
     StopEvent,
 )
-from tidemill.flows.definition.resource import ConfigResource, ResourceDescriptor, check_for_cycles
+from tidemill.flows.definition.resource import ConfigResource, ResourceDescriptor, ResourceManager
 from tidemill.flows.definition.signature import EventClass, StepSpec
 from tidemill.flows.errors import (
     ResourceFileError,
@@ -43,13 +45,13 @@ Steps = Mapping[str, StepSpec]
 def find_start_class(steps: Steps, workflow: str) -> type[StartEvent]:
     """Return the only class of start event that the steps take."""
     taken = (cls for spec in steps.values() for cls in spec.accepted_events)
-    return _the_only(StartEvent, taken, f"workflow {workflow}", "is taken by its steps", "is taken by any step")
+    return _the_only(StartEvent, taken, workflow, "received by")
 
 
 def find_stop_class(steps: Steps, workflow: str) -> type[StopEvent]:
     """Return the only class of stop event that the steps return."""
     given = (cls for spec in steps.values() for cls in spec.return_types)
-    return _the_only(StopEvent, given, f"workflow {workflow}", "is returned by its steps", "is returned by any step")
+    return _the_only(StopEvent, given, workflow, "returned by")
 
 
 def find_state_type(steps: Steps) -> Any:
@@ -61,7 +63,8 @@ def find_state_type(steps: Steps) -> Any:
     if declared:
         names = ", ".join(sorted(one.__name__ for one in declared))
         raise StateTypeError(
-            f"the steps declare state types that are not subclasses of each other: {names}; use one of them"
+            "Multiple state types are not in a compatible inheritance hierarchy: the steps declare "
+            f"{names}; use one of them, or make one a subclass of the others"
         )
     return None
 
@@ -70,9 +73,7 @@ def check_names(skip_graph_checks: Collection[str]) -> None:
     """Raise if the name of a graph check is unknown."""
     if unknown := sorted(set(skip_graph_checks) - GRAPH_CHECKS):
         known = ", ".join(sorted(GRAPH_CHECKS))
-        raise WorkflowValidationError(
-            f"skip_graph_checks: there is no check {', '.join(unknown)}; the checks are {known}"
-        )
+        raise WorkflowValidationError(f"Unknown graph check names: {', '.join(unknown)}. Valid names are: {known}")
 
 
 def validate_steps(steps: Steps, skip_graph_checks: Collection[str] = ()) -> bool:
@@ -98,17 +99,23 @@ def check_handlers(steps: Steps) -> None:
             wildcards.append(handler.name)
         for name in handler.catch_error_for_steps or ():
             if name not in steps:
-                raise WorkflowValidationError(f"error handler {handler.name} is for a step {name} that does not exist")
+                raise WorkflowValidationError(
+                    f"@catch_error handler '{handler.name}' lists unknown step '{name}' in for_steps"
+                )
             if steps[name].is_handler:
-                raise WorkflowValidationError(f"error handler {handler.name} is for {name}, which is a handler itself")
+                raise WorkflowValidationError(
+                    f"@catch_error handler '{handler.name}' cannot cover another handler step '{name}'"
+                )
             if name in claimed:
                 raise WorkflowValidationError(
-                    f"failures of step {name} would go to two handlers, {claimed[name]} and {handler.name}; keep one"
+                    f"Step '{name}' is claimed by two @catch_error handlers: '{claimed[name]}' and "
+                    f"'{handler.name}'; keep one"
                 )
             claimed[name] = handler.name
     if len(wildcards) > 1:
         raise WorkflowValidationError(
-            f"{', '.join(wildcards)} all handle the failures of any step; keep one, or give for_steps"
+            f"Only one wildcard @catch_error handler is allowed per workflow, found {len(wildcards)}: "
+            f"{', '.join(wildcards)}; keep one, or give for_steps"
         )
 
 
@@ -121,26 +128,45 @@ def validate_resource_configs(steps: Steps) -> None:
                 try:
                     config.load()
                 except (ResourceFileError, ValidationError) as error:
-                    problems.append(f"step {spec.name}, parameter {definition.name}: {error}")
+                    problems.append(f"In step '{spec.name}', parameter '{definition.name}': {error}")
     if problems:
-        raise WorkflowValidationError("resources cannot be configured:\n  " + "\n  ".join(problems))
+        raise WorkflowValidationError("Resource config validation failed:\n  - " + "\n  - ".join(problems))
 
 
-def check_resource_cycles(steps: Steps) -> None:
-    """Raise a `ResourceCycleError` if a resource depends on itself."""
-    for spec in steps.values():
-        for definition in spec.resources:
-            check_for_cycles(definition.resource)
+def validate_resources(steps: Steps, manager: ResourceManager) -> None:
+    """Raise unless every resource that a step needs can be created; creates them."""
+    problems: list[tuple[str, Exception]] = []
+
+    async def create_all() -> None:
+        for spec in steps.values():
+            for definition in spec.resources:
+                try:
+                    await manager.get(definition.resource)
+                except Exception as error:  # noqa: BLE001 - a factory is user code
+                    problems.append((f"In step '{spec.name}', parameter '{definition.name}': {error}", error))
+
+    # In a thread, because the caller may be in an event loop and this is a plain function.
+    creating = threading.Thread(target=lambda: asyncio.run(create_all()))
+    creating.start()
+    creating.join()
+    if problems:
+        lines = "\n  - ".join(line for line, _ in problems)
+        raise WorkflowValidationError(f"Resource validation failed:\n  - {lines}") from problems[0][1]
 
 
-def _the_only(base: Any, classes: Iterable[EventClass], where: str, many: str, none: str) -> Any:
+def _the_only(base: Any, classes: Iterable[EventClass], workflow: str, used: str) -> Any:
     found = {cls: None for cls in classes if issubclass(cls, base)}
     if len(found) == 1:
         return next(iter(found))
     if not found:
-        raise WorkflowConfigurationError(f"{where}: no {base.__name__} {none}")
+        raise WorkflowConfigurationError(
+            f"At least one Event of type {base.__name__} must be {used} any step: workflow '{workflow}' has none"
+        )
     names = ", ".join(cls.__name__ for cls in found)
-    raise WorkflowConfigurationError(f"{where}: more than one class of {base.__name__} {many}: {names}; keep one")
+    raise WorkflowConfigurationError(
+        f"Only one type of {base.__name__} is allowed per workflow, found {len(found)}: {names} in workflow "
+        f"'{workflow}'; keep one"
+    )
 
 
 def _check_stop_is_final(steps: Steps) -> None:
@@ -148,7 +174,7 @@ def _check_stop_is_final(steps: Steps) -> None:
         for cls in spec.accepted_events:
             if issubclass(cls, StopEvent):
                 raise WorkflowValidationError(
-                    f"step {spec.name} takes {cls.__name__}, but the run ends when that is returned; "
+                    f"Step '{spec.name}' cannot accept {cls.__name__}: the run ends when a StopEvent is returned; "
                     "use an event of your own"
                 )
 
@@ -167,13 +193,15 @@ def _check_produced_and_taken(steps: Steps) -> None:
     ]
     if missing:
         raise WorkflowValidationError(
-            f"no step returns {_names(missing)}, but there are steps that take it; "
+            f"The following events are consumed but never produced: {_names(missing)}; "
             "if a step sends it with ctx.send_event, add it to what that step returns"
         )
     to_outside = (StopEvent, InputRequiredEvent, HumanResponseEvent)  # the graph checks cover the last one
     unused = [cls for cls in produced if cls not in taken and not issubclass(cls, (*to_outside, *tolerant))]
     if unused:
-        raise WorkflowValidationError(f"no step takes {_names(unused)}, but there are steps that return it")
+        raise WorkflowValidationError(
+            f"The following events are produced but never consumed: {_names(unused)}; no step takes them"
+        )
 
 
 def _check_joins(steps: Steps) -> None:
@@ -184,15 +212,16 @@ def _check_joins(steps: Steps) -> None:
             alone = [cls for cls in members if not any(levels_of(spec, [cls], levels))]
             if alone:
                 raise WorkflowValidationError(
-                    f"step {spec.name}, parameter {name}: no step returns a list from which {_names(alone)} follows, "
-                    "so there is no batch to collect; return a list, or use ctx.collect_events"
+                    f"Step '{spec.name}' parameter '{name}' collects list[{_names(alone)}], but no returned-list "
+                    "producer creates a batch of them; return a list, or use ctx.collect_events"
                 )
         elif spec.collect_params:
             places = {name: levels_of(spec, [cls], levels) for name, cls in spec.collect_params}
             if not set.intersection(*places.values()):
                 levels_text = "; ".join(f"{name} {_describe_levels(levels)}" for name, levels in places.items())
                 raise WorkflowValidationError(
-                    f"step {spec.name} takes events that belong to different batches and never meet: {levels_text}"
+                    f"Step '{spec.name}' joins event parameters that are never produced at a common stream level: "
+                    f"{levels_text}"
                 )
 
 
@@ -201,7 +230,9 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
     if "reachability" not in skipped:
         reached = _reached(steps)
         if lost := [name for name in steps if name not in reached and not _skips(steps[name], "reachability")]:
-            problems.append(f"[reachability] nothing leads from a start or a human response to: {', '.join(lost)}")
+            problems.append(
+                f"[reachability] Unreachable steps: {', '.join(lost)}; nothing leads there from a start or a response"
+            )
     if "terminal_event" not in skipped:
         loose = {
             cls: None
@@ -212,7 +243,7 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
             and not _skips(spec, "terminal_event")
         }
         if loose:
-            problems.append(f"[terminal_event] returned, but taken by no step: {_names(loose)}")
+            problems.append(f"[terminal_event] Events produced but never consumed: {_names(loose)}; no step takes them")
     if "dead_end" not in skipped:
         ending = _ending(steps)
         stuck = [
@@ -221,9 +252,11 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
             if spec.return_types and name not in ending and not _skips(spec, "dead_end")
         ]
         if stuck:
-            problems.append(f"[dead_end] nothing leads to a stop or to an input request from: {', '.join(stuck)}")
+            problems.append(
+                f"[dead_end] Dead-end steps: {', '.join(stuck)}; nothing leads from there to a stop or an input request"
+            )
     if problems:
-        raise WorkflowValidationError("the graph of the steps is invalid:\n  " + "\n  ".join(problems))
+        raise WorkflowValidationError("Graph validation failed:\n  - " + "\n  - ".join(problems))
 
 
 def _reached(steps: Steps) -> set[str]:

@@ -80,6 +80,7 @@ class Joins:
         waiting[place].append(queued_event.event)
         if all(waiting.values()):
             events = {name: queue.popleft() for name, queue in waiting.items()}
+            events[place] = events.pop(place)  # The last to arrive is the last: it is the one that started the step.
             kind = type(queued_event.event)
             self._program.enqueue(state, spec, events, queued_event.lineage, queued_event.recovered, kind, at, out)
 

@@ -473,7 +473,7 @@ def _meets(event: Any, requirements: dict[str, Any]) -> bool:
 def _as_event(given: Any) -> Any:
     if isinstance(given, list):
         return CollectionReleaseEvent(events=given)
-    return next(iter(given.values())) if isinstance(given, dict) else given
+    return next(reversed(given.values())) if isinstance(given, dict) else given
 
 
 def _exception(failure: StepFailure | None) -> Exception:

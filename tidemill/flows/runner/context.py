@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -50,7 +51,8 @@ S = TypeVar("S")
 E = TypeVar("E", bound=Event)
 
 WAIT_LIMIT = 2000.0
-_step: ContextVar[Context[Any]] = ContextVar("tidemill_step")
+#: Weak, because timers and tasks that a step leaves behind keep its variables after its run has ended.
+_step: ContextVar[weakref.ref[Context[Any]]] = ContextVar("tidemill_step")
 
 
 class Context(Generic[S]):
@@ -121,9 +123,10 @@ class Context(Generic[S]):
     @staticmethod
     def get_step_context() -> Context[Any]:
         """Return the context of the step that this code runs in."""
-        found = _step.get(None)
+        inside = _step.get(None)
+        found = None if inside is None else inside()
         if found is None:
-            raise WorkflowRuntimeError("get_step_context() was called outside of a step")
+            raise WorkflowRuntimeError("Context.get_step_context() may only be called from within a step function")
         return found
 
     # -- inside a step ----------------------------------------------------------------------------
@@ -269,7 +272,7 @@ class Context(Generic[S]):
         if self._run is not None:
             if self._run.is_running:
                 raise ContextStateError(
-                    "this context belongs to a run that has not ended: create another context for this run"
+                    "Cannot start a new run while context is already running. Wait for completion or use a new Context."
                 )
             self._cell.store = self._run.loop.state.store
         state, self._saved = self._saved, None
@@ -290,21 +293,21 @@ class Context(Generic[S]):
     def _outside(self, what: str) -> FlowRun:
         run = self._running(what)
         if self._work is not None:
-            raise ContextStateError(f"{what}() is not available inside a step: call it outside of the run")
+            raise ContextStateError(f"{what}() is only available from handler code, not from within steps.")
         return run
 
     def _running(self, what: str) -> FlowRun:
         if self._run is None:
-            raise ContextStateError(f"{what}() needs a run: this context has not been run yet")
+            raise ContextStateError(f"{what}() requires a running workflow. Call workflow.run() first.")
         return self._run
 
     def _stepping(self, what: str) -> tuple[FlowRun, Work]:
         run = self._running(what)
         if self._work is None:
-            raise ContextStateError(f"{what}() is only available inside a step")
+            raise ContextStateError(f"{what}() is only available from within step functions.")
         return run, self._work
 
 
 def enter_step(context: Context[Any]) -> None:
     """Set the context of the step that the calling code runs in."""
-    _step.set(context)
+    _step.set(weakref.ref(context))

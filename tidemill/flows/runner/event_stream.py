@@ -43,7 +43,9 @@ class EventStream:
     async def read(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
         """Yield every event until the run ends; internal events only with `expose_internal`."""
         if self._taken:
-            raise WorkflowRuntimeError("the events of this run were already streamed: they can be read only once")
+            raise WorkflowRuntimeError(
+                "Event stream already consumed. Events can only be streamed once per workflow run."
+            )
         self._taken = True
         while True:
             while self._events:

@@ -168,9 +168,14 @@ class FlowRun:
             return
         spec = self.declared.steps.get(step)
         if spec is None:
-            raise WorkflowStepDoesNotExistError(f"there is no step {step!r} to send an event to")
+            raise WorkflowStepDoesNotExistError(f"Step {step} does not exist: no event can be sent to it")
         if not accepts(spec, type(event)):
-            raise WorkflowRuntimeError(f"step {step!r} does not accept events of the class {type(event).__name__}")
+            raise WorkflowRuntimeError(f"Step {step} does not accept event of type {type(event)}")
+        if spec.collection_param is not None:
+            raise WorkflowRuntimeError(
+                f"{type(event).__name__} was sent to collect step '{step}' via send_event(step=...), but a collect "
+                "step cannot receive targeted events: return a list instead, or use ctx.collect_events"
+            )
 
     # -- from steps -------------------------------------------------------------------------------
 
@@ -297,8 +302,8 @@ class FlowRun:
 
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
-        doing = f"these steps were running: {', '.join(active)}" if active else "no step was running"
-        return f"the run took longer than its timeout of {self.declared.timeout:g} seconds; {doing}"
+        doing = f"Currently active steps: {', '.join(active)}" if active else "No steps active"
+        return f"Operation timed out after {self.declared.timeout} seconds. {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 
@@ -372,12 +377,20 @@ def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:
     if isinstance(result, list) and spec.listed_return_types:
         for each in result:
             if not isinstance(each, Event):
-                raise WorkflowRuntimeError(f"step {spec.name} returned a list with a {type(each).__name__} in it")
+                raise WorkflowRuntimeError(
+                    f"Step function {spec.name} returned a list containing {type(each).__name__} instead of an Event "
+                    "instance."
+                )
         return tuple(result), True
     if not isinstance(result, Event):
-        raise WorkflowRuntimeError(f"step {spec.name} returned a {type(result).__name__}, which is not an event")
-    if spec.listed_return_types and not spec.bare_return_types:
-        raise WorkflowRuntimeError(f"step {spec.name} returned one event, but is declared to return a list")
+        raise WorkflowRuntimeError(
+            f"Step function {spec.name} returned {type(result).__name__} instead of an Event instance."
+        )
+    if spec.listed_return_types and not isinstance(result, spec.bare_return_types):
+        raise WorkflowRuntimeError(
+            f"Step function {spec.name} returned a bare {type(result).__name__} but its return annotation only "
+            "declares it inside a list. Return a list with it, or annotate it beside the list: -> list[A] | B"
+        )
     return (result,), False
 
 

@@ -6,6 +6,7 @@ Nothing is created before a step logs its first line. Its lines are written ever
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 
 from tidemill.engine.worker.log_capture import CapturedLines
@@ -14,30 +15,33 @@ from tidemill.store.runs.log import StepLog
 
 WRITE_EVERY = 1.0  # seconds
 
+#: The number of a piece of work, its step, and the number of the attempt.
+Attempt = tuple[int, str, int]
+
 
 class RunStepLogs:
     """The log lines of the steps of one run."""
 
-    __slots__ = ("_due", "_home", "_lines", "_number", "_write")
+    __slots__ = ("__weakref__", "_due", "_home", "_lines", "_number", "_write")
 
     def __init__(self, number: int, home: asyncio.AbstractEventLoop, write: Callable[[list[StepLog]], None]) -> None:
         """The event loop `home` calls `write` with the logged lines."""
         self._number = number
         self._home = home
         self._write = write
-        self._lines: dict[tuple[int, str, int], CapturedLines] = {}
+        self._lines: dict[Attempt, CapturedLines] = {}
         self._due = False
 
-    def keep(self, work: Work, line: bytes) -> None:
+    def keep(self, attempt: Attempt, line: bytes) -> None:
         """Buffer a line; can be called from any thread."""
-        self._lines.setdefault((work.id, work.step, work.attempt), CapturedLines()).add(line)
+        self._lines.setdefault(attempt, CapturedLines()).add(line)
         if not self._due:
             self._due = True
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
 
     def ended(self, work: Work) -> list[StepLog]:
         """Return the unwritten lines of an attempt that has ended."""
-        key = (work.id, work.step, work.attempt)
+        key = attempt_of(work)
         lines = self._lines.pop(key, None)
         return [] if lines is None or not lines.fresh else [self._log(key, lines)]
 
@@ -50,20 +54,27 @@ class RunStepLogs:
         if fresh := self.take():
             self._write(fresh)
 
-    def _log(self, key: tuple[int, str, int], lines: CapturedLines) -> StepLog:
+    def _log(self, key: Attempt, lines: CapturedLines) -> StepLog:
         began_at, dropped, text = lines.take()
         work, step, attempt = key
         return StepLog(self._number, work, step, attempt, began_at, dropped, text)
 
 
 class StepLogCapture:
-    """Captures the log lines of one attempt of a step."""
+    """Captures the log lines of one attempt of a step; it does not keep the run in memory."""
 
-    __slots__ = ("_talk", "_work")
+    __slots__ = ("_attempt", "_talk")
 
     def __init__(self, talk: RunStepLogs, work: Work) -> None:
-        self._talk = talk
-        self._work = work
+        self._talk = weakref.ref(talk)
+        self._attempt = attempt_of(work)
 
     def keep_line(self, line: bytes) -> None:
-        self._talk.keep(self._work, line)
+        talk = self._talk()
+        if talk is not None:
+            talk.keep(self._attempt, line)
+
+
+def attempt_of(work: Work) -> Attempt:
+    """Return what tells an attempt from the others of its run."""
+    return work.id, work.step, work.attempt

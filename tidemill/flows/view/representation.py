@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
 from tidemill.flows.definition.decorators import steps_of
-from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent
+from tidemill.flows.definition.events import Event, HumanResponseEvent, InputRequiredEvent, StopEvent
 from tidemill.flows.definition.resource import ConfigResource, ResourceDefinition
 from tidemill.flows.definition.signature import EventClass, StepSpec
 from tidemill.flows.errors import ResourceFileError
@@ -121,16 +121,19 @@ class WorkflowGraph(BaseModel):
     description: str | None = None
 
     def filter_by_node_type(self, *node_types: str) -> WorkflowGraph:
-        """Return the graph without the nodes of these types; edges through them connect their neighbours."""
-        gone = {node.id for node in self.nodes if node.node_type in node_types}
+        """Return the graph without the nodes of these types; edges through them connect their neighbours.
+
+        An edge that goes through removed nodes has the label of the first of them.
+        """
+        gone = {node.id: node.label for node in self.nodes if node.node_type in node_types}
         behind: dict[str, list[WorkflowGraphEdge]] = {}
         for edge in self.edges:
             behind.setdefault(edge.source, []).append(edge)
         edges: dict[tuple[str, str], WorkflowGraphEdge] = {}
         for edge in self.edges:
             if edge.source not in gone:
+                label = gone.get(edge.target, edge.label)
                 for target in _targets(edge, gone, behind):
-                    label = edge.label if target == edge.target else None
                     edges.setdefault(
                         (edge.source, target), WorkflowGraphEdge(source=edge.source, target=target, label=label)
                     )
@@ -144,11 +147,14 @@ def get_workflow_representation(workflow: Any) -> WorkflowGraph:
     steps = steps_of(cls)
     nodes: dict[str, Any] = {}
     edges: list[WorkflowGraphEdge] = []
+    kinds = dict.fromkeys(kind for spec in steps.values() for kind in (*spec.accepted_events, *spec.return_types))
     for spec in steps.values():
         nodes[spec.name] = WorkflowStepNode(id=spec.name, label=spec.name, description=inspect.getdoc(spec.function))
         for kind in spec.accepted_events:
             nodes.setdefault(kind.__name__, _event_node(kind, steps.values()))
-            edges.append(WorkflowGraphEdge(source=kind.__name__, target=spec.name))
+        for kind in kinds:
+            if kind in spec.accepted_events or (spec.accepts(kind) and not issubclass(kind, StopEvent)):
+                edges.append(WorkflowGraphEdge(source=kind.__name__, target=spec.name))
         for kind in spec.return_types:
             nodes.setdefault(kind.__name__, _event_node(kind, steps.values()))
             edges.append(WorkflowGraphEdge(source=spec.name, target=kind.__name__))
