@@ -1,6 +1,6 @@
 """Fixtures of all tests: a real PostgreSQL, a fresh database and an application on it, brokers, a browser.
 
-TIDEMILL_TEST_DATABASE_URL   a server to use (its user may create databases); unset: an embedded one
+TIDEMILL_TEST_DATABASE_URL   a server to use (its user is a superuser); unset: an embedded one
 TMPDIR                       where databases and other files are made; unset: in memory, if there is enough of it
 """
 

@@ -50,13 +50,18 @@ CASES = {**OTHER_CASES, **PIPELINE_CASES}
 
 OPERATIONS = {each.name: each for each in all_operations()}
 
-#: All tables but the ledger of migrations.
+#: Empties all tables but the ledger of migrations, and starts their ids at 1. For a few rows, DELETE takes a fifth of the
+#: time of TRUNCATE, which makes new files for every table and index.
 EMPTY = """
-DO $$ DECLARE names text; BEGIN
-    SELECT string_agg(format('tidemill.%I', c.relname), ', ') INTO names FROM pg_class AS c
-    WHERE c.relnamespace = 'tidemill'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-      AND c.relname NOT IN ('schema_version', 'change', 'change_log');
-    EXECUTE 'TRUNCATE ' || names || ' RESTART IDENTITY';
+DO $$ DECLARE name text; BEGIN
+    PERFORM set_config('session_replication_role', 'replica', true);  -- no triggers, no order of foreign keys
+    FOR name IN
+        SELECT format('tidemill.%I', c.relname) FROM pg_class AS c
+        WHERE c.relnamespace = 'tidemill'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+          AND c.relname NOT IN ('schema_version', 'change', 'change_log')
+    LOOP EXECUTE 'DELETE FROM ' || name; END LOOP;
+    PERFORM setval(c.oid, s.seqstart, false) FROM pg_class AS c JOIN pg_sequence AS s ON s.seqrelid = c.oid
+    WHERE c.relnamespace = 'tidemill'::regnamespace;
 END $$
 """
 
