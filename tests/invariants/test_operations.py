@@ -50,8 +50,8 @@ CASES = {**OTHER_CASES, **PIPELINE_CASES}
 
 OPERATIONS = {each.name: each for each in all_operations()}
 
-#: Empties all tables but the ledger of migrations, and starts their ids at 1. For a few rows, DELETE takes a fifth of the
-#: time of TRUNCATE, which makes new files for every table and index.
+#: Empties all tables but the ledger of migrations, and starts their ids at 1. For a few rows DELETE is quicker than
+#: TRUNCATE, which makes new files for every table and index.
 EMPTY = """
 DO $$ DECLARE name text; BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);  -- no triggers, no order of foreign keys
