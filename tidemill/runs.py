@@ -186,6 +186,8 @@ class Runs:
         if len(found) == 1:
             return found[0]
         wanted = workflow if isinstance(workflow, str) else _class_of(workflow).__name__
+        if wanted in self.flows and self.flows[wanted] in found:  # Another was declared under a name of its own.
+            return self.flows[wanted]
         if found:
             names = ", ".join(kind.name for kind in found)
             raise ConfigError(f"{len(found)} declared workflows are a {wanted}: say which by its name: {names}")

@@ -20,6 +20,10 @@ class WorkflowRuntimeError(TidemillError):
     """A step returned, or a caller sent, a value that the run cannot process."""
 
 
+class RunNeedsAttentionError(WorkflowRuntimeError):
+    """The run cannot go on by itself: it waits for a deployment that fits it, or for its cancellation."""
+
+
 class WorkflowStepDoesNotExistError(WorkflowRuntimeError):
     """An event is addressed to a step that the workflow does not have."""
 

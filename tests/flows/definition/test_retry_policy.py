@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.flows import StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import (
     ConstantDelayRetryPolicy,
     ExponentialBackoffRetryPolicy,
@@ -44,6 +46,7 @@ from tidemill.flows.definition.retry_policy import (
     wait_random,
     wait_random_exponential,
 )
+from tidemill.flows.errors import WorkflowValidationError
 
 
 def first_waits(wait: WaitStrategy, count: int = 6) -> list[float]:
@@ -197,3 +200,33 @@ def test_a_policy_of_the_users_own_need_not_know_seeds() -> None:
     assert next_delay(Patient(), elapsed=1, attempts=2, error=error, seed=9) == 3  # type: ignore[arg-type]
     assert next_delay(Seeded(), elapsed=1, attempts=2, error=error, seed=9) == 9
     assert next_delay(retry_policy(), elapsed=0, attempts=1, error=error, seed=9) == 5
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"retry": wait_fixed(1), "wait": stop_after_attempt(3)}, r"retry=wait_fixed belongs to another .*wait="),
+        ({"wait": stop_after_attempt(3)}, r"wait=stop_after_attempt belongs to another .*stop="),
+        ({"stop": 3}, "stop=3 cannot be called"),
+        ({"wait": 1.5}, "wait=1.5 cannot be called"),
+        ({"wait": None}, "wait=None cannot be called"),
+        ({"retry": ValueError}, "retry=type cannot be called"),
+        ({"wait": lambda attempts: 1.0}, "wait=function cannot be called"),
+    ],
+)
+def test_parts_in_the_wrong_place_are_refused_when_the_policy_is_made(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkflowValidationError, match=message):
+        retry_policy(**parts)
+
+
+def test_a_policy_whose_next_takes_other_arguments_is_refused_when_the_step_is_declared() -> None:
+    class Policy:
+        def next(self) -> float:
+            return 1.0
+
+    with pytest.raises(WorkflowValidationError, match=r"`next` that does not take \(elapsed_time, attempts, error\)"):
+
+        class Refused(Workflow):
+            @step(retry_policy=Policy())  # type: ignore[arg-type]
+            async def act(self, ev: StartEvent) -> StopEvent:
+                return StopEvent()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import Any
 
@@ -10,10 +11,11 @@ import asyncpg
 import pytest
 
 from tests.support import eventually
+from tests.support.durable import running_run_worker
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
-from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
+from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowValidationError
 from tidemill.store.database import Database
 
 THRICE = retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(3))
@@ -59,6 +61,37 @@ async def test_a_step_on_a_queue_is_a_job_and_its_result_comes_back(app: App, da
     assert await jobs_of(database, handle.id) == [
         {"task": "Far.far", "queue": "gpu", "state": "succeeded", "attempt": 1, "note": None}
     ]
+
+
+async def test_the_jobs_of_a_step_have_its_budget_priority_and_model(app: App, database: Database) -> None:
+    @app.workflow
+    class Heavy(Workflow):
+        @step(queue="gpu", budget="10m", priority=8, required_model="large")
+        async def far(self, ev: StartEvent) -> StopEvent:
+            return StopEvent()
+
+    async with running_run_worker(app):
+        run = await app.start(Heavy)
+        (row,) = await eventually(
+            lambda: database.fetch(
+                "SELECT priority, required_model, options FROM tidemill.job WHERE run_id = $1", run.id
+            )
+        )
+    assert (row["priority"], row["required_model"]) == (8, "large")
+    assert json.loads(row["options"])["budget"] == 600.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"budget": "10m"}, "only a step on a queue has jobs"), ({"queue": "gpu", "priority": 12}, "outside 0 to 9")],
+)
+def test_job_options_that_cannot_apply_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkflowValidationError, match=message):
+
+        class Refused(Workflow):
+            @step(**options)
+            async def far(self, ev: StartEvent) -> StopEvent:
+                return StopEvent()
 
 
 async def test_a_step_on_a_queue_runs_in_place_when_the_run_is_in_memory() -> None:

@@ -82,11 +82,11 @@ class WorkflowDeclaration:
             self._topology = Topology(self.steps, timeout=self.timeout)
         return self._topology
 
-    def program(self, *, narrates: bool) -> FlowProgram:
+    def program(self, *, durable: bool) -> FlowProgram:
         """Return the program of its runs; all runs share it."""
-        known = self._programs.get(narrates)
+        known = self._programs.get(durable)
         if known is None or known.topology is not self.topology:
-            known = self._programs[narrates] = FlowProgram(self.topology, narrates=narrates)
+            known = self._programs[durable] = FlowProgram(self.topology, narrates=not durable, durable=durable)
         return known
 
     @property

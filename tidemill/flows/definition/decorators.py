@@ -4,7 +4,7 @@
         @step
         async def write(self, ev: StartEvent) -> Draft: ...
 
-        @step(num_workers=8, retry_policy=retry_policy(), timeout="30s", queue="gpu")
+        @step(num_workers=8, retry_policy=retry_policy(), timeout="30s", queue="gpu", budget="10m", priority=7)
         async def review(self, ev: Draft) -> StopEvent: ...
 
         @catch_error(for_steps=["review"], max_recoveries=2)
@@ -27,9 +27,10 @@ from typing import Any, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.core.job import PRIORITIES
 from tidemill.flows.definition.events import StepFailedEvent
-from tidemill.flows.definition.retry_policy import RetryPolicy
-from tidemill.flows.definition.signature import StepRole, StepSpec, read_signature
+from tidemill.flows.definition.retry_policy import RetryPolicy, check_policy
+from tidemill.flows.definition.signature import StepJobOptions, StepRole, StepSpec, read_signature
 from tidemill.flows.errors import WorkflowValidationError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,9 @@ def step(
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,
     queue: str | None = None,
+    budget: Duration | None = None,
+    priority: int | None = None,
+    required_model: str | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -66,8 +70,14 @@ def step(
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,
     queue: str | None = None,
+    budget: Duration | None = None,
+    priority: int | None = None,
+    required_model: str | None = None,
 ) -> Any:
-    """Declare a function as a step; a function that is not a method needs its `workflow` class."""
+    """Declare a function as a step; a function that is not a method needs its `workflow` class.
+
+    `budget`, `priority` and `required_model` are those of the step's jobs, as in `app.task`: they need a `queue`.
+    """
     options = {
         "num_workers": num_workers,
         "retry_policy": retry_policy,
@@ -75,6 +85,9 @@ def step(
         "accept_event_subclasses": accept_event_subclasses,
         "timeout": timeout,
         "queue": queue,
+        "budget": budget,
+        "priority": priority,
+        "required_model": required_model,
     }
 
     def declare(function: Any) -> Any:
@@ -217,6 +230,9 @@ def _declare(
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,
     queue: str | None = None,
+    budget: Duration | None = None,
+    priority: int | None = None,
+    required_model: str | None = None,
     role: StepRole = "step",
     for_steps: tuple[str, ...] | None = None,
     max_recoveries: int = 1,
@@ -224,8 +240,8 @@ def _declare(
     where = f"step {function.__qualname__}"
     if not is_count(num_workers):
         raise WorkflowValidationError(f"{where}: num_workers must be an integer greater than 0, not {num_workers!r}")
-    if retry_policy is not None and not callable(getattr(retry_policy, "next", None)):
-        raise WorkflowValidationError(f"{where}: retry_policy: {retry_policy!r} has no method `next`")
+    if retry_policy is not None and (why := check_policy(retry_policy)) is not None:
+        raise WorkflowValidationError(f"{where}: retry_policy: {retry_policy!r} {why}")
     signature = read_signature(function, namespace)
     if role == "catch_error" and signature.accepted_events != (StepFailedEvent,):
         raise WorkflowValidationError(
@@ -250,8 +266,9 @@ def _declare(
         resources=signature.resources,
         num_workers=num_workers,
         retry_policy=retry_policy,
-        timeout=_seconds(timeout, where),
+        timeout=_seconds(timeout, f"{where}: timeout"),
         queue=_queue_name(queue, where),
+        job_options=_job_options(queue, budget, priority, required_model, where),
         accept_event_subclasses=accept_event_subclasses,
         skip_graph_checks=skip_graph_checks,
         role=role,
@@ -281,11 +298,23 @@ def _is_free(function: Any) -> bool:
     return "." not in function.__qualname__.rpartition("<locals>.")[2]
 
 
-def _seconds(timeout: Duration | None, where: str) -> float | None:
+def _seconds(duration: Duration | None, what: str) -> float | None:
     try:
-        return None if timeout is None else parse_duration(timeout, what=f"{where}: timeout")
+        return None if duration is None else parse_duration(duration, what=what)
     except ConfigError as error:
         raise WorkflowValidationError(str(error)) from error
+
+
+def _job_options(
+    queue: str | None, budget: Duration | None, priority: int | None, required_model: str | None, where: str
+) -> StepJobOptions:
+    given = {"budget": budget, "priority": priority, "required_model": required_model}
+    said = [name for name, value in given.items() if value is not None]
+    if said and queue is None:
+        raise WorkflowValidationError(f"{where}: {', '.join(said)}: only a step on a queue has jobs; give it a queue=")
+    if priority is not None and priority not in PRIORITIES:
+        raise WorkflowValidationError(f"{where}: priority {priority!r} is outside 0 to 9 (9 runs first)")
+    return StepJobOptions(_seconds(budget, f"{where}: budget"), priority, required_model)
 
 
 def _queue_name(queue: Any, where: str) -> str | None:

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from tidemill.core.duration import jitter_fraction
+from tidemill.flows.errors import WorkflowValidationError
 
 Seconds = int | float | timedelta
 ErrorTypes = type[BaseException] | tuple[type[BaseException], ...]
@@ -405,7 +406,53 @@ def retry_policy(
     stop: StopCondition = stop_after_attempt(3),  # noqa: B008 -- immutable
 ) -> RetryPolicy:
     """Create a policy from its parts; without a condition, every exception is retried."""
+    for name, part, kind in (("retry", retry, _Condition), ("wait", wait, _Wait), ("stop", stop, _Stop)):
+        if part is not None or name != "retry":
+            _check_part(name, part, kind)
     return ComposedRetryPolicy(retry, wait, stop)
+
+
+_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "retry": ((Exception(),), {}),
+    "wait": ((0,), {"seed": 0}),
+    "stop": ((1, 0.0), {"upcoming_sleep": 0.0}),
+}
+
+
+def _check_part(name: str, part: Any, kind: type) -> None:
+    """Raise if a part of a policy is of another kind, or cannot be called as that part is called."""
+    parts = {_Condition: "retry", _Wait: "wait", _Stop: "stop"}
+    if isinstance(part, kind):
+        return
+    where = f"retry_policy: {name}={part if isinstance(part, int | float | str | None) else type(part).__name__}"
+    for each, place in parts.items():
+        if isinstance(part, each):
+            raise WorkflowValidationError(f"{where} belongs to another parameter; write retry_policy({place}=...)")
+    args, kwargs = _CALLS[name]
+    if not callable(part) or isinstance(part, type) or not _accepts_call(part, args, kwargs):
+        said = "one of the retry_if_…, wait_… and stop_… objects, or a function like them"
+        raise WorkflowValidationError(f"{where} cannot be called as a {name} condition is called; pass {said}")
+
+
+def check_policy(policy: Any) -> str | None:
+    """Return why an object is not a retry policy; None if it is one."""
+    next = getattr(policy, "next", None)
+    if not callable(next):
+        return "has no method `next`"
+    error = Exception()
+    if _accepts_call(next, (0.0, 1, error), {}) or _accepts_call(next, (0.0, 1, error), {"seed": 0}):
+        return None
+    return "has a method `next` that does not take (elapsed_time, attempts, error)"
+
+
+def _accepts_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # A built-in function without a signature.
+        return True
+    return True
 
 
 def ConstantDelayRetryPolicy(maximum_attempts: int = 3, delay: float = 5) -> RetryPolicy:

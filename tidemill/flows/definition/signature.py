@@ -27,6 +27,14 @@ StepRole = Literal["step", "catch_error"]
 _ASYNC_ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 
+class StepJobOptions(msgspec.Struct, frozen=True):
+    """The options of the jobs of a step on a queue; None for the default."""
+
+    budget: float | None = None
+    priority: int | None = None
+    required_model: str | None = None
+
+
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A declared step. The field names follow the options of `@step` and the terms of LlamaIndex Workflows."""
 
@@ -65,6 +73,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The timeout of one attempt in seconds."""
     queue: str | None = None
     """The job queue whose workers run the step; None runs it in the process that owns the run."""
+    job_options: StepJobOptions = StepJobOptions()
     accept_event_subclasses: bool = False
     skip_graph_checks: tuple[str, ...] = ()
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tidemill.flows.definition.batch_depth import covered_steps, event_levels, levels_of
 from tidemill.flows.definition.collect import Take
-from tidemill.flows.definition.events import HumanResponseEvent
+from tidemill.flows.definition.events import HumanResponseEvent, StartEvent
 from tidemill.flows.definition.signature import EventClass, StepSpec
+from tidemill.flows.definition.timeouts import durable_timeout
 from tidemill.flows.definition.validate import find_state_type
 
 
@@ -20,11 +21,13 @@ class Topology:
     def __init__(self, steps: Mapping[str, StepSpec], *, timeout: float | None = None) -> None:
         self.steps = dict(steps)
         self.timeout = timeout
+        self.durable_timeout = durable_timeout(timeout)
         self.joins_of_batch = _joins_of_batch(steps)
         self.handler_of = _handlers(steps)
         self.version = _version(steps)
         self.queues_work = any(spec.queue is not None for spec in steps.values())
         self.answers = _answers(steps)
+        self.takes_from_outside = _takes_from_outside(steps)
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
 
     @cached_property
@@ -84,6 +87,17 @@ def _answers(steps: Mapping[str, StepSpec]) -> tuple[tuple[str, EventClass], ...
         if spec.role == "step" and spec.collection_param is None and not spec.collect_params
         for kind in [next((each for each in spec.accepted_events if issubclass(each, HumanResponseEvent)), None)]
         if kind is not None
+    )
+
+
+def _takes_from_outside(steps: Mapping[str, StepSpec]) -> bool:
+    """Return whether a step takes an event that no step returns, so that it comes from outside of the run."""
+    made = tuple({kind for spec in steps.values() for kind in spec.return_types})
+    taken = {kind for spec in steps.values() if spec.role == "step" for kind in spec.accepted_events}
+    return any(
+        issubclass(kind, HumanResponseEvent)
+        or not (issubclass(kind, StartEvent) or any(issubclass(m, kind) for m in made))
+        for kind in taken
     )
 
 

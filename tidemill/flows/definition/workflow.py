@@ -21,11 +21,10 @@ from tidemill.flows.definition.declared import PLACE, Shown, WorkflowDeclaration
 from tidemill.flows.definition.decorators import attach_step
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.definition.resource import ResourceManager
+from tidemill.flows.definition.timeouts import RUN_TIMEOUT_IN_MEMORY
 from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
-
-DEFAULT_TIMEOUT = 45.0
 
 StopEventT = TypeVar("StopEventT", bound=StopEvent)
 
@@ -35,7 +34,7 @@ class Workflow:
 
     def __init__(
         self,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: float | None = RUN_TIMEOUT_IN_MEMORY,
         disable_validation: bool = False,
         verbose: bool = False,
         resource_manager: ResourceManager | None = None,

@@ -88,6 +88,12 @@ def _dump(model: BaseModel, names: set[str] | None) -> Any:
         raise PayloadError(f"{what} cannot be serialised: {error}") from error
 
 
+def is_stored_with_model(model: BaseModel, name: str) -> bool:
+    """Return whether a field can be stored only together with its model, which says how to serialise it."""
+    known = _fields_of(type(model))
+    return known.whole or name in known.excluded or name in known.serialized
+
+
 @lru_cache(maxsize=1024)
 def _fields_of(cls: type[BaseModel]) -> _Fields:
     decorators = cls.__pydantic_decorators__

@@ -26,6 +26,7 @@ from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
 _EVENT, _MODEL, _TUPLE, _DICT = "$event", "$model", "$tuple", "$dict"
 _CLASS, _VALUE = "$class", "value"
 _PLAIN = frozenset({type(None), bool, float, str})
+_BUILT_IN = _PLAIN | {int, list, dict, tuple}
 _LEAST, _MOST = -(2**63), 2**64 - 1  # the integers that the encoder accepts
 
 _forms: dict[type, Form | None] = {}
@@ -134,6 +135,12 @@ def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:
     if form is None:
         raise PayloadError(f"class {content} can no longer be read from its stored form")
     return form.load(kind, _unpack(value[_VALUE]))
+
+
+def has_stored_form(value: Any) -> bool:
+    """Return whether values of this class can be stored; what they contain may be refused nevertheless."""
+    kind = type(value)
+    return kind in _BUILT_IN or isinstance(value, BaseModel) or _form_of(kind) is not None
 
 
 def _form_of(kind: type) -> Form | None:

@@ -68,8 +68,10 @@ RUN_TIMEOUT = "run"
 class FlowProgram:
     """A workflow as a program for the control loop."""
 
-    def __init__(self, topology: Topology, *, narrates: bool = True) -> None:
+    def __init__(self, topology: Topology, *, narrates: bool = True, durable: bool = False) -> None:
         self.topology = topology
+        self.timeout = topology.durable_timeout if durable else topology.timeout
+        self._durable = durable
         self._joins = Joins(self)
         self._narrates = narrates  # whether the start and end of every attempt is published
 
@@ -115,8 +117,8 @@ class FlowProgram:
 
     def _started(self, state: FlowState, tick: Started, out: list[Command]) -> None:
         state.started = tick.at
-        if self.topology.timeout is not None:
-            out.append(SetTimer(RUN_TIMEOUT, tick.at + self.topology.timeout))
+        if self.timeout is not None:
+            out.append(SetTimer(RUN_TIMEOUT, tick.at + self.timeout))
         self.route(state, QueuedEvent(tick.input), tick.at, out)
 
     def _received(self, state: FlowState, tick: Received, out: list[Command]) -> None:
@@ -161,7 +163,8 @@ class FlowProgram:
             work.attempt += 1
             if ended.retry_in > 0:
                 state.pending += 1
-                out.append(SetTimer(f"retry:{work.id}", at + ended.retry_in))
+                work.retry_at = at + ended.retry_in
+                out.append(SetTimer(f"retry:{work.id}", work.retry_at))
             else:
                 state.steps[work.step].queue.appendleft(work)
             self._start_queued(state, work.step, out)
@@ -218,7 +221,7 @@ class FlowProgram:
         what, _, number = tick.timer.partition(":")
         if what == RUN_TIMEOUT:
             active = sorted({work.step for work in state.works.values() if work.slot >= 0})
-            event = WorkflowTimedOutEvent(timeout=self.topology.timeout or 0.0, active_steps=active)
+            event = WorkflowTimedOutEvent(timeout=self.timeout or 0.0, active_steps=active)
             self._end(state, out, "timed_out", event=event)
             return
         if what == "retry":
@@ -458,7 +461,18 @@ class FlowProgram:
         idle = state.running == 0 and state.pending == 0 and not any(step.queue for step in state.steps.values())
         if idle and not state.idle:
             out.append(Publish(WorkflowIdleEvent()))
+            if self._durable and not (state.works or state.prompts or self.topology.takes_from_outside):
+                self._dead_end(state, out)
         state.idle = idle
+
+    def _dead_end(self, state: FlowState, out: list[Command]) -> None:
+        """Fail a run that nothing can continue: no step runs or waits, and none takes an event from outside."""
+        lost = [c.event.event_type for c in out if isinstance(c, Publish) and isinstance(c.event, UnhandledEvent)]
+        why = f"no step takes the {lost[-1]} that it has received" if lost else "its last step has returned no event"
+        message = f"the run cannot go on: {why}, no step runs or waits, and none takes an event from outside"
+        error = WorkflowRuntimeError(message)
+        failure = StepFailure("tidemill.flows.errors.WorkflowRuntimeError", message, "", error)
+        self._end(state, out, "failed", error=failure, event=WorkflowFailedEvent(step_name="", exception=error))
 
     def _narrate(self, out: list[Command], work: Work, status: str, output: type | None) -> None:
         if not self._narrates or (work.slot < 0 and status == "not_running"):

@@ -64,6 +64,8 @@ class Work(msgspec.Struct):
     attempt: int = 1
     queue: str | None = None
     failed_at: float | None = None
+    retry_at: float | None = None
+    """When its next attempt is due, if its last one has failed."""
     error: Any = None
     waiting: dict[str, Wait] = {}
     answers: dict[str, Any] = {}

@@ -26,7 +26,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StopEvent
 from tidemill.flows.definition.retry_policy import RetryInfo
+from tidemill.flows.definition.timeouts import WAIT_TIMEOUT_IN_MEMORY, durable_timeout
 from tidemill.flows.definition.validate import find_state_type
+from tidemill.flows.encoding.changes import storable_changes
 from tidemill.flows.encoding.context_dict import (
     VERSION,
     check_version,
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)
 
-WAIT_LIMIT = 2000.0
 #: Weak, because timers and tasks that a step leaves behind keep its variables after its run has ended.
 _step: ContextVar[weakref.ref[Context[Any]]] = ContextVar("tidemill_step")
 
@@ -151,10 +152,15 @@ class Context(Generic[S]):
         waiter_event: Event | None = None,
         waiter_id: str | None = None,
         requirements: dict[str, Any] | None = None,
-        timeout: float | None = WAIT_LIMIT,
+        timeout: float | None = WAIT_TIMEOUT_IN_MEMORY,
     ) -> E:
-        """Wait for an event of this class whose fields fit; `waiter_event` is published to ask for it."""
+        """Wait for an event of this class whose fields fit; `waiter_event` is published to ask for it.
+
+        A durable run waits for ever unless a `timeout` is given.
+        """
         run, work = self._stepping("wait_for_event")
+        if run.is_durable:
+            timeout = durable_timeout(timeout)
         needed = requirements or {}
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
@@ -252,6 +258,8 @@ class Context(Generic[S]):
         elif self._writes_to_skip:
             self._writes_to_skip -= 1  # It was written before the step was restarted.
         else:
+            if self._run.is_durable:
+                changes = storable_changes(self._run.loop.state.store, changes)
             self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else StateEdited(changes))
 
     def _send_held(self) -> None:

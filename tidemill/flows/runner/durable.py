@@ -82,7 +82,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     """A flow run that this process owns while the lease of its run worker is valid."""
 
     holds_sends = True
-    narrates = False
+    is_durable = True
 
     def __init__(
         self,
@@ -197,7 +197,8 @@ class DurableFlowRun(DurableRun, FlowRun):
         return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
 
     def job_for(self, command: RunWork) -> JobRow:
-        return job_row(step_job(self.kind.name, self.number, self.loop.state, command))
+        spec = self.declared.steps[command.name]
+        return job_row(step_job(self.kind.name, spec, self.number, self.loop.state, command))
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         now = self.now()
@@ -315,7 +316,7 @@ def _storable(ended: Ended) -> Ended:
 
 def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
     """Restore the state of a run from its snapshot and the ticks after it; a `PayloadError` if they no longer fit."""
-    program = FlowProgram(declared(workflow).topology)
+    program = FlowProgram(declared(workflow).topology, durable=True)
     if snapshot is not None:
         state = program.restore(snapshot)
     else:

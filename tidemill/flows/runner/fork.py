@@ -24,7 +24,7 @@ from tidemill.store.transaction import Transaction
 
 def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
     """Replay ticks; returns the state after them and the timers that were set."""
-    program = FlowProgram(declared(workflow).topology)
+    program = FlowProgram(declared(workflow).topology, durable=True)
     state = program.begin()
     state.store = StateCell(find_state_type(declared(workflow).steps)).store
     timers: dict[str, float] = {}

@@ -63,11 +63,11 @@ class Questionnaire:
                 work = state.works.get(tick.work)
                 if work is not None and tick.note.question in work.waiting and _is_for_people(tick.note):
                     asked = _waited(work, tick.note.question)
-                    asks[asked.name] = self._ask(asked, tick.note.show, work.waiting[asked.key].due)
+                    asks[asked.name] = self._ask(asked, tick.note.show, state, work.waiting[asked.key].due)
         head = state.prompts[0] if state.prompts else None
         if head is not self._listed:
             self._listed = head
-            asks |= {each.name: self._ask(each, head, None) for each in _taken(self._topology, state)}
+            asks |= {each.name: self._ask(each, head, state, None) for each in _taken(self._topology, state)}
         if not self._open:
             return
         turn.reaches_out = True  # Its questions are closed when the run ends.
@@ -78,8 +78,11 @@ class Questionnaire:
         turn.asks = [ask for ask in turn.asks if ask[0] not in changed] + list(asks.values())
         turn.settled = [name for name in turn.settled if name not in changed] + settled
 
-    def _ask(self, asked: Question, show: Any, due: float | None) -> Ask:
+    def _ask(self, asked: Question, show: Any, state: FlowState, due: float | None) -> Ask:
         self._open[asked.name] = asked
+        if self._topology.durable_timeout is not None:  # The question ends with the run.
+            ends = state.started + self._topology.durable_timeout
+            due = ends if due is None else min(due, ends)
         return asked.name, prompt_of(show), schema_of(asked), due
 
 

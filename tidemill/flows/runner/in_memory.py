@@ -73,7 +73,7 @@ class FlowRun:
         self.declared = declared(workflow)
         self.run_id = run_id
         self.cell = cell
-        self.program = self.declared.program(narrates=self.narrates)
+        self.program = self.declared.program(durable=self.is_durable)
         self.loop = RunLoop(self.program, self.declared.around(self), state)
         self.loop.state.store = cell.store
         self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
@@ -92,8 +92,8 @@ class FlowRun:
     #: Whether the events of a step are held until it ends, because the step may run again.
     holds_sends = False
 
-    #: Whether the start and end of every attempt is published.
-    narrates = True
+    #: Whether its ticks are journaled: then it has no timeout that the user has not given.
+    is_durable = False
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         """Return an outcome that can be stored; in memory every outcome can."""
@@ -118,7 +118,7 @@ class FlowRun:
         self.loop.post(Started(self.now(), event))
 
     def resume(self) -> None:
-        """Continue a saved run. Timers are not saved: its timeout starts again, and its retries are due."""
+        """Continue a saved run. Its timeout and those of its waits start again; retries are due when they were."""
         now = self.now()
         self.enter_span()
         if self.declared.timeout is not None:
@@ -131,7 +131,7 @@ class FlowRun:
         queued = {work.id for step in state.steps.values() for work in step.queue}
         for work in list(state.works.values()):
             if work.slot < 0 and not work.waiting and work.id not in queued:
-                self.loop.post(Elapsed(now, f"retry:{work.id}"))
+                self.execute(self.loop, SetTimer(f"retry:{work.id}", work.retry_at or now))
 
     def enter_span(self, event: Event | None = None) -> None:
         """Open the span of the run, if the process is traced."""
@@ -303,7 +303,7 @@ class FlowRun:
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
         doing = f"Currently active steps: {', '.join(active)}" if active else "No steps active"
-        return f"Operation timed out after {self.declared.timeout} seconds. {doing}"
+        return f"Operation timed out after {self.program.timeout} seconds. {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.job import NewJob, Origin
+from tidemill.core.job import DEFAULT_PRIORITY, NewJob, Origin
 from tidemill.core.ticks import Completed, Noted, RunWork, Tick
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.runs.durable_run import WorkEnd
@@ -50,20 +50,28 @@ def task_name(workflow: str, step: str) -> str:
 def step_tasks(name: str, workflow: Workflow, reach: Reach) -> list[Task[Any, Any]]:
     """Create the tasks for the steps of a workflow that are placed on queues."""
     return [
-        Task(_runner(workflow, reach), task_name(name, spec.name), TaskOptions(queue=spec.queue))
+        Task(_runner(workflow, reach), task_name(name, spec.name), _task_options(spec))
         for spec in declared(workflow).steps.values()
         if spec.queue is not None
     ]
 
 
-def step_job(workflow: str, run: int, state: FlowState, command: RunWork) -> NewJob:
+def _task_options(spec: StepSpec) -> TaskOptions:
+    options = spec.job_options
+    priority = DEFAULT_PRIORITY if options.priority is None else options.priority
+    return TaskOptions(spec.queue or "", priority, budget=options.budget, required_model=options.required_model)
+
+
+def step_job(workflow: str, spec: StepSpec, run: int, state: FlowState, command: RunWork) -> NewJob:
     """Create the job for a piece of work."""
-    work = state.works[command.work]
+    work, options = state.works[command.work], _task_options(spec)
     args = {"run": run, "work": pack_work(work), "store": pack(state.store)}
     return NewJob(
         queue=command.queue or "",
         task=task_name(workflow, work.step),
         args=msgspec.Raw(encode(args)),
+        priority=options.priority,
+        options=options.job_options(),
         origin=Origin(by=f"run r{run}"),
     )
 
@@ -111,6 +119,7 @@ class QueuedStepRun(FlowRun):
     """The view of a run for one of its steps in another process."""
 
     holds_sends = True
+    is_durable = True
 
     def __init__(self, workflow: Workflow, run: int, store: Any, post: RunPost) -> None:
         cell = StateCell(find_state_type(declared(workflow).steps))

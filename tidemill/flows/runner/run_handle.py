@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
-from typing import Any
+from typing import Any, Literal, overload
 
 from tidemill.core.codec import decode
 from tidemill.core.ticks import CancelAsked
@@ -15,6 +15,7 @@ from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.encoding.values import unpack
 from tidemill.flows.errors import (
+    RunNeedsAttentionError,
     WorkflowCancelledByUser,
     WorkflowRuntimeError,
     WorkflowTimeoutError,
@@ -42,7 +43,10 @@ class RunHandle:
         return self.result().__await__()
 
     async def result(self, *, timeout: float | None = None) -> Any:
-        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds."""
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds.
+
+        A run that cannot go on by itself raises a `RunNeedsAttentionError` with the reason.
+        """
         async with asyncio.timeout(timeout):
             if self._near is not None:
                 await asyncio.wait([self._near])
@@ -51,8 +55,9 @@ class RunHandle:
                     return event.result if type(event) is StopEvent else event
                 self._near = None  # Another process owns the run now.
             async with run_waits(self._database).watching(self._database) as watch:
-                while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
+                while (row := await show_run(self._database, self.id))["state"] == "running":
                     await watch.changed()
+        self._check_attention(row)
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])
 
@@ -69,21 +74,37 @@ class RunHandle:
         """Request the cancellation of the run."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
-    async def stream_events(self, *, after: int = 0) -> AsyncIterator[Any]:
-        """Stream the published events after sequence number `after`, until the run ends."""
+    @overload
+    def stream_events(self, *, after: int = 0, numbered: Literal[False] = False) -> AsyncIterator[Any]: ...
+
+    @overload
+    def stream_events(self, *, after: int = 0, numbered: Literal[True]) -> AsyncIterator[tuple[int, Any]]: ...
+
+    async def stream_events(self, *, after: int = 0, numbered: bool = False) -> AsyncIterator[Any]:
+        """Stream the published events after event number `after`, until the run ends.
+
+        With `numbered=True`, yields `(number, event)`: a later stream resumes with `after=number`. A run that cannot go
+        on by itself raises a `RunNeedsAttentionError` after its last event.
+        """
         async with run_waits(self._database).watching(self._database) as watch:
             while True:
-                over = await self.state() not in ("running", "needs_attention")
+                row = await show_run(self._database, self.id)
                 rows = await read_published(self._database, self.id, after=after)
-                for row in rows:
-                    after = row["seq"]
-                    yield unpack(decode(row["data"]))
-                if over and not rows:
-                    return
+                for each in rows:
+                    after = each["seq"]
+                    event = unpack(decode(each["data"]))
+                    yield (after, event) if numbered else event
                 if rows:
                     watch.reset()
-                else:
+                elif row["state"] == "running":
                     await watch.changed()
+                else:
+                    self._check_attention(row)
+                    return
+
+    def _check_attention(self, row: Any) -> None:
+        if row["state"] == "needs_attention":
+            raise RunNeedsAttentionError(f"run r{self.id} needs attention: {row['note'] or 'the reason is unknown'}")
 
 
 def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:

@@ -1,0 +1,89 @@
+"""A durable run has no timeout that was not given, and what is due is shown when it is due."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.support import eventually, value
+from tests.support.durable import running_run_worker
+from tidemill import App
+from tidemill.flows import Context, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
+from tidemill.flows.runner.context import Context as RunContext
+from tidemill.ops.runs.inputs import ListInputs, list_inputs
+from tidemill.store.database import Database
+
+
+class Asking(Workflow):
+    """Asks a person."""
+
+    @step
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        answer = await ctx.wait_for_event(
+            HumanResponseEvent,
+            waiter_event=InputRequiredEvent(prompt="Go?"),
+            **({"timeout": ev.wait} if ev.wait else {}),
+        )
+        return StopEvent(result=answer.text)
+
+
+async def timers(database: Database, run: int) -> list[str]:
+    return [row["timer"] for row in await database.fetch("SELECT timer FROM tidemill.inbox WHERE run_id = $1", run)]
+
+
+async def test_a_durable_run_and_its_waits_have_no_timeout_unless_one_is_given(app: App, database: Database) -> None:
+    app.workflow(Asking)
+    async with running_run_worker(app):
+        run = await app.start(Asking, wait=None)
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.run_input"))
+        assert await timers(database, run.id) == []
+        (asked,) = (await app.do(list_inputs, ListInputs())).items
+        assert asked.due_at is None
+        await run.send_event(HumanResponseEvent(text="yes"))
+        assert await run.result(timeout=60) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("timeout", "wait", "due"), [(3600, None, 3600), (3600, 60, 60), (60, 3600, 60), (None, 60, 60)]
+)
+async def test_a_question_is_due_when_its_wait_or_its_run_ends(
+    app: App, database: Database, timeout: float | None, wait: float | None, due: float
+) -> None:
+    app.workflow(Asking, timeout=timeout)
+    async with running_run_worker(app):
+        await app.start(Asking, wait=wait)
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.run_input"))
+        (asked,) = (await app.do(list_inputs, ListInputs())).items
+        assert asked.due_at is not None
+        assert abs((asked.due_at - asked.asked_at) - timedelta(seconds=due)) < timedelta(seconds=10)
+
+
+async def test_runs_in_memory_keep_the_defaults_of_llama_index() -> None:
+    from tidemill.flows.definition.declared import declared
+
+    assert declared(Asking()).timeout == 45.0
+    assert declared(Asking(timeout=None)).timeout is None
+
+
+async def test_the_delay_of_a_retry_is_saved_with_the_context() -> None:
+    class Failing(Workflow):
+        @step(retry_policy=retry_policy(wait=wait_fixed(3600), stop=stop_after_attempt(2)))
+        async def act(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            if ctx.retry_info().retry_number == 0:
+                raise RuntimeError("once")
+            return StopEvent(result="again")
+
+    flow = Failing()
+    handler = flow.run()
+    await eventually(lambda: handler.ctx.to_dict()["run"]["pending"] == 1)
+    saved = json.loads(json.dumps(handler.ctx.to_dict()))
+    await handler.cancel_run()
+    waiting = flow.run(ctx=RunContext.from_dict(flow, saved))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(waiting.stop_event_result(), 0.2)
+    saved["run"]["works"][0]["retry_at"] -= 3600
+    assert await flow.run(ctx=RunContext.from_dict(flow, saved)) == "again"
