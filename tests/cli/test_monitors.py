@@ -66,6 +66,12 @@ def told(folder: Path, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+def explained(folder: Path, *arguments: str) -> Any:
+    done = run(folder, "explain", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["alert"]
+
+
 def without_ages(page: str) -> str:
     """What is said, less how long ago it was when it was said."""
     return re.sub(r"\((now|[^()]* ago)\)", "(then)", page)
@@ -83,14 +89,14 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     rows = alerts(folder, 2, "--entity", "oven")
     assert {row["trigger"] for row in rows} == {"hot", "peak"}
     hot = next(row for row in rows if row["trigger"] == "hot")
-    page = told(folder, "explain", str(hot["id"]))
+    page = explained(folder, f"a{hot['id']}")
     assert page["explain"]["rule"]["says"] == "80 degrees or more"
     assert page["explain"]["events"][0]["id"] == id
-    assert "80 degrees or more" in run(folder, "monitor", "explain", str(hot["id"])).stdout
+    assert "80 degrees or more" in run(folder, "explain", f"a{hot['id']}").stdout
     assert "is acknowledged" in run(folder, "monitor", "ack", str(hot["id"]), "--note", "on my way").stdout
     assert "was acknowledged before" in run(folder, "monitor", "ack", str(hot["id"])).stdout
     assert run(folder, "monitor", "note", str(hot["id"]), "fixed", "--owner", "ann").returncode == 0
-    page = told(folder, "explain", str(hot["id"]))
+    page = explained(folder, f"a{hot['id']}")
     assert (page["alert"]["note"], page["alert"]["owner"]) == ("fixed", "ann")
     assert [each["action"] for each in page["history"]] == ["opened", "acknowledged", "note"]
 
@@ -104,11 +110,11 @@ def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path)
     assert "is acknowledged" in run(folder, "monitor", "ack", id, "--note", "seen", *server).stdout
     assert "was acknowledged before" in run(folder, "monitor", "ack", id, *server).stdout
     assert run(folder, "monitor", "note", id, "cooled", "--owner", "ann", *server).returncode == 0
-    page = told(folder, "explain", id)
+    page = explained(folder, f"a{id}")
     alert = page["alert"]
     assert (alert["note"], alert["owner"], alert["acked_by"]) == ("cooled", "ann", "local")
-    assert told(folder, "explain", id, *server) == page
-    here, there = (run(folder, "monitor", "explain", id, *more).stdout for more in ((), server))
+    assert explained(folder, f"a{id}", *server) == page
+    here, there = (run(folder, "explain", f"a{id}", *more).stdout for more in ((), server))
     assert without_ages(here) == without_ages(there)
 
 

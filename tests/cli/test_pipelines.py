@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counts(status: Any) -> dict[str, dict[str, int]]:
-    """How many states of each stage have which standing."""
+    """How many states of each stage are fresh, stale, failed and so on."""
     return {stage["name"]: stage["counts"] for stage in status["stages"]}
 
 
@@ -85,11 +85,13 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     put(folder / "states", {"logs/2026-01-16.txt": "good"})
     assert ok(folder, "pipeline", "run", "app.py", "--once").startswith("blog: 6 fresh, 0 not")
 
-    story = json.loads(ok(folder, "pipeline", "explain", "app.py", "summary/2026-01-16.txt", "--json"))
-    assert story["standing"] == "fresh"
+    told = ok(folder, "explain", "summary/2026-01-16.txt", "--app", "app.py", "--forward", "--json")
+    story = json.loads(told)["details"]
+    assert [each["id"] for each in json.loads(told)["followed"]] == ["blog/post/2026-01-16"]
+    assert story["state"] == "fresh"
     assert [build["outcome"] for build in story["builds"]] == ["built", "failed"]
     assert story["followed_by"] == ["post/2026-01-16"]
-    told = ok(folder, "pipeline", "explain", "app.py", "post/2026-01-16.md")
+    told = ok(folder, "explain", "post/2026-01-16.md", "--app", "app.py")
     assert "made by summary" in told
     assert "It is up to date" in told
 
@@ -168,9 +170,10 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
 
         await eventually(agree)
         assert "failed" in there("status").splitlines()[1]
-        assert "ValueError: cannot be summed up" in there("explain", "summary/2026-01-16")
-        stored, served = both("explain", "summary/2026-01-15")
-        assert settled([served]) == settled([stored])
+        assert "ValueError: cannot be summed up" in ok(away, "explain", "summary/2026-01-16", *server)
+        stored = ok(here, "explain", "summary/2026-01-15", "--app", "app.py", "--json")
+        served = ok(away, "explain", "summary/2026-01-15", *server, "--json")
+        assert settled([json.loads(served)["details"]]) == settled([json.loads(stored)["details"]])
         stored, served = both("history", "post/2026-01-15")
         assert [build["outcome"] for build in stored] == ["built"]
         assert stored == served
@@ -199,18 +202,18 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
         assert {f"pipeline.{verb}" for verb in done} <= trail
 
         for arguments, why in (
-            (("status", "app.py", "blog"), "the server has the application: leave out 'app.py'"),
-            (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
             (
                 ("explain", "sumary/2026-01-15"),
                 "is no state of pipeline blog: write the path of an output, or STAGE/ENTITY",
             ),
+            (("status", "app.py", "blog"), "the server has the application: leave out 'app.py'"),
+            (("status", "blgo"), "there is no pipeline 'blgo'; there are: blog"),
             (("approve", "blog"), "pipeline blog has no stage 'blog'"),
             (("pause", "2026-01-15"), "pipeline blog has no stage '2026-01-15'"),
             (("invalidate", "2026-01-30"), "has no state of 2026-01-30"),
             (("plan", "app.py"), "there is no pipeline 'app.py'; there are: blog"),
         ):
-            refused = run(away, "pipeline", *arguments, *server)
+            refused = run(away, *(() if arguments[0] == "explain" else ("pipeline",)), *arguments, *server)
             assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
             assert why in refused.stderr, arguments
     finally:
@@ -227,8 +230,8 @@ def test_a_pipeline_is_drawn(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("explain", "app.py", "nothing"), "is no state of pipeline blog"),
-        (("explain", "app.py", "post/1999-01-01"), "has no entity '1999-01-01'"),
+        (("explain", "nothing", "--app", "app.py"), "is no state of pipeline blog"),
+        (("explain", "post/1999-01-01", "--app", "app.py"), "has no entity '1999-01-01'"),
         (("pause", "app.py", "blog/other"), "has no stage 'other'"),
         (("status", "app.py", "podcast"), "there is no pipeline 'podcast'; there are: blog"),
         (("clean", "app.py", "--how", "burn"), "not one of keep, archive, delete"),
@@ -242,7 +245,7 @@ def test_what_is_wrong_is_told_in_one_line(folder: Path, arguments: tuple[str, .
     (folder / "broken.json").write_text("{")
     (folder / "nothing.py").write_text("")
     (folder / "flow.json").write_text(json.dumps(FLOW))
-    done = run(folder, "pipeline", *arguments)
+    done = run(folder, *(() if arguments[0] == "explain" else ("pipeline",)), *arguments)
     assert done.returncode == 1
     assert told in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from tidemill.cli.jobs.queues import queues_table
 from tidemill.cli.runs.list import runs_table
-from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.jobs.queues import QueueLine
 from tidemill.ops.runs.runs import RunLine
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -40,7 +40,7 @@ def test_heads_and_figures_of_queues_are_whole() -> None:
     counts = {"waiting": 12, "scheduled": 3, "throttled": 0, "no_worker": 0, "running": 10}
     counts |= {"succeeded": 52708, "unsuccessful": 781}
     limit = {"rate": 5.0, "burst": None, "limited_by": None}
-    row = Queue(name="pipelines", **counts, oldest=42.0, workers=4, control=[], **limit)
+    row = QueueLine(name="pipelines", **counts, oldest=42.0, workers=4, control=[], **limit)
     head, _, told = lines(queues_table([row]))
     assert head.split() == [
         "queue",

@@ -13,7 +13,7 @@ from tidemill.cli.admin.top_view import Scene, picture, size
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
 from tidemill.ops.admin.hosts import Host
-from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.jobs.queues import QueueLine
 from tidemill.ops.jobs.workers import WorkerLine
 from tidemill.ops.runs.runs import RunLine
 
@@ -36,11 +36,11 @@ def worker(name: str, pid: int, **changes: Any) -> WorkerLine:
     return filled(WorkerLine, {**row, **times, **changes})
 
 
-def queue(name: str, **counts: Any) -> Queue:
+def queue(name: str, **counts: Any) -> QueueLine:
     row = dict.fromkeys(
         ("waiting", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
     )
-    return filled(Queue, {"name": name, **row, **counts})
+    return filled(QueueLine, {"name": name, **row, **counts})
 
 
 def a_run(number: int) -> RunLine:

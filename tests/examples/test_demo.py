@@ -43,8 +43,8 @@ def seen_through_the_api(shop: Site) -> dict[str, Callable[[], Any]]:
         streams = shop.api("/streams")["items"]
         return [source for stream in streams for each in stream["dispatchers"] for source in each["sources"]]
 
-    def stood(standing: str) -> int:
-        return sum(each["counts"].get(standing, 0) for each in shop.api("/pipelines")["items"])
+    def stood(state: str) -> int:
+        return sum(each["counts"].get(state, 0) for each in shop.api("/pipelines")["items"])
 
     def schedules() -> set[str]:
         return {each["name"] for each in shop.api("/schedules")["items"]}

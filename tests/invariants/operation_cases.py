@@ -27,6 +27,7 @@ from tidemill.dags.reducer.journal import encode_tick as encode_dag_tick
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.ops.admin import audit, hosts, overview, search, tokens
+from tidemill.ops.explain import ExplainObject
 from tidemill.ops.jobs import jobs, queues, schedules, workers
 from tidemill.ops.monitors import alerts, backtests, monitors, roster
 from tidemill.ops.operator.operation import Nothing
@@ -191,6 +192,12 @@ async def a_token(world: World) -> None:
 
 
 CASES: dict[str, Case] = {
+    "explain": Case(
+        ExplainObject(id="r2", forward=True),
+        begun_runs,
+        tuple(ExplainObject(id=id) for id in ("99", "r99", "a99", "d99", "r2/none", "none", "9" * 30)),
+        command="explain r2 --forward --json",
+    ),
     # jobs
     "list_jobs": Case(
         jobs.ListJobs(state=("ready",), task="send"),
@@ -594,7 +601,6 @@ CASES: dict[str, Case] = {
         alerts.GetAlert(id=1),
         a_monitor,
         (alerts.GetAlert(id=99), alerts.GetAlert(id=-1)),
-        command="monitor explain 1 --json",
     ),
     "preview_ack_alerts": Case(Unseen(trigger="hot"), a_monitor),
     "ack_alerts": Case(

@@ -83,12 +83,12 @@ PIPELINE_CASES: dict[str, Case] = {
         command="pipeline draw APP notes --live",
     ),
     "get_pipeline_grid": Case(
-        read.GetPipelineGrid(name=NOTES, standing=("failed", "fresh"), order="asc"),
+        read.GetPipelineGrid(name=NOTES, state=("failed", "fresh"), order="asc"),
         the_notes,
         (
             named(read.GetPipelineGrid),
             read.GetPipelineGrid(name=NOTES, by="month"),
-            read.GetPipelineGrid(name=NOTES, standing=("rotten",)),
+            read.GetPipelineGrid(name=NOTES, state=("rotten",)),
             read.GetPipelineGrid(name=NOTES, stage=("none",)),
             read.GetPipelineGrid(name=NOTES, limit=0),
             read.GetPipelineGrid(name=NOTES, cursor="?"),
@@ -102,7 +102,6 @@ PIPELINE_CASES: dict[str, Case] = {
             read.GetState(name=NOTES, stage="none"),
             read.GetState(**SHOUT, entity="z"),
         ),
-        command="pipeline explain APP shout/a --json",
     ),
     "get_content": Case(
         read.GetContent(name=NOTES, path="out/a.txt"),
@@ -137,7 +136,7 @@ PIPELINE_CASES: dict[str, Case] = {
     ),
     # changes
     "preview_invalidate_states": Case(
-        change.StateSelection(name=NOTES), the_notes, (change.StateSelection(name=NOTES, standings=("rotten",)),)
+        change.StateSelection(name=NOTES), the_notes, (change.StateSelection(name=NOTES, states=("rotten",)),)
     ),
     "invalidate_states": Case(
         change.InvalidateStates(**SHOUT, entities=["a"]),

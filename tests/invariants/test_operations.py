@@ -31,6 +31,8 @@ from tests.support.web import WEB_APP, WebServer
 from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.errors import ForbiddenError
+from tidemill.ops.explain import ExplainObject, explain
+from tidemill.ops.jobs.jobs import JobSelection, retry_jobs
 from tidemill.ops.operator.errors import kind_of
 from tidemill.ops.operator.http_client import HttpClient
 from tidemill.ops.operator.local import Caller, Local
@@ -220,6 +222,35 @@ async def test_an_operation_does_the_same_on_the_database_and_through_a_server(
     with remote(site) as server:
         assert settled(await server.do(operation, case.args)) == settled(result)
     assert await effect(world, before) == left
+
+
+@pytest.mark.parametrize(
+    ("id", "case", "kind", "state", "followed"),
+    [
+        ("2", "cancel_jobs", "job", "cancelled", {"4"}),
+        ("r1", "get_ticks", "run", "running", set()),
+        ("r2/approve", "get_dag_tree", "node", "waiting", set()),
+        ("a1", "get_alert", "alert", "open", {"a1"}),
+        ("d1", "get_dead_letter", "dead letter", "failed", set()),
+        ("ovens/hot/a", "get_alert", "trigger", "open", {"a1"}),
+        ("ovens/hot/b", "get_alert", "trigger", "quiet", {"a2"}),
+        ("shout/a", "get_state", "state", "fresh", None),
+        ("out/a.txt", "get_state", "state", "fresh", None),
+    ],
+)
+async def test_anything_is_explained_by_its_id_with_what_followed_from_it(
+    id: str, case: str, kind: str, state: str, followed: set[str] | None, world: World
+) -> None:
+    await prepared(world, CASES[case])
+    if kind == "job":
+        await local(world).do(retry_jobs, JobSelection(ids=[2]))
+    found = await local(world).do(explain, ExplainObject(id=id, forward=True))
+    assert (found.kind, found.state) == (kind, state)
+    assert found.why
+    if followed is not None:
+        assert {each.id for each in found.followed} == followed
+    backward = await local(world).do(explain, ExplainObject(id=id))
+    assert settled(backward) == settled(msgspec.structs.replace(found, followed=[]))
 
 
 @pytest.mark.parametrize("name", CASES)

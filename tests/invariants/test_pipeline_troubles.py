@@ -216,7 +216,7 @@ async def test_the_story_of_a_state_is_told(project: Project, database: Database
     app.pipeline(project.start())
     local = Local(database, Caller("me", "read"), app.declarations)
     story = await local.do(get_state, GetState(name="blog", stage="first", entity="a", follow=True))
-    assert story.standing == "fresh"
+    assert story.state == "fresh"
     assert [one.path for one in story.inputs] == ["in/a.txt"]
     assert story.followed_by == ["second/a"]
     assert [build.outcome for build in story.builds] == ["built", "built"]

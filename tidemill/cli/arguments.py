@@ -1,13 +1,13 @@
-"""Options of a command from the arguments of an operation: one option per field, with the field's help.
+"""Options of commands: those that many share, and those that follow from the arguments of an operation.
 
 @options_of(ListJobs)
-def jobs(args: ListJobs, *, json: bool = False, place: Reach = ANYWHERE) -> None: ...
+def jobs(args: ListJobs, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None: ...
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -17,6 +17,15 @@ from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import bare_type
 
 Command = Callable[..., Any]
+
+Json = Annotated[bool, Parameter(help="Print one JSON document.")]
+Shown = Annotated[int, Parameter(help="How many to show.")]
+Yes = Annotated[bool, Parameter(help="Do not ask, however many there are.")]
+Metrics = Annotated[str | None, Parameter(help="Serve Prometheus metrics at this address, such as 127.0.0.1:9464.")]
+Application = Annotated[str, Parameter(help="The application: app.py, app.py:name or package.module.")]
+AppOption = Annotated[str | None, Parameter(help="The application, for its code: app.py. A server has it.")]
+RunId = Annotated[str, Parameter(help="The run, as `tidemill runs` shows it: r12.")]
+Follow = Annotated[bool, Parameter(help="Show the run until it has ended; the exit status says whether it succeeded.")]
 
 
 def run_number(id: str) -> int:
@@ -28,19 +37,24 @@ def run_number(id: str) -> int:
 
 
 def options_of(
-    arguments: type[msgspec.Struct], *, positional: tuple[str, ...] = (), without: tuple[str, ...] = ()
+    arguments: type[msgspec.Struct],
+    *,
+    positional: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    only_positional: bool = False,
 ) -> Callable[[Command], Command]:
     """Call a command with `arguments` made from its options.
 
-    The fields in `positional` are required and given by their place, those in `without` are not options. A field that
-    the command has as a parameter of its own is left to it: until the command puts its value in, it has its default,
-    or None.
+    The fields in `positional` are required and given by their place, those in `without` are not options, and with
+    `only_positional` no other field is. A field that the command has as a parameter of its own is left to it: until
+    the command puts its value in, it has its default, or None.
     """
 
     def decorate(command: Command) -> Command:
-        _, *own = inspect.signature(command).parameters.values()
-        hints = get_type_hints(command, include_extras=True)
+        own = parameters_of(command)[1:]
         left = {*without, *(each.name for each in own)}
+        if only_positional:
+            left |= {*arguments.__struct_fields__} - {*positional}
         fields = {each.name: each for each in msgspec.structs.fields(arguments) if each.name not in left}
         missing = {each.name: None for each in msgspec.structs.fields(arguments) if each.required}
         placed = [_parameter(fields[name], inspect.Parameter.POSITIONAL_ONLY) for name in positional]
@@ -49,9 +63,6 @@ def options_of(
             for name, field in fields.items()
             if name not in positional
         ]
-        kept = [each.replace(annotation=hints[each.name]) for each in own]
-        ahead = [each for each in kept if each.kind is not inspect.Parameter.KEYWORD_ONLY]
-        behind = [each for each in kept if each.kind is inspect.Parameter.KEYWORD_ONLY]
 
         def run(*values: Any, **options: Any) -> Any:
             given = {**missing, **dict(zip(positional, values, strict=False))}
@@ -59,13 +70,26 @@ def options_of(
             given = {name: value for name, value in given.items() if value is not None or name in missing}
             return command(arguments(**given), *values[len(positional) :], **options)
 
-        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-        signature = inspect.Signature([*placed, *ahead, *named, *behind], return_annotation=hints.get("return"))
-        run.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess] - cyclopts reads it
-        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
-        return run
+        return with_parameters(run, command, [*placed, *own, *named])
 
     return decorate
+
+
+def parameters_of(command: Command) -> list[inspect.Parameter]:
+    """The parameters of a command, with their types in place of the texts that name them."""
+    hints = get_type_hints(command, include_extras=True)
+    return [each.replace(annotation=hints[each.name]) for each in inspect.signature(command).parameters.values()]
+
+
+def with_parameters(run: Command, command: Command, parameters: Iterable[inspect.Parameter]) -> Command:
+    """`run` as it is offered on the command line: with the name and help of `command`, and these parameters."""
+    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+    given = sorted(parameters, key=lambda each: each.kind)
+    returned = get_type_hints(command).get("return")
+    signature = inspect.Signature(given, return_annotation=returned)
+    run.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess] - cyclopts reads it
+    run.__annotations__ = {each.name: each.annotation for each in given}
+    return run
 
 
 def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter:

@@ -52,6 +52,7 @@ COMMANDS = {
         "streams.commands:commands stream",
     ),
     "The rest": (
+        "explain:explain",
         "admin.top:top",
         "jobs.workers:commands workers",
         "jobs.queues:commands queues",
@@ -114,10 +115,10 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        return _say(explain(error), 1)
+        return _say(message_of(error), 1)
 
 
-def explain(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """What went wrong, for the person who gave the command."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -47,6 +47,25 @@ def print_json(value: Any) -> None:
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def show(
+    rows: Sequence[Any],
+    made: Callable[[Sequence[Any], datetime], RenderableType],
+    *,
+    none: str,
+    json: bool = False,
+    cursor: str | None = None,
+) -> None:
+    """Print a list: as JSON, as a table with the cursor of what follows, or `none` where it is empty."""
+    if json:
+        return print_json(rows)
+    if not rows:
+        return out().print(none, style="dim")
+    out().print(made(rows, datetime.now(UTC)))
+    if cursor is not None:
+        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
+    return None
 
 
 def table(*columns: str, numbers: Sequence[str] = (), wide: str | None = None) -> Table:

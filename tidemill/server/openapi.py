@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
@@ -53,7 +53,7 @@ def _describe(
     problem: Any,
 ) -> dict[str, Any]:
     parameters = [_parameter("path", *each) for each in path]
-    answer: dict[str, Any] = {"description": operation.result.__doc__ or "Done."}
+    answer: dict[str, Any] = {"description": (get_origin(operation.result) or operation.result).__doc__ or "Done."}
     if operation.status != 204:
         answer["content"] = {"application/json": {"schema": result}}
     failed = {"description": "What is wrong.", "content": {MEDIA_TYPE: {"schema": problem}}}

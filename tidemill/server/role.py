@@ -30,7 +30,7 @@ PATIENCE = 3.0
 BACKLOG = 2048
 
 
-class Server:
+class ApiServer:
     """Serves one application's database. `on_url` is told where, once it answers."""
 
     channels: Mapping[str, None] = {}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.operator.cursor import read_cursor, write_cursor
-from tidemill.server.live.hub import MOST_RUNS, News, Topics, put_together, write_event
+from tidemill.server.live.hub import MOST_RUNS, ChangeSet, Topics, put_together, write_event
 from tidemill.server.settings import ServerSettings
 from tidemill.store.change_log import Change, LogSnapshot
 
@@ -31,7 +31,7 @@ def test_what_is_not_a_snapshot_is_refused(text: str) -> None:
 
 def test_many_changes_become_one_piece_of_news() -> None:
     changes = [Change(1, "queue", ("b", "a")), Change(2, "queue", ("a",)), Change(3, "run", ("7",)), Change(3, "audit")]
-    assert put_together(changes) == News(["a", "b"], [7], ["audit"])
+    assert put_together(changes) == ChangeSet(["a", "b"], [7], ["audit"])
 
 
 def test_more_runs_than_can_be_named_are_told_as_all() -> None:
@@ -41,12 +41,12 @@ def test_more_runs_than_can_be_named_are_told_as_all() -> None:
 
 
 def test_topics_let_through_what_was_asked_for() -> None:
-    news = News(["mail", "gpu"], [1, 2], ["workers", "audit"])
+    news = ChangeSet(["mail", "gpu"], [1, 2], ["workers", "audit"])
     assert Topics.read(()).of(news) is news
-    assert Topics.read(["queue:mail", "run:2", "audit"]).of(news) == News(["mail"], [2], ["audit"])
-    assert Topics.read(["runs"]).of(news) == News([], [1, 2], [])
+    assert Topics.read(["queue:mail", "run:2", "audit"]).of(news) == ChangeSet(["mail"], [2], ["audit"])
+    assert Topics.read(["runs"]).of(news) == ChangeSet([], [1, 2], [])
     assert Topics.read(["hosts"]).of(news) is None
-    assert Topics.read(["run:9"]).of(News(all_runs=True)) == News(all_runs=True)
+    assert Topics.read(["run:9"]).of(ChangeSet(all_runs=True)) == ChangeSet(all_runs=True)
 
 
 @pytest.mark.parametrize("text", ["run:x", "queue:", "", "thing:5"])
@@ -56,7 +56,7 @@ def test_a_topic_that_means_nothing_is_refused(text: str) -> None:
 
 
 def test_an_event_is_written_on_lines_of_its_own() -> None:
-    assert write_event(News(["a\nb"]), "e.1:1:") == b'id: e.1:1:\nevent: change\ndata: {"queues":["a\\nb"]}\n\n'
+    assert write_event(ChangeSet(["a\nb"]), "e.1:1:") == b'id: e.1:1:\nevent: change\ndata: {"queues":["a\\nb"]}\n\n'
     assert write_event(None, "") == b"event: reset\ndata: {}\n\n"
 
 

@@ -96,7 +96,7 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     assert rows == [{"entity": "2026-01-03", "cells": ["fresh"]}]
     only = await get(api, "/pipelines/press/grid", by="")
     assert (only["stages"], only["items"]) == (["index"], [{"entity": "", "cells": ["fresh"]}])
-    assert (await get(api, "/pipelines/press/grid", standing=["failed", "needs_attention"]))["items"] == []
+    assert (await get(api, "/pipelines/press/grid", state=["failed", "needs_attention"]))["items"] == []
     graph = await get(api, "/pipelines/press/graph")
     assert [tuple(each) for each in graph["arrows"]] == [
         ("notes/{day}.txt", "tidy"),
@@ -111,9 +111,9 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     assert story["why"] == ["It is up to date: the current code built it from its current inputs."]
     (made_from,) = story["inputs"]
     assert made_from["path"] == "clean/2026-01-01.txt"
-    assert made_from["made_by"] == {"stage": "tidy", "entity": DAYS[0], "standing": "fresh"}
+    assert made_from["made_by"] == {"stage": "tidy", "entity": DAYS[0], "state": "fresh"}
     assert not made_from["changed"]
-    assert story["taken_by"] == [{"stage": "index", "entity": "", "standing": "fresh"}]
+    assert story["taken_by"] == [{"stage": "index", "entity": "", "state": "fresh"}]
     assert story["code"]["built"] == story["code"]["now"]
     assert story["builds"][0]["took"] is not None
     whole = await get(api, "/pipelines/press/state", stage="index")
@@ -156,14 +156,14 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
         put(tmp_path, {"notes/2026-01-09.txt": "unreadable"})
         await until(api, "tidy", fresh=7, failed=1)
         await eventually(lambda: "pipelines" in heard.names("kinds"))
-    (row,) = (await get(api, "/pipelines/press/grid", standing="failed"))["items"]
+    (row,) = (await get(api, "/pipelines/press/grid", state="failed"))["items"]
     assert row == {"entity": "2026-01-09", "cells": ["failed", "blocked"]}
     (broken,) = (await get(api, "/overview"))["failed_states"]
     assert (broken["pipeline"], broken["states"], broken["needs_attention"]) == ("press", 1, 0)
     assert (broken["stage"], broken["entity"]) == ("tidy", "2026-01-09")
     assert "cannot be read" in broken["note"]
     story = await get(api, "/pipelines/press/state", stage="tidy", entity="2026-01-09")
-    assert (story["standing"], story["reason"], story["built_at"]) == ("failed", "backing_off", None)
+    assert (story["state"], story["reason"], story["built_at"]) == ("failed", "backing_off", None)
     assert story["why"][0].startswith("It failed once")
     assert "cannot be read" in story["why"][0]
     assert story["failure"]["attempts"] == 1
@@ -171,7 +171,7 @@ async def test_a_failed_state_tells_its_story_and_is_retried(
     assert story["failure"]["retry_at"] is not None
     assert [build["outcome"] for build in story["builds"]] == ["failed"]
     assert "10 characters" in story["builds"][0]["log"]
-    assert story["taken_by"] == [{"stage": "page", "entity": "2026-01-09", "standing": "blocked"}]
+    assert story["taken_by"] == [{"stage": "page", "entity": "2026-01-09", "state": "blocked"}]
     assert (await post(api, "/pipelines/press/retry/preview", {}))["sample"] == ["tidy/2026-01-09"]
     done = await post(api, "/pipelines/press/retry", {"stage": "tidy", "entities": ["2026-01-09"], "count": 1})
     assert done["count"] == 1
@@ -391,7 +391,7 @@ async def test_a_build_in_process_is_shown_while_it_runs(database_url: str, tmp_
 
         await stands(fresh=1, building=1)
         story = await get(api, "/pipelines/kiln/state", stage="fire", entity="jug")
-        assert (story["standing"], story["job"]["id"]) == ("building", None)
+        assert (story["state"], story["job"]["id"]) == ("building", None)
         assert "being built now: in the process" in " ".join(story["why"])
         assert await status() == {"fire": {"fresh": 1, "building": 1}}
         (tmp_path / "hot").touch()
@@ -421,7 +421,7 @@ async def test_a_webhook_stores_an_event_once_and_what_makes_no_sense_is_refused
         ("/pipelines/none", 404),
         ("/pipelines/none/grid", 404),
         ("/pipelines/press/grid?by=month", 404),
-        ("/pipelines/press/grid?standing=rotten", 422),
+        ("/pipelines/press/grid?state=rotten", 422),
         ("/pipelines/press/grid?stage=none", 404),
         ("/pipelines/press/grid?cursor=%21%21", 422),
         ("/pipelines/press/grid?limit=0", 422),
@@ -439,7 +439,7 @@ async def test_a_webhook_stores_an_event_once_and_what_makes_no_sense_is_refused
         ("invalidate", {"entities": ["nobody"]}, 404),
         ("invalidate", {"first": "a"}, 422),
         ("invalidate", {"nonsense": 1}, 422),
-        ("invalidate/preview", {"standings": ["rotten"]}, 422),
+        ("invalidate/preview", {"states": ["rotten"]}, 422),
         ("backfill", {"stage": "tidy"}, 404),
         ("backfill", {}, 422),
         ("backfills/1/stop", {}, 404),

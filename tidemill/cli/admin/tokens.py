@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 from rich.table import Table
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import ago, out, print_json, table
+from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.core.duration import parse_duration
-from tidemill.ops.admin.tokens import CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
+from tidemill.ops.admin.tokens import SCOPE_HELP, CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
 from tidemill.ops.operator.operation import Nothing
 
 token = App(name="token", help="Make, list and revoke API tokens.")
@@ -26,20 +26,12 @@ token = App(name="token", help="Make, list and revoke API tokens.")
 def create(
     args: CreateToken,
     *,
-    scope: str = "read",
+    scope: Annotated[str, Parameter(help=SCOPE_HELP)] = "read",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
-    json: bool = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Make an API token and print it: it is shown this once.
-
-    Parameters
-    ----------
-    scope
-        read (look), operate (act on jobs, runs and workers) or admin (tokens as well).
-    json
-        Print one JSON document.
-    """
+    """Make an API token and print it: it is shown this once."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
     made = place.do(create_token, msgspec.structs.replace(args, scope=scope, expires_in=lasts))
     if json:
@@ -52,20 +44,10 @@ def create(
 
 
 @token.command(name="list")
-def list_command(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List the tokens, newest first; never the tokens themselves.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def list_command(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List the tokens, newest first; never the tokens themselves."""
     rows = place.do(list_tokens, Nothing()).items
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print("no tokens: tidemill token create NAME --scope admin", style="dim")
-    return out().print(tokens_table(rows, datetime.now(UTC)))
+    show(rows, tokens_table, json=json, none="no tokens: tidemill token create NAME --scope admin")
 
 
 @token.command

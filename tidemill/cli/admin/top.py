@@ -19,7 +19,7 @@ from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.ops.admin.hosts import ListHosts, list_hosts
 from tidemill.ops.jobs.queues import ListQueues, list_queues
 from tidemill.ops.jobs.workers import ListWorkers, list_workers
-from tidemill.ops.operator.operation import Operator, Watch
+from tidemill.ops.operator.operation import ChangeWatch, Operator
 from tidemill.ops.runs.runs import ListRuns, list_runs
 
 EVERY, AT_MOST = 1.0, 0.25
@@ -81,7 +81,7 @@ async def _watch(place: ServerOptions) -> None:
             drawing.result()
 
 
-async def _draw(at: Operator, live: Live, changes: Watch) -> None:
+async def _draw(at: Operator, live: Live, changes: ChangeWatch) -> None:
     """Redraw the screen at changes, at least every second and at most a few times a second."""
     loop = asyncio.get_running_loop()
     scene: Scene | None = None

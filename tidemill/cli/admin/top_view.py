@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.render import ago, cut, names, short, state
 from tidemill.engine.telemetry.hosts import HostSample, ProcessUsage
 from tidemill.ops.admin.hosts import Host
-from tidemill.ops.jobs.queues import Queue
+from tidemill.ops.jobs.queues import QueueLine
 from tidemill.ops.jobs.workers import WorkerLine
 from tidemill.ops.runs.runs import RunLine
 from tidemill.version import VERSION
@@ -32,7 +32,7 @@ class Scene(msgspec.Struct, frozen=True):
     at: datetime
     hosts: Sequence[Host]
     workers: Sequence[WorkerLine]
-    queues: Sequence[Queue]
+    queues: Sequence[QueueLine]
     runs: Sequence[RunLine]
 
 
@@ -185,7 +185,7 @@ def _workers(
     return made
 
 
-def _queues(rows: Sequence[Queue], width: int) -> Table:
+def _queues(rows: Sequence[QueueLine], width: int) -> Table:
     wide = width >= WIDE
     heads = (
         ("waiting", "running", "scheduled", "throttled", "done/min", "failed/min", "oldest", "workers")

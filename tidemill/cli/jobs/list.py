@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from rich.table import Table
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, Shown, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import job_page
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, short, state, table
+from tidemill.cli.render import ago, cut, out, print_json, short, show, state, table
 from tidemill.ops.jobs.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
 
 
 @options_of(ListJobs, without=("up_to",))
-def jobs(args: ListJobs, *, limit: int = 25, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List jobs, the newest first.
-
-    Parameters
-    ----------
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
+def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List jobs, the newest first."""
     rows, cursor = place.run(lambda at: read_pages(at, list_jobs, args, limit))
-    if json:
-        return print_json(rows)
-    if not rows:
-        none = args == ListJobs()
-        return out().print(
-            "no jobs yet: tidemill enqueue app.py TASK '{...}'" if none else "no job matches", style="dim"
-        )
-    out().print(jobs_table(rows, datetime.now(UTC)))
-    if cursor is not None:
-        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
-    return None
+    none = "no jobs yet: tidemill enqueue app.py TASK '{...}'" if args == ListJobs() else "no job matches"
+    show(rows, jobs_table, json=json, none=none, cursor=cursor)
 
 
 @options_of(GetJob, positional=("id",))
-def job(args: GetJob, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Show one job: why it exists, what it waits for, how it went.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def job(args: GetJob, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """Show one job: why it exists, what it waits for, how it went."""
     found = place.do(get_job, args)
     return print_json(found) if json else out().print(job_page(found))
 

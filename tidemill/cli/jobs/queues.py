@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
+import msgspec
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
+from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import out, print_json, rate, short, table
-from tidemill.ops.jobs.queues import LimitQueue, ListQueues, Queue, limit_queue, list_queues
+from tidemill.cli.render import out, rate, short, show, table
+from tidemill.ops.jobs.queues import LimitQueue, ListQueues, QueueLine, limit_queue, list_queues
 
 RECENT = 3600.0
 
@@ -18,39 +21,22 @@ commands = App(name="queues", help="Count what is in each queue; limit how fast 
 
 
 @commands.default
-def queues(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Count the jobs of each queue, with those that ended in the last hour.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def queues(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """Count the jobs of each queue, with those that ended in the last hour."""
     rows = place.do(list_queues, ListQueues(ended_within=RECENT)).items
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print("no queue is in use: enqueueing a job to a queue makes it", style="dim")
-    return out().print(queues_table(rows))
+    show(rows, queues_table, json=json, none="no queue is in use: enqueueing a job to a queue makes it")
 
 
 @commands.command
-def limit(name: str, rate: str, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Limit how fast the jobs of a queue start, over all workers together.
-
-    Parameters
-    ----------
-    name
-        The queue.
-    rate
-        100/s, 30/m, 5/h, 1000/d, or none for no limit.
-    """
-    wanted = None if rate == "none" else rate
-    place.do(limit_queue, LimitQueue(name=name, rate=wanted))
-    out().print(f"queue {name}: {'no limit' if wanted is None else f'at most {rate}'}")
+@options_of(LimitQueue, positional=("name", "rate"), only_positional=True)
+def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
+    """Limit how fast the jobs of a queue start, over all workers together; none for no limit."""
+    wanted = None if args.rate == "none" else args.rate
+    place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
+    out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}")
 
 
-def queues_table(rows: Sequence[Queue]) -> Table:
+def queues_table(rows: Sequence[QueueLine], now: datetime) -> Table:
     counts = ("wait", "sched", "throttled", "run", "done/h", "fail/h", "oldest", "workers", "limit")
     made = table("queue", *counts, numbers=counts)
     for row in rows:

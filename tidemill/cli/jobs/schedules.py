@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import ago, out, print_json, table
+from tidemill.cli.render import ago, out, show, table
 from tidemill.ops.jobs.schedules import (
     ScheduleLine,
     ScheduleRef,
@@ -24,26 +24,18 @@ from tidemill.ops.operator.operation import Nothing
 
 commands = App(name="schedules", help="List schedules; pause, resume or run them.")
 
+_NAME = options_of(ScheduleRef, positional=("name",))
+
 
 @commands.default
-def schedules(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List the schedules and their next fires.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def schedules(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List the schedules and their next fires."""
     rows = place.do(list_schedules, Nothing()).items
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print('no schedules: declare one with @app.task(cron="*/5 * * * *")', style="dim")
-    return out().print(schedules_table(rows, datetime.now(UTC)))
+    show(rows, schedules_table, json=json, none='no schedules: declare one with @app.task(cron="*/5 * * * *")')
 
 
 @commands.command
-@options_of(ScheduleRef, positional=("name",))
+@_NAME
 def pause(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Stop a schedule from firing."""
     place.do(pause_schedule, args)
@@ -51,7 +43,7 @@ def pause(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 @commands.command
-@options_of(ScheduleRef, positional=("name",))
+@_NAME
 def resume(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Let a schedule fire again, from now on."""
     place.do(resume_schedule, args)
@@ -59,7 +51,7 @@ def resume(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 @commands.command
-@options_of(ScheduleRef, positional=("name",))
+@_NAME
 def run(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
     """Enqueue a schedule's job once, now; prints its id."""
     out().print(str(place.do(run_schedule, args).id))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import Annotated
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import ago, names, out, print_json, state, table
+from tidemill.cli.render import ago, names, out, show, state, table
 from tidemill.ops.jobs.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import wait_until_drained
@@ -24,20 +25,10 @@ _TARGET = options_of(ControlWorkers, positional=("host", "queue"), without=("mod
 
 
 @commands.default
-def workers(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List the workers that are alive, and those that ended in the last hour.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def workers(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List the workers that are alive, and those that ended in the last hour."""
     rows = place.do(list_workers, ListWorkers()).items
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print("no worker runs: tidemill worker app.py", style="dim")
-    return out().print(workers_table(rows, datetime.now(UTC)))
+    show(rows, workers_table, json=json, none="no worker runs: tidemill worker app.py")
 
 
 @commands.command
@@ -49,14 +40,13 @@ def pause(args: ControlWorkers, *, place: ServerOptions = ANYWHERE) -> None:
 
 @commands.command
 @_TARGET
-def drain(args: ControlWorkers, *, wait: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Let workers take no more jobs and give back those that have not started; running ones finish.
-
-    Parameters
-    ----------
-    wait
-        Wait until no job runs there any more.
-    """
+def drain(
+    args: ControlWorkers,
+    *,
+    wait: Annotated[bool, Parameter(help="Wait until no job runs there any more.")] = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Let workers take no more jobs and give back those that have not started; running ones finish."""
     _control(place, args, "drain", wait=wait)
 
 
@@ -108,7 +98,7 @@ def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bo
         done = await at.do(control_workers, msgspec.structs.replace(args, mode=mode))
         if mode == "run" and done.before == "run":
             out().print(
-                f"nothing was held for {done.host}/{done.queue}: the remarks of `tidemill workers` show what is"
+                f"nothing was paused for {done.host}/{done.queue}: the remarks of `tidemill workers` show what is"
             )
             return
         verb = "runs again" if mode == "run" else mode

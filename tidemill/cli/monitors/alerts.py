@@ -1,22 +1,22 @@
-"""What people do with alerts: `tidemill monitor alerts`, `explain`, `ack`, `note`, `silence`."""
+"""What people do with alerts: `tidemill monitor alerts`, `ack`, `note`, `silence`."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, Shown, Yes, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.monitors.options import pair, with_monitor
-from tidemill.cli.monitors.view import alerts_table, print_alert
+from tidemill.cli.monitors.options import MonitorOption, pair, with_monitor
+from tidemill.cli.monitors.view import alerts_table
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import local, out, print_json
+from tidemill.cli.render import local, out, show
 from tidemill.core.errors import ConfigError
 from tidemill.ops.monitors.alerts import (
     AckAlerts,
-    GetAlert,
     ListAlerts,
     ListSilences,
     NoteAlert,
@@ -24,7 +24,6 @@ from tidemill.ops.monitors.alerts import (
     SilenceRef,
     ack_alerts,
     end_silence,
-    get_alert,
     list_alerts,
     list_silences,
     note_alert,
@@ -37,55 +36,28 @@ from tidemill.store.monitors.alerts import Unseen
 
 @options_of(ListAlerts, without=("current",))
 def alerts(
-    args: ListAlerts, *, all: bool = False, limit: int = 50, json: bool = False, place: ServerOptions = ANYWHERE
+    args: ListAlerts,
+    *,
+    all: Annotated[bool, Parameter(help="Those resolved before, too.")] = False,
+    limit: Shown = 50,
+    json: Json = False,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
-    """List alerts, the newest first: open ones, and those resolved in the last two minutes.
-
-    Parameters
-    ----------
-    all
-        Those resolved before, too.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
+    """List alerts, the newest first: open ones, and those resolved in the last two minutes."""
     wanted = msgspec.structs.replace(args, current=not all)
     rows, cursor = place.run(lambda at: read_pages(at, list_alerts, wanted, limit))
-    if json:
-        return print_json(rows)
-    out().print(alerts_table(rows, datetime.now(UTC)) if rows else "no alerts")
-    if cursor is not None:
-        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
-    return None
-
-
-@options_of(GetAlert, positional=("id",))
-def explain(args: GetAlert, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Why an alert was opened: the rule, the events, the state; and what has happened to it since.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
-    found = place.do(get_alert, args)
-    return print_json(found) if json else print_alert(found)
+    show(rows, alerts_table, json=json, none="no alerts", cursor=cursor)
 
 
 @options_of(Unseen, without=("up_to",))
-def ack(wanted: Unseen, *ids: int, note: str | None = None, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
-    """Acknowledge alerts. A sustained one is opened again if nothing changes.
-
-    Parameters
-    ----------
-    ids
-        The alerts; or select those that are not acknowledged with the options.
-    note
-        A note to store with them.
-    yes
-        Do not ask, however many there are.
-    """
+def ack(
+    wanted: Unseen,
+    *ids: Annotated[int, Parameter(help="The alerts; or select those that are not acknowledged with the options.")],
+    note: Annotated[str | None, Parameter(help="A note to store with them.")] = None,
+    yes: Yes = False,
+    place: ServerOptions = ANYWHERE,
+) -> int:
+    """Acknowledge alerts. A sustained one is opened again if nothing changes."""
     if bool(ids) == (wanted != Unseen()):
         raise ConfigError("say which alerts: either ids, or --monitor, --entity, --trigger, --severity")
     if ids:
@@ -117,7 +89,7 @@ def note(args: NoteAlert, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 def silence(
-    *matchers: str, until: str = "1h", comment: str = "", end: int | None = None, monitor: str | None = None,
+    *matchers: str, until: str = "1h", comment: str = "", end: int | None = None, monitor: MonitorOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """Send no notices of some alerts for a time; without matchers, list the silences.
@@ -132,8 +104,6 @@ def silence(
         Why.
     end
         End this silence now instead.
-    monitor
-        The monitor; needed when there are several.
     """
     if end is not None:
         place.do(end_silence, SilenceRef(id=end))
@@ -156,4 +126,4 @@ def _alerts(count: int) -> str:
     return "1 alert" if count == 1 else f"{count:,} alerts"
 
 
-COMMANDS = (alerts, explain, ack, note, silence)
+COMMANDS = (alerts, ack, note, silence)

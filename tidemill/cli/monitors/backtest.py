@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from tidemill.cli.arguments import Json
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.monitors.options import with_monitor
+from tidemill.cli.monitors.options import MonitorOption, with_monitor
 from tidemill.cli.render import out, print_json, table
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.reducer.entity_state import AlertRecord
@@ -26,7 +27,7 @@ def backtest(
     app: str | None = None,
     /,
     *,
-    monitor: str | None = None,
+    monitor: MonitorOption = None,
     since: str | None = None,
     until: str | None = None,
     last: str = "1d",
@@ -35,7 +36,7 @@ def backtest(
     svg: str | None = None,
     replay: bool = False,
     timeout: float = 60.0,
-    json: bool = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Say what triggers would have opened in a stored span, before they are turned on.
@@ -44,8 +45,6 @@ def backtest(
     ----------
     app
         The application: app.py, app.py:name or package.module; left out with a server, which has it.
-    monitor
-        Its monitor; needed when there are several.
     since
         The beginning of the span, as in 2026-03-02T08:00.
     until
@@ -62,8 +61,6 @@ def backtest(
         Repeat all stored ticks instead, and check that the stored alerts are opened again.
     timeout
         Give up after this many seconds.
-    json
-        Print one JSON document.
     """
     if place.server_url is not None and (app or against):
         raise ConfigError("the server has the application: leave out APP and --against")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from tidemill.cli.arguments import Application, Json, Metrics, Shown
 from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, require_database
 from tidemill.cli.monitors import alerts
 from tidemill.cli.monitors.backtest import backtest
-from tidemill.cli.monitors.options import with_monitor
+from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
-from tidemill.cli.monitors.view import print_event, print_status
-from tidemill.cli.render import out, print_json
+from tidemill.cli.monitors.view import print_event, status_page
+from tidemill.cli.render import out, show
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.core.errors import ConfigError
 from tidemill.ops.monitors.monitors import (
@@ -38,16 +39,8 @@ for command in alerts.COMMANDS:
 
 
 @commands.command
-def run(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
-    """Follow the monitors of an application until stopped; several processes share the entities.
-
-    Parameters
-    ----------
-    app
-        The application: app.py, app.py:name or package.module.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
-    """
+def run(app: Application, /, *, metrics: Metrics = None, place: ConnectionOptions = HERE) -> int:
+    """Follow the monitors of an application until stopped; several processes share the entities."""
 
     def make() -> Part:
         known = application(app, place, metrics=metrics)
@@ -63,144 +56,84 @@ def run(app: str, /, *, metrics: str | None = None, place: ConnectionOptions = H
 
 
 @commands.command
-def status(name: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Show how monitors stand: health, cursor, the stages of the last tick, what went wrong.
-
-    Parameters
-    ----------
-    name
-        One monitor; all, if not given.
-    json
-        Print one JSON document.
-    """
-    found = place.do(list_monitors, ListMonitors(name=name)).items
-    if json:
-        return print_json(found)
-    if not found:
-        return out().print("no monitors: declare one with app.monitor(Monitor(...))", style="dim")
-    for row in found:
-        print_status(row)
-    return None
-
-
-@commands.command
-def backfill(
-    *entities: str,
-    monitor: str | None = None,
-    past: str = "24h",
-    wait: bool = False,
+def status(
+    name: Annotated[str | None, Parameter(help="One monitor; all, if not given.")] = None,
+    /,
+    *,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Read the past of entities again; events that are in the log already are not stored twice.
-
-    Parameters
-    ----------
-    entities
-        The entities; all of them, if none is named.
-    monitor
-        The monitor; needed when there are several.
-    past
-        How far back to read.
-    wait
-        Return when their past has been read.
-    """
-
-    async def work(at: Operator, name: str) -> None:
-        wanted = BackfillMonitor(name=name, entities=list(entities) or None, past=past)
-        out().print(f"the past of {(await at.do(backfill_monitor, wanted)).count} entities will be read")
-        if wait:
-            await wait_for_backfill(at, name, entities)
-            out().print("it has been read")
-
-    with_monitor(place, monitor, work)
+    """Show monitors: health, cursor, the stages of the last tick, what went wrong."""
+    found = place.do(list_monitors, ListMonitors(name=name)).items
+    show(found, status_page, json=json, none="no monitors: declare one with app.monitor(Monitor(...))")
 
 
 @commands.command
-def reset(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Rebuild states from the log. Alerts stay, and no notice is sent twice.
+@on_monitor
+async def backfill(
+    at: Operator,
+    monitor: str,
+    *entities: Entities,
+    past: Past = "24h",
+    wait: Annotated[bool, Parameter(help="Return when their past has been read.")] = False,
+) -> None:
+    """Read the past of entities again; events that are in the log already are not stored twice."""
+    wanted = BackfillMonitor(name=monitor, entities=list(entities) or None, past=past)
+    out().print(f"the past of {(await at.do(backfill_monitor, wanted)).count} entities will be read")
+    if wait:
+        await wait_for_backfill(at, monitor, entities)
+        out().print("it has been read")
 
-    Parameters
-    ----------
-    entities
-        The entities; all of them, if none is named.
-    monitor
-        The monitor; needed when there are several.
-    """
-    wanted = list(entities) or None
-    done = with_monitor(place, monitor, lambda at, name: at.do(reset_monitor, ResetMonitor(name=name, entities=wanted)))
+
+@commands.command
+@on_monitor
+async def reset(at: Operator, monitor: str, *entities: Entities) -> None:
+    """Rebuild states from the log. Alerts stay, and no notice is sent twice."""
+    done = await at.do(reset_monitor, ResetMonitor(name=monitor, entities=list(entities) or None))
     out().print(f"the states of {done.count} entities will be made anew")
 
 
 @commands.command
-def pause(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Stop polling and evaluating; nothing is lost, since the cursor stays.
-
-    Parameters
-    ----------
-    monitor
-        The monitor; needed when there are several.
-    """
-    done = with_monitor(place, monitor, lambda at, name: at.do(pause_monitor, MonitorRef(name=name)))
-    out().print(f"monitor {done.name} is paused")
+@on_monitor
+async def pause(at: Operator, monitor: str) -> None:
+    """Stop polling and evaluating; nothing is lost, since the cursor stays."""
+    await at.do(pause_monitor, MonitorRef(name=monitor))
+    out().print(f"monitor {monitor} is paused")
 
 
 @commands.command
-def resume(*, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Go on where it was paused.
-
-    Parameters
-    ----------
-    monitor
-        The monitor; needed when there are several.
-    """
-    done = with_monitor(place, monitor, lambda at, name: at.do(resume_monitor, MonitorRef(name=name)))
-    out().print(f"monitor {done.name} goes on")
+@on_monitor
+async def resume(at: Operator, monitor: str) -> None:
+    """Go on where it was paused."""
+    await at.do(resume_monitor, MonitorRef(name=monitor))
+    out().print(f"monitor {monitor} goes on")
 
 
 @commands.command
-def trigger(
-    name: str, to: Literal["on", "off"], /, *, monitor: str | None = None, place: ServerOptions = ANYWHERE
+@on_monitor
+async def trigger(
+    at: Operator,
+    monitor: str,
+    name: Annotated[str, Parameter(help="The trigger.")],
+    to: Annotated[Literal["on", "off"], Parameter(help="on or off.")],
+    /,
 ) -> None:
-    """Switch a trigger off, which resolves its open alerts, or on again.
-
-    Parameters
-    ----------
-    name
-        The trigger.
-    to
-        on or off.
-    monitor
-        The monitor; needed when there are several.
-    """
-    with_monitor(
-        place, monitor, lambda at, known: at.do(switch_trigger, SwitchTrigger(name=known, trigger=name, wanted=to))
-    )
+    """Switch a trigger off, which resolves its open alerts, or on again."""
+    await at.do(switch_trigger, SwitchTrigger(name=monitor, trigger=name, wanted=to))
     out().print(f"trigger {name} is {to}")
 
 
 @commands.command
-def tail(
-    *, monitor: str | None = None, entity: str | None = None, lines: int = 20, follow: bool = False,
-    json: bool = False, place: ServerOptions = ANYWHERE,
-) -> None:  # fmt: skip
-    """Show the newest events of a monitor's log, as they arrived.
-
-    Parameters
-    ----------
-    monitor
-        The monitor; needed when there are several.
-    entity
-        Only of this entity.
-    lines
-        How many.
-    follow
-        Go on showing what arrives.
-    json
-        One JSON object a line.
-    """
-
-    async def work(at: Operator, name: str) -> None:
-        async for event in follow_events(at, ListMonitorEvents(name=name, entity=entity, limit=lines), follow=follow):
-            print_event(event, json=json)
-
-    with_monitor(place, monitor, work)
+@on_monitor
+async def tail(
+    at: Operator,
+    monitor: str,
+    *,
+    entity: Annotated[str | None, Parameter(help="Only of this entity.")] = None,
+    lines: Shown = 20,
+    follow: Annotated[bool, Parameter(help="Go on showing what arrives.")] = False,
+    json: Annotated[bool, Parameter(help="One JSON object a line.")] = False,
+) -> None:
+    """Show the newest events of a monitor's log, as they arrived."""
+    async for event in follow_events(at, ListMonitorEvents(name=monitor, entity=entity, limit=lines), follow=follow):
+        print_event(event, json=json)

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from tidemill.cli.connection_options import ServerOptions
+from cyclopts import Parameter
+
+from tidemill.cli.arguments import Command, parameters_of, with_parameters
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.core.errors import ConfigError
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
 from tidemill.ops.operator.operation import Operator
 
 T = TypeVar("T")
+
+MonitorOption = Annotated[str | None, Parameter(help="The monitor; needed when there are several.")]
+Entities = Annotated[str, Parameter(help="The entities; all of them, if none is named.")]
+Past = Annotated[str, Parameter(help="How far back to read.")]
+
+
+def on_monitor(command: Callable[..., Awaitable[Any]]) -> Command:
+    """A command that is called with an operator and the name of a monitor: `--monitor`, or the only one there is."""
+    own = parameters_of(command)[2:]
+    named = inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter("monitor", named, default=None, annotation=MonitorOption),
+        inspect.Parameter("place", named, default=ANYWHERE, annotation=ServerOptions),
+    ]
+
+    def run(*values: Any, monitor: str | None = None, place: ServerOptions = ANYWHERE, **options: Any) -> Any:
+        return with_monitor(place, monitor, lambda at, name: command(at, name, *values, **options))
+
+    return with_parameters(run, command, [*own, *more])
 
 
 def with_monitor(
@@ -31,8 +54,8 @@ def _only(known: list[str]) -> str:
     return known[0]
 
 
-def some(given: tuple[Any, ...]) -> None:
-    """Refuse a command that names nothing."""
+def require_some(given: tuple[Any, ...]) -> None:
+    """Raise if a command names nothing."""
     if not given:
         raise ConfigError("say at least one")
 

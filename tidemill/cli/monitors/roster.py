@@ -2,115 +2,76 @@
 
 from __future__ import annotations
 
-from cyclopts import App
+from typing import Annotated
 
-from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.monitors.options import pair, some, value, with_monitor
+from cyclopts import App, Parameter
+
+from tidemill.cli.arguments import Json, Shown
+from tidemill.cli.monitors.options import Past, on_monitor, pair, require_some, value
 from tidemill.cli.monitors.view import roster_table
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import out, show
 from tidemill.ops.monitors.roster import ChangeRoster, LabelEntity, ListRoster, change_roster, label_entity, list_roster
+from tidemill.ops.operator.operation import Operator
 
 roster = App(name="roster", help="The entities that a monitor follows.")
 
+Named = Annotated[str, Parameter(help="The entities.")]
+
 
 @roster.command(name="add")
-def roster_add(
-    *entities: str,
-    monitor: str | None = None,
-    past: str = "24h",
-    no_backfill: bool = False,
-    place: ServerOptions = ANYWHERE,
+@on_monitor
+async def roster_add(
+    at: Operator,
+    monitor: str,
+    *entities: Named,
+    past: Past = "24h",
+    no_backfill: Annotated[bool, Parameter(help="Do not read their past.")] = False,
 ) -> None:
-    """Follow entities, and read their past once.
-
-    Parameters
-    ----------
-    entities
-        The entities.
-    monitor
-        The monitor; needed when there are several.
-    past
-        How far back to read.
-    no_backfill
-        Do not read their past.
-    """
-    some(entities)
-    wanted = None if no_backfill else past
-    added = with_monitor(
-        place,
-        monitor,
-        lambda at, name: at.do(change_roster, ChangeRoster(name=name, add=list(entities), past=wanted)),
-    ).added
+    """Follow entities, and read their past once."""
+    require_some(entities)
+    wanted = ChangeRoster(name=monitor, add=list(entities), past=None if no_backfill else past)
+    added = (await at.do(change_roster, wanted)).added
     for entity in entities:
         out().print(f"{entity} is followed{' now' if entity in added else ' already'}")
 
 
 @roster.command(name="remove")
-def roster_remove(*entities: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Stop following entities: their events are ignored, their open alerts resolved.
-
-    Parameters
-    ----------
-    entities
-        The entities.
-    monitor
-        The monitor; needed when there are several.
-    """
-    some(entities)
-    gone = with_monitor(
-        place, monitor, lambda at, name: at.do(change_roster, ChangeRoster(name=name, remove=list(entities)))
-    ).removed
+@on_monitor
+async def roster_remove(at: Operator, monitor: str, *entities: Named) -> None:
+    """Stop following entities: their events are ignored, their open alerts resolved."""
+    require_some(entities)
+    gone = (await at.do(change_roster, ChangeRoster(name=monitor, remove=list(entities)))).removed
     for entity in entities:
         out().print(f"{entity} {'is no longer followed' if entity in gone else 'was not followed'}")
 
 
 @roster.command(name="list")
-def roster_list(
+@on_monitor
+async def roster_list(
+    at: Operator,
+    monitor: str,
     *,
-    monitor: str | None = None,
-    all: bool = False,
-    limit: int = 1000,
-    json: bool = False,
-    place: ServerOptions = ANYWHERE,
+    all: Annotated[bool, Parameter(help="Also those that are no longer followed.")] = False,
+    limit: Shown = 1000,
+    json: Json = False,
 ) -> None:
-    """List the entities that a monitor follows, and how far the reading of their past has come.
-
-    Parameters
-    ----------
-    monitor
-        The monitor; needed when there are several.
-    all
-        Also those that are no longer followed.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
-    rows, _ = with_monitor(
-        place, monitor, lambda at, name: read_pages(at, list_roster, ListRoster(name=name, everybody=all), limit)
-    )
-    if json:
-        return print_json(rows)
-    return out().print(roster_table(rows) if rows else "no entity is followed")
+    """List the entities that a monitor follows, and how far the reading of their past has come."""
+    rows, _ = await read_pages(at, list_roster, ListRoster(name=monitor, everybody=all), limit)
+    show(rows, roster_table, json=json, none="no entity is followed")
 
 
 @roster.command(name="label")
-def roster_label(entity: str, /, *labels: str, monitor: str | None = None, place: ServerOptions = ANYWHERE) -> None:
-    """Put labels on an entity: present=false keeps triggers about absence quiet.
-
-    Parameters
-    ----------
-    entity
-        The entity.
-    labels
-        As in present=false room=12.
-    monitor
-        The monitor; needed when there are several.
-    """
-    some(labels)
+@on_monitor
+async def roster_label(
+    at: Operator,
+    monitor: str,
+    entity: Annotated[str, Parameter(help="The entity.")],
+    /,
+    *labels: Annotated[str, Parameter(help="As in present=false room=12.")],
+) -> None:
+    """Put labels on an entity: present=false keeps triggers about absence quiet."""
+    require_some(labels)
     read = {name: value(text) for name, text in (pair(label) for label in labels)}
-    with_monitor(
-        place, monitor, lambda at, name: at.do(label_entity, LabelEntity(name=name, entity=entity, labels=read))
-    )
+    await at.do(label_entity, LabelEntity(name=monitor, entity=entity, labels=read))
     out().print(f"{entity}: {', '.join(labels)}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import msgspec
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,40 +18,43 @@ from tidemill.ops.monitors.roster import RosterLine
 SEVERITIES = {"info": "", "warning": "yellow", "critical": "bold red"}
 
 
-def print_status(row: MonitorLine) -> None:
-    """A monitor's page."""
+def status_page(rows: Sequence[MonitorLine], now: datetime) -> Group:
+    """Monitors, one below the other."""
+    return Group(*(line for row in rows for line in _status(row, now)))
+
+
+def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     status = row.status or {}
     health = status.get("health", "not started")
     style = {"healthy": "green", "UNHEALTHY": "bold red"}.get(health, "yellow")
-    console = out()
     paused = ("  paused", "yellow") if row.paused else ""
-    console.print(Text.assemble((f"{row.name}  ", "bold"), (health, style), paused))
+    yield Text.assemble((f"{row.name}  ", "bold"), (health, style), paused)
     lag = "" if row.cursor_at is None else f", newest {ago(datetime.fromtimestamp(row.cursor_at, UTC))}"
-    console.print(
+    yield (
         f"  events   {row.events:,}{lag}; {row.duplicates:,} seen before, {row.ignored:,} ignored, "
         f"{row.late:,} looks back for late ones"
     )
     filling = f", the past of {row.filling:,} is being read" if row.filling else ""
-    console.print(f"  follows  {row.entities:,} entities in {row.members} processes{filling}; fold {row.version}")
-    console.print(f"  alerts   {row.open:,} open" + (f"; off: {', '.join(row.off)}" if row.off else ""))
+    yield f"  follows  {row.entities:,} entities in {row.members} processes{filling}; fold {row.version}"
+    yield f"  alerts   {row.open:,} open" + (f"; off: {', '.join(row.off)}" if row.off else "")
     stages = "  ".join(f"{name} {seconds * 1000:.1f}ms" for name, seconds in status.get("stages", {}).items())
     if stages:
-        console.print(f"  tick     {row.tick:,}: {stages}; next poll after {short(status.get('pause', 0))}")
+        yield f"  tick     {row.tick:,}: {stages}; next poll after {short(status.get('pause', 0))}"
     if status.get("error"):
-        console.print(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
+        yield Text(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
     for each in row.problems:
         whom = f" for {each.entity}" if each.entity else ""
         times = f" ({each.count}×, last {ago(each.last_at)})"
-        console.print(f"  problem  {each.place}{whom}: {each.error}{times}", style="yellow")
+        yield Text(f"  problem  {each.place}{whom}: {each.error}{times}", style="yellow")
 
 
-def roster_table(rows: Sequence[RosterLine]) -> Table:
+def roster_table(rows: Sequence[RosterLine], now: datetime) -> Table:
     made = table("entity", "last seen", "events", "labels", "past", "note", numbers=("events",), wide="note")
     for row in rows:
         seen = None if row.last_at is None else datetime.fromtimestamp(row.last_at, UTC)
         made.add_row(
             row.entity,
-            ago(seen),
+            ago(seen, now),
             f"{row.count:,}",
             " ".join(f"{name}={value}" for name, value in (row.labels or {}).items()),
             "" if row.backfill is None else f"{row.backfill.get('pages', 0)} pages read",

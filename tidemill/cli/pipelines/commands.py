@@ -6,14 +6,16 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, operator, require_database
+from tidemill.cli.arguments import Json, Metrics, Shown
+from tidemill.cli.connection_options import HERE, ConnectionOptions, operator, require_database
 from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
-from tidemill.cli.pipelines.open import AppArgument, Work, find_all, find_state, names, opened, settings_of
-from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems, print_state
+from tidemill.cli.pipelines.open import Pipeline, Target, find_all, names, on_pipelines, opened, settings_of
+from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, play
 from tidemill.core.codec import decode
@@ -25,27 +27,25 @@ from tidemill.ops.pipelines.change import APPROVED_FOR
 from tidemill.ops.pipelines.read import (
     MOST_SHOWN,
     GetPipelineGraph,
-    GetState,
     ListBuilds,
     ListPipelines,
-    PipelineGraph,
     PipelineList,
     PipelineRef,
     PlanPipeline,
     PlanReport,
     get_pipeline,
     get_pipeline_graph,
-    get_state,
     list_builds,
     list_pipelines,
     plan_pipeline,
     report_plan,
 )
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
-from tidemill.pipelines.definition.pipeline import Pipeline, check_order
+from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline
+from tidemill.pipelines.definition.pipeline import check_order
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.runner.runner import PipelineRunner
-from tidemill.pipelines.view.state_details import Build, StateDetails
+from tidemill.pipelines.view.state_details import Build
 from tidemill.pipelines.workflows import load_workflow
 from tidemill.pipelines.workflows.folder import read_folder
 from tidemill.pipelines.workflows.runner import WorkflowRunner
@@ -61,29 +61,21 @@ for command in COMMANDS:
 
 @commands.command
 def run(
-    app: str,
-    pipeline: str | None = None,
+    app: Annotated[str, Parameter(help="Where they are declared: app.py, package.module, a workflow file or folder.")],
+    pipeline: Pipeline = None,
     /,
     *,
     once: bool = False,
-    approve: bool = False,
-    metrics: str | None = None,
+    approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
+    metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Keep pipelines up to date until stopped; with --once, bring them up to date and end.
 
     Parameters
     ----------
-    app
-        Where they are declared: app.py, package.module, a workflow file or a folder of workflow files.
-    pipeline
-        Only this one.
     once
         Build here and now what is missing or out of date, and end. The status is 1 if something is left undone.
-    approve
-        Also build what would wait for approval because it is so much.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if once:
         place.arguments()  # A server that is named is an error, before anything is loaded.
@@ -114,26 +106,13 @@ def run(
 
 
 @commands.command
-def status(
-    app: AppArgument = None, pipeline: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
-) -> None:
-    """Show how many states of each stage are fresh, stale, failed or blocked.
-
-    Parameters
-    ----------
-    pipeline
-        Only this one.
-    json
-        Print one JSON document.
-    """
-    work = Work(app, pipeline, place)
-
-    async def read(at: Operator) -> PipelineList:
-        if work.word is None:
-            return await at.do(list_pipelines, ListPipelines())
-        return PipelineList([await at.do(get_pipeline, PipelineRef(name=work.word))], [])
-
-    found = work.run(read)
+@on_pipelines
+async def status(at: Operator, pipeline: Pipeline, *, json: Json = False) -> None:
+    """Show how many states of each stage are fresh, stale, failed or blocked."""
+    if pipeline is None:
+        found = await at.do(list_pipelines, ListPipelines())
+    else:
+        found = PipelineList([await at.do(get_pipeline, PipelineRef(name=pipeline))], [])
     if json:
         return print_json(found.items)
     for line in found.items:
@@ -142,16 +121,11 @@ def status(
 
 
 @commands.command
-def check(app: AppArgument = None, pipeline: str | None = None, /, *, place: ServerOptions = ANYWHERE) -> int:
-    """Check whether everything is up to date; the status is 1 if it is not.
-
-    Parameters
-    ----------
-    pipeline
-        Only this one.
-    """
+@on_pipelines
+async def check(at: Operator, pipeline: Pipeline) -> int:
+    """Check whether everything is up to date; the status is 1 if it is not."""
     left = 0
-    for report in _plans(Work(app, pipeline, place), limit=0):
+    for report in await _plans(at, pipeline, limit=0):
         fresh, others = sum(report.fresh.values()), report.builds + report.holds
         out().print(f"{report.pipeline}: {fresh:,} fresh, {others:,} not")
         left += others
@@ -159,27 +133,10 @@ def check(app: AppArgument = None, pipeline: str | None = None, /, *, place: Ser
 
 
 @commands.command
-def plan(
-    app: AppArgument = None,
-    pipeline: str | None = None,
-    /,
-    *,
-    limit: int = 50,
-    json: bool = False,
-    place: ServerOptions = ANYWHERE,
-) -> None:
-    """Show what would be built and why, without building anything.
-
-    Parameters
-    ----------
-    pipeline
-        Only this one.
-    limit
-        How many states to show.
-    json
-        Print one JSON document, with all of them.
-    """
-    reports = _plans(Work(app, pipeline, place), limit=MOST_SHOWN if json else limit)
+@on_pipelines
+async def plan(at: Operator, pipeline: Pipeline, *, limit: Shown = 50, json: Json = False) -> None:
+    """Show what would be built and why, without building anything; as JSON, with all states."""
+    reports = await _plans(at, pipeline, limit=MOST_SHOWN if json else limit)
     if json:
         return print_json(reports)
     for report in reports:
@@ -188,62 +145,30 @@ def plan(
 
 
 @commands.command
-def explain(
-    app: AppArgument = None, state: str | None = None, /, *, json: bool = False, place: ServerOptions = ANYWHERE
-) -> None:
-    """Explain one state: why it has its standing, what it is made from, what is made from it, and every build.
-
-    Parameters
-    ----------
-    state
-        The path of an output, STAGE/ENTITY, or PIPELINE/STAGE/ENTITY.
-    json
-        Print one JSON document.
-    """
-    work = Work(app, state, place)
-    word = work.require_word("STATE")
-
-    async def read(at: Operator) -> StateDetails:
-        meant = await find_state(at, word)
-        wanted = GetState(name=meant.pipeline, stage=meant.stage or "", entity=meant.entity or "", follow=True)
-        return await at.do(get_state, wanted)
-
-    found = work.run(read)
-    return print_json(found) if json else print_state(found)
+@on_pipelines
+async def history(at: Operator, target: Target, *, limit: Shown = 25, json: Json = False) -> None:
+    """List builds, newest first."""
+    found: list[Build] = []
+    for meant in await find_all(at, target):
+        wanted = ListBuilds(name=meant.pipeline, stage=meant.stage, entity=meant.entity)
+        found += (await read_pages(at, list_builds, wanted, limit))[0]
+    builds = sorted(found, key=lambda build: build.at, reverse=True)[:limit]
+    return print_json(builds) if json else print_builds(builds)
 
 
 @commands.command
-def history(
-    app: AppArgument = None,
-    target: str | None = None,
-    /,
+@on_pipelines
+async def draw(
+    at: Operator,
+    pipeline: Pipeline,
     *,
-    limit: int = 25,
-    json: bool = False,
-    place: ServerOptions = ANYWHERE,
+    svg: Annotated[bool, Parameter(help="As SVG.")] = False,
+    live: Annotated[bool, Parameter(help="With how many states of each stage are fresh, stale or failed.")] = False,
 ) -> None:
-    """List builds, newest first.
-
-    Parameters
-    ----------
-    target
-        A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all, if not given.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
-    work = Work(app, target, place)
-
-    async def read(at: Operator) -> list[Build]:
-        found: list[Build] = []
-        for meant in await find_all(at, work.word):
-            wanted = ListBuilds(name=meant.pipeline, stage=meant.stage, entity=meant.entity)
-            found += (await read_pages(at, list_builds, wanted, limit))[0]
-        return sorted(found, key=lambda build: build.at, reverse=True)[:limit]
-
-    builds = work.run(read)
-    return print_json(builds) if json else print_builds(builds)
+    """Draw pipelines as Mermaid text, or as SVG."""
+    for name in await names(at, pipeline):
+        graph = await at.do(get_pipeline_graph, GetPipelineGraph(name=name, live=live))
+        out().print(graph.svg if svg else graph.mermaid)
 
 
 @commands.command
@@ -269,43 +194,8 @@ def trigger(file: str, payload: str = "null", /) -> int:
     return 0
 
 
-@commands.command
-def draw(
-    app: AppArgument = None,
-    pipeline: str | None = None,
-    /,
-    *,
-    svg: bool = False,
-    live: bool = False,
-    place: ServerOptions = ANYWHERE,
-) -> None:
-    """Draw pipelines as Mermaid text, or as SVG.
-
-    Parameters
-    ----------
-    pipeline
-        Only this one.
-    svg
-        As SVG.
-    live
-        With how many states of each stage are fresh, stale or failed.
-    """
-    work = Work(app, pipeline, place)
-
-    async def read(at: Operator) -> list[PipelineGraph]:
-        every = await names(at, work.word)
-        return [await at.do(get_pipeline_graph, GetPipelineGraph(name=name, live=live)) for name in every]
-
-    for graph in work.run(read, live=live):
-        out().print(graph.svg if svg else graph.mermaid)
-
-
-def _plans(work: Work, *, limit: int) -> list[PlanReport]:
-    async def read(at: Operator) -> list[PlanReport]:
-        every = await names(at, work.word)
-        return [await at.do(plan_pipeline, PlanPipeline(name=name, limit=limit)) for name in every]
-
-    return work.run(read)
+async def _plans(at: Operator, pipeline: str | None, *, limit: int) -> list[PlanReport]:
+    return [await at.do(plan_pipeline, PlanPipeline(name=name, limit=limit)) for name in await names(at, pipeline)]
 
 
 async def _run_once(target: PipelineTarget, name: str | None, approve: bool, place: ConnectionOptions) -> int:
@@ -331,7 +221,7 @@ async def _run_once(target: PipelineTarget, name: str | None, approve: bool, pla
     return 1 if left else 0
 
 
-def _in_order(pipelines: list[Pipeline]) -> list[Pipeline]:
+def _in_order(pipelines: list[DeclaredPipeline]) -> list[DeclaredPipeline]:
     """Pipelines, each after those that it takes from."""
     stages = check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
     last = {id(stage.pipeline): at for at, stage in enumerate(stages)}

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
-import msgspec
 from cyclopts import CycloptsError, Parameter
 
-from tidemill.cli.connection_options import ConnectionOptions, ServerOptions, open_soon, operator, require_database
+from tidemill.cli.arguments import Command, parameters_of, with_parameters
+from tidemill.cli.connection_options import (
+    ANYWHERE,
+    ConnectionOptions,
+    ServerOptions,
+    open_soon,
+    operator,
+    require_database,
+)
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks
 from tidemill.engine.settings import Settings
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import Operator
-from tidemill.ops.pipelines.read import ListPipelines, PipelineLine, StageLine, list_pipelines
+from tidemill.ops.pipelines.change import StageRef
+from tidemill.ops.pipelines.find import Meant, find_meant
+from tidemill.ops.pipelines.read import ListPipelines, list_pipelines
 from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
-from tidemill.pipelines.definition.pattern import Pattern, entity_id
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate, wait_for_schema
@@ -35,33 +44,54 @@ AppArgument = Annotated[
 ]
 
 
-class Meant(msgspec.Struct, frozen=True):
-    """What a word means: a pipeline, a stage of it, a state; or an entity in all its stages."""
+AppOption = Annotated[
+    str | None, Parameter(help="What declares the pipelines of a state: app.py, a workflow file or folder.")
+]
+Pipeline = Annotated[str | None, Parameter(help="Only this one.")]
+Stage = Annotated[str, Parameter(help="The stage: STAGE or PIPELINE/STAGE.")]
+Target = Annotated[
+    str | None,
+    Parameter(help="A state (its path, or STAGE/ENTITY), a STAGE or a PIPELINE; all of them, if not given."),
+]
 
-    pipeline: str
-    stage: str | None = None
-    entity: str | None = None
 
-    @property
-    def entities(self) -> list[str] | None:
-        return None if self.entity is None else [self.entity]
+def on_pipelines(command: Callable[..., Awaitable[Any]]) -> Command:
+    """A command that is called with an operator and the word that follows the application on the command line.
+
+    The word may be left out if its type allows None. With an option `live` that is off, no database is needed.
+    """
+    _, word, *own = parameters_of(command)
+    kind, *notes = get_args(word.annotation)
+    required = type(None) not in get_args(kind)
+    ahead, named = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.KEYWORD_ONLY
+    more = [
+        inspect.Parameter("app", ahead, default=None, annotation=AppArgument),
+        inspect.Parameter(word.name, ahead, default=None, annotation=Annotated[kind | None, *notes]),
+        inspect.Parameter("place", named, default=ANYWHERE, annotation=ServerOptions),
+    ]
+
+    def run(*values: Any, place: ServerOptions = ANYWHERE, **options: Any) -> Any:
+        app, given = (*values, None, None)[:2]
+        work = PipelineWork(app, given, place)
+        if required:
+            named_word(work.word, word.name.upper())
+        return work.run(lambda at: command(at, work.word, **options), live=options.get("live", True))
+
+    return with_parameters(run, command, [*more[:2], *own, more[2]])
 
 
-class Work:
+class PipelineWork:
     """Where a command works: the pipelines that were named, on their database or through a server."""
 
     def __init__(self, app: str | None, word: str | None, place: ServerOptions) -> None:
         """`word` comes after the application; a server has the application, so that `app` is the word there."""
         self._place = place
         if place.server_url is None:
-            self._app, self.word = named(app, "APP"), word
+            self._app, self.word = named_word(app, "APP"), word
         elif word is not None:
             raise ConfigError(f"the server has the application: leave out {app!r}")
         else:
             self._app, self.word = None, app
-
-    def require_word(self, what: str) -> str:
-        return named(self.word, what)
 
     def run(self, work: Callable[[Operator], Awaitable[T]], *, live: bool = True) -> T:
         """Do operations; without `live` they need no database."""
@@ -123,7 +153,7 @@ async def opened(
         await database.close()
 
 
-def named(word: str | None, what: str) -> str:
+def named_word(word: str | None, what: str) -> str:
     """A word of the command line that must be given."""
     if word is None:
         raise CycloptsError(msg=f"say which {what}", command_chain=("pipeline",))
@@ -139,18 +169,7 @@ async def names(at: Operator, name: str | None) -> list[str]:
 
 async def find(at: Operator, text: str) -> Meant:
     """What PIPELINE, STAGE, STAGE/ENTITY, ENTITY or the path of an output means; also with PIPELINE/ before it."""
-    lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
-    owner = _owner(lines, text)
-    rest = "" if text == owner.name else text.removeprefix(f"{owner.name}/")
-    for stage in owner.stages:
-        values = Pattern(stage.output).match(rest)
-        if values is not None and all(name in values for name in stage.variables):
-            return Meant(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
-    name, _, entity = rest.partition("/")
-    for stage in owner.stages:
-        if stage.name == name:
-            return Meant(owner.name, name, entity or None)
-    return Meant(owner.name, None, rest or None)
+    return find_meant((await at.do(list_pipelines, ListPipelines(live=False))).items, text)
 
 
 async def find_all(at: Operator, text: str | None) -> list[Meant]:
@@ -158,44 +177,11 @@ async def find_all(at: Operator, text: str | None) -> list[Meant]:
     return [Meant(name) for name in await names(at, None)] if text is None else [await find(at, text)]
 
 
-async def find_state(at: Operator, text: str) -> Meant:
-    """The state that the path of an output, STAGE/ENTITY or PIPELINE/STAGE/ENTITY means."""
-    meant = await find(at, text)
-    if meant.stage is None:
-        raise NotFoundError(
-            f"{text!r} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
-        )
-    return meant
-
-
-async def find_stage(at: Operator, text: str) -> tuple[str, str]:
-    """The pipeline and the stage that STAGE or PIPELINE/STAGE means."""
+async def find_stage(at: Operator, text: str) -> StageRef:
+    """The stage that STAGE or PIPELINE/STAGE means."""
     meant = await find(at, text)
     if meant.stage is None or meant.entity is not None:
         raise NotFoundError(
             f"pipeline {meant.pipeline} has no stage {meant.entity or text!r}: write STAGE or PIPELINE/STAGE"
         )
-    return meant.pipeline, meant.stage
-
-
-def _owner(lines: list[PipelineLine], text: str) -> PipelineLine:
-    """The pipeline that a word belongs to."""
-    tests: tuple[Callable[[PipelineLine], bool], ...] = (
-        lambda line: text == line.name or text.startswith(f"{line.name}/"),
-        lambda line: text.partition("/")[0] in [stage.name for stage in line.stages],
-        lambda line: any(_makes(stage, text) for stage in line.stages),
-        lambda line: len(lines) == 1,
-    )
-    for test in tests:
-        found = [line for line in lines if test(line)]
-        if len(found) > 1:
-            several = ", ".join(line.name for line in found)
-            raise ConfigError(f"{text!r} could be of several pipelines ({several}): write PIPELINE/{text}")
-        if found:
-            return found[0]
-    known = ", ".join(line.name for line in lines) or "none"
-    raise ConfigError(f"{text!r} is of no pipeline; there are: {known}")
-
-
-def _makes(stage: StageLine, path: str) -> bool:
-    return Pattern(stage.output).values(path) is not None
+    return StageRef(name=meant.pipeline, stage=meant.stage)

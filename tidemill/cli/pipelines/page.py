@@ -27,17 +27,17 @@ STYLES = {
 
 
 def print_pipeline(line: PipelineLine) -> None:
-    """How many states of each stage have which standing."""
+    """How many states of each stage are fresh, stale, failed and so on."""
     console = out()
     console.print(f"{line.name}  {line.place}", style="bold")
     if line.paused_by:
         console.print(f"  paused by {line.paused_by}", style="yellow")
-    standings = [standing for standing in STYLES if line.counts.get(standing)] or ["fresh"]
-    made = table("stage", *standings, "bytes", "", numbers=(*standings, "bytes"))
+    states = [state for state in STYLES if line.counts.get(state)] or ["fresh"]
+    made = table("stage", *states, "bytes", "", numbers=(*states, "bytes"))
     for stage in line.stages:
         cells = [
             Text(f"{stage.counts.get(each, 0):,}", style=STYLES[each] if stage.counts.get(each) else "dim")
-            for each in standings
+            for each in states
         ]
         made.add_row(stage.name, *cells, f"{stage.bytes:,}", f"paused by {stage.paused_by}" if stage.paused_by else "")
     console.print(made)
@@ -60,7 +60,7 @@ def print_plan(report: PlanReport) -> None:
     )
     made = table("state", "", "why", wide="why")
     for step in report.steps:
-        word = "build" if step.is_build else step.standing
+        word = "build" if step.is_build else step.state
         made.add_row(f"{step.stage}/{step.entity}", Text(word, style=STYLES.get(word, "cyan")), step.told)
     if report.steps:
         console.print(made)
@@ -91,7 +91,7 @@ def print_state(state: StateDetails) -> None:
     """Everything about one state."""
     console = out()
     title = (f"{state.pipeline}/{state.stage}/{state.entity}  ", "bold")
-    console.print(Text.assemble(title, (state.standing, STYLES.get(state.standing, ""))))
+    console.print(Text.assemble(title, (state.state, STYLES.get(state.state, ""))))
     for output in state.outputs:
         console.print(f"  output   {output.path}")
     if state.built_at is not None:

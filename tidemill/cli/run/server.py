@@ -74,12 +74,12 @@ def server(
 
     def make() -> Part:
         from tidemill.server.fair_pool import FairDatabase
-        from tidemill.server.role import Server  # Here, for it takes a while, and no other command needs it.
+        from tidemill.server.role import ApiServer  # Here, for it takes a while, and no other command needs it.
 
         known = application(app, place)
         require_database(known.settings)
         database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
-        return Part(Role(Server(known, database, wanted, on_url=_say), database), database, known.settings)
+        return Part(Role(ApiServer(known, database, wanted, on_url=_say), database), database, known.settings)
 
     return play(make)
 

@@ -15,7 +15,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, table
 from tidemill.core.errors import PayloadError
-from tidemill.ops.runs.inputs import Input, ListInputs, SubmitInput, list_inputs, submit_input
+from tidemill.ops.runs.inputs import ListInputs, OpenInput, SubmitInput, list_inputs, submit_input
 
 
 def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
@@ -82,7 +82,7 @@ def read_value(text: str, what: str) -> Any:
         ) from error
 
 
-def _inputs_table(rows: Sequence[Input], now: datetime) -> Table:
+def _inputs_table(rows: Sequence[OpenInput], now: datetime) -> Table:
     made = table("run", "workflow", "node", "since", "due", "prompt", wide="prompt")
     for row in rows:
         made.add_row(

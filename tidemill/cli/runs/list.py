@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.arguments import options_of, run_number
+from tidemill.cli.arguments import AppOption, Follow, Json, RunId, Shown, options_of, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import json_text
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, short, state, table
+from tidemill.cli.render import ago, cut, out, print_json, short, show, state, table
 from tidemill.cli.runs.step_log import print_log
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import Operator
@@ -26,7 +26,7 @@ from tidemill.ops.runs.runs import (
     Run,
     RunLine,
     RunRef,
-    StepLog,
+    StepAttemptLog,
     get_run,
     get_run_log,
     get_state_at,
@@ -38,58 +38,34 @@ TICKS_AT_ONCE = 1000
 
 
 @options_of(ListRuns, without=("up_to",))
-def runs(args: ListRuns, *, limit: int = 25, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List durable runs of workflows and dags, the newest first.
-
-    Parameters
-    ----------
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
+def runs(args: ListRuns, *, limit: Shown = 25, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """List durable runs of workflows and dags, the newest first."""
     rows, cursor = place.run(lambda at: read_pages(at, list_runs, args, limit))
-    if json:
-        return print_json(rows)
-    if not rows:
-        none = args == ListRuns()
-        nothing = "no runs: start one with `await app.start(Workflow, ...)`" if none else "no run matches"
-        return out().print(nothing, style="dim")
-    out().print(runs_table(rows, datetime.now(UTC)))
-    if cursor is not None:
-        out().print(f"\nolder ones: --cursor {cursor}", style="dim")
-    return None
+    none = "no runs: start one with `await app.start(Workflow, ...)`" if args == ListRuns() else "no run matches"
+    show(rows, runs_table, json=json, none=none, cursor=cursor)
 
 
 def run(
-    id: str | None = None,
+    id: RunId | None = None,
     /,
     *arguments: str,
     at: int | None = None,
-    follow: bool = False,
-    app: str | None = None,
+    follow: Follow = False,
+    app: AppOption = None,
     as_workflows: str | None = None,
-    json: bool = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int | None:
     """Show one run: its state and why, and its journal; of a dag, the tree of its nodes.
 
     Parameters
     ----------
-    id
-        The run, as `tidemill runs` shows it: r12.
     arguments
         With --as-workflows: what the program is given.
     at
         Show the state after this tick instead; of a workflow, this needs --app or a server.
-    follow
-        Of a dag: keep showing it until it has ended; the exit status says whether it succeeded.
-    app
-        The application that declares the workflow: app.py. A server has it.
     as_workflows
         Instead, run this unmodified program that imports `workflows`, with Tidemill in its place.
-    json
-        Print one JSON document.
     """
     if as_workflows is not None:
         from tidemill.flows.compat import run_program
@@ -134,7 +110,7 @@ def took(row: RunLine) -> str:
     return "" if row.ended_at is None else short((row.ended_at - row.created_at).total_seconds())
 
 
-def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepLog]) -> None:
+def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepAttemptLog]) -> None:
     console = out()
     console.print(Text.assemble((f"run r{row.id}  ", "bold"), state(row.state), f"  {row.workflow}"))
     console.print(f"  input    {json_text(row.input)}")

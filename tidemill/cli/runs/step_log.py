@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from tidemill.cli.render import out
-from tidemill.ops.runs.runs import StepLog
+from tidemill.ops.runs.runs import StepAttemptLog
 
 _STYLES = {"warning": "yellow", "error": "red", "critical": "red", "exception": "red"}
 
 
-def print_log(attempts: Sequence[StepLog]) -> None:
+def print_log(attempts: Sequence[StepAttemptLog]) -> None:
     """Print what each attempt logged."""
     console = out()
     if attempts:

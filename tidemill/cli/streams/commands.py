@@ -1,4 +1,4 @@
-"""`tidemill stream`: run streams, look at them, change them while they run, and bring dead letters back."""
+"""`tidemill stream`: run streams, show them, change them while they run, and replay dead letters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, Metrics, options_of
 from tidemill.cli.connection_options import (
     ANYWHERE,
     HERE,
@@ -40,7 +40,7 @@ from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.dispatcher import dispatcher_role
 
-commands = App(name="stream", help="Run streams; look at them, change them, replay dead letters.")
+commands = App(name="stream", help="Run streams, show and change them, replay dead letters.")
 for command in control.COMMANDS:
     commands.command(command)
 commands.command(dead_letters)
@@ -78,7 +78,7 @@ def run(
     /,
     *,
     supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
-    metrics: str | None = None,
+    metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Take messages and run them through their plans until stopped.
@@ -91,8 +91,6 @@ def run(
         Only this one; all of them, if not given.
     supervise
         Start a dispatcher again when it has died.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if not supervise:
 
@@ -120,25 +118,15 @@ def run(
 
 @commands.command
 def status(
-    stream: str | None = None,
+    stream: Annotated[str | None, Parameter(help="Only this one.")] = None,
     /,
     *,
-    watch: bool = False,
-    json: bool = False,
+    watch: Annotated[bool, Parameter(help="Keep showing it; Ctrl-C leaves.")] = False,
+    json: Json = False,
     app: AppOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Show sources and plans: rate, lag, in flight, retries, dead letters, latency.
-
-    Parameters
-    ----------
-    stream
-        Only this one.
-    watch
-        Keep showing it; Ctrl-C leaves.
-    json
-        Print one JSON document.
-    """
+    """Show sources and plans: rate, lag, in flight, retries, dead letters, latency."""
     args = ListStreams(name=stream)
     if watch and not json:
         if not sys.stdout.isatty():
@@ -196,7 +184,7 @@ def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamT
 
 
 async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: float) -> int:
-    """The dispatchers' parent: holds the embedded server, and starts again whoever dies."""
+    """The dispatchers' parent: holds the embedded server, and restarts those that die."""
     database = Database(known.settings.database(), label="tidemill stream")
     try:
         await open_soon(database)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
+from tidemill.cli.arguments import options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.core.errors import ConfigError
@@ -19,119 +21,67 @@ DRAIN_PATIENCE = 600.0
 AppOption = Annotated[
     str | None, Parameter(help="The application, app.py: its streams are known even when they do not run.")
 ]
+Wait = Annotated[bool, Parameter(negative="--no-wait", help="Return when nothing is in flight any more.")]
 
 
-def drain(
-    stream: str,
-    /,
-    *,
-    wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
-    app: AppOption = None,
-    place: ServerOptions = ANYWHERE,
-) -> None:
-    """Take no more messages of a stream and finish those in flight; `resume` takes more again.
+def _given(*positional: str) -> Any:
+    return options_of(ControlStream, positional=positional, only_positional=True)
 
-    Parameters
-    ----------
-    stream
-        The stream.
-    wait
-        Return when nothing is in flight any more.
-    """
+
+@_given("name")
+def drain(args: ControlStream, *, wait: Wait = True, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Take no more messages of a stream and finish those in flight; `resume` takes more again."""
 
     async def work(at: Operator) -> None:
-        await at.do(control_stream, ControlStream(name=stream, mode="drain"))
+        await at.do(control_stream, ControlStream(name=args.name, mode="drain"))
         if not wait:
             return
         try:
             async with asyncio.timeout(DRAIN_PATIENCE):
-                await wait_for_drain(at, stream, each=lambda left: out().print(f"{left} in flight", style="dim"))
+                await wait_for_drain(at, args.name, each=lambda left: out().print(f"{left} in flight", style="dim"))
         except TimeoutError as error:
-            told = f"stream {stream} has had messages in flight for {DRAIN_PATIENCE:g} s"
+            told = f"stream {args.name} has had messages in flight for {DRAIN_PATIENCE:g} s"
             raise ConfigError(f"{told}; see `tidemill stream status`") from error
 
     place.run(work, app=app)
-    out().print(f"stream {stream} {'is drained' if wait else 'drains'}; `tidemill stream resume {stream}` goes on")
+    ended = "is drained" if wait else "drains"
+    out().print(f"stream {args.name} {ended}; `tidemill stream resume {args.name}` goes on")
 
 
-def resume(stream: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Take messages again, after `drain`.
-
-    Parameters
-    ----------
-    stream
-        The stream.
-    """
-    _control(place, app, stream, mode="run")
-    out().print(f"stream {stream} takes messages again")
+@_given("name")
+def resume(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Take messages again, after `drain`."""
+    place.do(control_stream, msgspec.structs.replace(args, mode="run"), app=app)
+    out().print(f"stream {args.name} takes messages again")
 
 
-def set_weight(
-    stream: str, source: str, weight: float, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE
-) -> None:
-    """Give a source another share, at once.
-
-    Parameters
-    ----------
-    stream
-        The stream.
-    source
-        The source.
-    weight
-        Its weight against those of the others.
-    """
-    _control(place, app, stream, source=source, weight=weight)
-    out().print(f"{stream}/{source} has weight {weight:g} now")
+@_given("name", "source", "weight")
+def set_weight(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Give a source another share, at once."""
+    place.do(control_stream, args, app=app)
+    out().print(f"{args.name}/{args.source} has weight {args.weight:g} now")
 
 
-def set_limit(
-    stream: str, source: str, max_qps: float, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE
-) -> None:
-    """Give a source another limit of messages a second, at once.
-
-    Parameters
-    ----------
-    stream
-        The stream.
-    source
-        The source.
-    max_qps
-        Messages a second; 0 for no limit.
-    """
-    _control(place, app, stream, source=source, max_qps=max_qps)
-    out().print(f"{stream}/{source} sends {f'at most {max_qps:g}/s' if max_qps else 'without a limit'} now")
+@_given("name", "source", "max_qps")
+def set_limit(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Give a source another limit of messages a second, at once."""
+    place.do(control_stream, args, app=app)
+    limit = f"at most {args.max_qps:g}/s" if args.max_qps else "without a limit"
+    out().print(f"{args.name}/{args.source} sends {limit} now")
 
 
-def enable(stream: str, source: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Take messages of a source again.
-
-    Parameters
-    ----------
-    stream
-        The stream.
-    source
-        The source.
-    """
-    _control(place, app, stream, source=source, enabled=True)
-    out().print(f"{stream}/{source} is on")
+@_given("name", "source")
+def enable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Take messages of a source again."""
+    place.do(control_stream, msgspec.structs.replace(args, enabled=True), app=app)
+    out().print(f"{args.name}/{args.source} is on")
 
 
-def disable(stream: str, source: str, /, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Take no more messages of a source; those in flight finish.
-
-    Parameters
-    ----------
-    stream
-        The stream.
-    source
-        The source.
-    """
-    _control(place, app, stream, source=source, enabled=False)
-    out().print(f"{stream}/{source} is off")
-
-
-def _control(place: ServerOptions, app: str | None, stream: str, **wanted: Any) -> None:
-    place.do(control_stream, ControlStream(name=stream, **wanted), app=app)
+@_given("name", "source")
+def disable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
+    """Take no more messages of a source; those in flight finish."""
+    place.do(control_stream, msgspec.structs.replace(args, enabled=False), app=app)
+    out().print(f"{args.name}/{args.source} is off")
 
 
 COMMANDS = (drain, resume, set_weight, set_limit, enable, disable)

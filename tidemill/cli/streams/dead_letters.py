@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Json, Shown, Yes, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
@@ -16,7 +18,7 @@ from tidemill.cli.streams.view import dead_page, dead_table
 from tidemill.core.duration import parse_duration
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.dead_letters import (
-    DeadLetter,
+    DeadLetterLine,
     GetDeadLetter,
     ListDeadLetters,
     ReplayDeadLetters,
@@ -26,34 +28,20 @@ from tidemill.ops.streams.dead_letters import (
     replay_dead_letters,
 )
 
+Stream = Annotated[str | None, Parameter(help="Only of this stream.")]
+Since = Annotated[str | None, Parameter(help="Only those given up within this time, such as 2h.")]
+Ids = Annotated[list[int] | None, Parameter(help="Only this one; may be repeated.")]
+
 
 @options_of(ListDeadLetters)
 def dead_letters(
-    args: ListDeadLetters,
-    stream: str | None = None,
-    /,
-    *,
-    since: str | None = None,
-    limit: int = 25,
-    json: bool = False,
+    args: ListDeadLetters, stream: Stream = None, /, *, since: Since = None, limit: Shown = 25, json: Json = False,
     place: ServerOptions = ANYWHERE,
-) -> None:
-    """List messages that were given up, the newest first; one alone is shown in full.
-
-    Parameters
-    ----------
-    stream
-        Only of this stream.
-    since
-        Only those given up within this time, such as 2h.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
+) -> None:  # fmt: skip
+    """List messages that were given up, the newest first; one alone is shown in full."""
     wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since))
 
-    async def work(at: Operator) -> list[DeadLetter]:
+    async def work(at: Operator) -> list[DeadLetterLine]:
         letters, _ = await read_pages(at, list_dead_letters, wanted, limit)
         return [await at.do(get_dead_letter, GetDeadLetter(id=each.id)) if each.truncated else each for each in letters]
 
@@ -67,28 +55,10 @@ def dead_letters(
 
 @options_of(ReplayDeadLetters, without=("ids", "up_to"))
 def replay(
-    args: ReplayDeadLetters,
-    stream: str | None = None,
-    /,
-    *,
-    since: str | None = None,
-    id: list[int] | None = None,
-    yes: bool = False,
+    args: ReplayDeadLetters, stream: Stream = None, /, *, since: Since = None, id: Ids = None, yes: Yes = False,
     place: ServerOptions = ANYWHERE,
-) -> None:
-    """Try dead letters again, with all their attempts; prints how many.
-
-    Parameters
-    ----------
-    stream
-        Only of this stream.
-    since
-        Only those given up within this time, such as 2h.
-    id
-        Only this one; say it again for more.
-    yes
-        Do not ask, even if this means all of them.
-    """
+) -> None:  # fmt: skip
+    """Try dead letters again, with all their attempts; prints how many."""
     wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since), ids=id or None)
 
     async def work(at: Operator) -> int | None:

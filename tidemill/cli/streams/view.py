@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
-from tidemill.ops.streams.dead_letters import DeadLetter
+from tidemill.ops.streams.dead_letters import DeadLetterLine
 from tidemill.ops.streams.streams import StreamLine
 
 SHOWN = 2000
@@ -85,7 +85,7 @@ def _length(seconds: float | None) -> str:
     return f"{seconds * 1e6:.0f}µs" if seconds < 0.001 else format_duration(seconds)
 
 
-def dead_table(letters: Sequence[DeadLetter]) -> RenderableType:
+def dead_table(letters: Sequence[DeadLetterLine]) -> RenderableType:
     """Dead letters, one a line."""
     made = table("id", "stream", "source", "plan", "why", "attempts", "when", "error", numbers=("id",), wide="error")
     for each in letters:
@@ -102,7 +102,7 @@ def dead_table(letters: Sequence[DeadLetter]) -> RenderableType:
     return made
 
 
-def dead_page(letter: DeadLetter) -> RenderableType:
+def dead_page(letter: DeadLetterLine) -> RenderableType:
     """One dead letter in full."""
     given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {letter.attempts} attempts"
     facts = [

@@ -47,7 +47,7 @@ class DagView(msgspec.Struct, frozen=True):
         return self.run_state not in ("running", "needs_attention")
 
 
-class NodeJob(msgspec.Struct, frozen=True):
+class NodeJobLine(msgspec.Struct, frozen=True):
     """An unfinished job of a node; `item` is the item of a map that it works on."""
 
     id: int
@@ -60,7 +60,7 @@ class NodeJob(msgspec.Struct, frozen=True):
     running_for: float | None
 
 
-class Node(msgspec.Struct, frozen=True):
+class NodeView(msgspec.Struct, frozen=True):
     """A node of a run: `done` of `total` counts the items or nodes inside of one.
 
     `why` is a sentence by itself; `about` is what there is to say beside the state.
@@ -76,7 +76,7 @@ class Node(msgspec.Struct, frozen=True):
     why: str
     about: str
     carried: bool
-    jobs: list[NodeJob]
+    jobs: list[NodeJobLine]
 
 
 class NodeLine(msgspec.Struct, frozen=True):
@@ -92,13 +92,13 @@ class NodeLine(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-def nodes_of(view: DagView) -> list[Node]:
+def nodes_of(view: DagView) -> list[NodeView]:
     """Every node of a run, each before the nodes inside of it."""
     jobs = jobs_by_node(view)
     return [_node(view, row, jobs.get(row.node, [])) for row in tree(view.program, view.state)]
 
 
-def lines(nodes: Sequence[Node], now: float) -> list[NodeLine]:
+def lines(nodes: Sequence[NodeView], now: float) -> list[NodeLine]:
     """The tree as lines, top to bottom; `now` is the moment that it shows."""
     last = {node.node.rpartition("/")[0]: node.node for node in nodes}
     below: dict[str, str] = {}
@@ -182,9 +182,9 @@ def why_job(job: Job) -> str:
 # -- inner parts ----------------------------------------------------------------------------------
 
 
-def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> Node:
+def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> NodeView:
     node = view.state.nodes[row.node]
-    return Node(
+    return NodeView(
         row.node,
         row.status,
         row.done,
@@ -196,7 +196,7 @@ def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> Node:
         _about(view, row, node, jobs),
         node.carried,
         [
-            NodeJob(
+            NodeJobLine(
                 **{name: job[name] for name in ("id", "state", "queue", "attempt", "progress", "note", "running_for")},
                 item=None if node.items is None else view.program.item_of(view.state, job["work"]),
             )
@@ -205,7 +205,7 @@ def _node(view: DagView, row: TreeRow, jobs: Sequence[Job]) -> Node:
     )
 
 
-def _line(node: Node, branch: str, label: str, now: float) -> NodeLine:
+def _line(node: NodeView, branch: str, label: str, now: float) -> NodeLine:
     single = node.jobs[0] if len(node.jobs) == 1 and node.total is None else None
     shown = "queued" if node.state == "running" and single is not None and single.state != "running" else node.state
     far = single.progress if single is not None else None
@@ -251,7 +251,7 @@ def _about_items(node: NodeState, jobs: Sequence[Job]) -> str:
     return ", ".join(part for part in parts if not part.startswith("0 "))
 
 
-def _items(node: Node, branch: str) -> list[NodeLine]:
+def _items(node: NodeView, branch: str) -> list[NodeLine]:
     """Some of the items that run now; those that report progress come first."""
     running = sorted((job for job in node.jobs if job.state == "running"), key=lambda job: job.progress is None)
     return [

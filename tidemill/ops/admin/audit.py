@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.json_rows import readable
-from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.store.audit import page_audit
 from tidemill.store.transaction import Reader
 
@@ -39,17 +39,10 @@ class AuditEntry(msgspec.Struct, frozen=True):
     after: Any
 
 
-class AuditPage(msgspec.Struct, frozen=True):
-    """Entries, newest first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[AuditEntry]
-    next: str | None
-
-
 @operation("GET /audit", scope="read")
-async def list_audit(at: Reader, args: ListAudit) -> AuditPage:
+async def list_audit(at: Reader, args: ListAudit) -> PageOf[AuditEntry]:
     """List what operators did, newest first."""
     before = read_cursor(args.cursor)
     rows = await page_audit(at.database, who=args.who, action=args.action, before=before, limit=args.limit)
     entries = [AuditEntry(**readable(row, ("before", "after"))) for row in rows]
-    return AuditPage(entries, following([entry.id for entry in entries], args.limit))
+    return PageOf(entries, following([entry.id for entry in entries], args.limit))

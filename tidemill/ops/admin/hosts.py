@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.codec import decode
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.telemetry.hosts import list_hosts as read_hosts
 from tidemill.store.telemetry.hosts import read_samples
 from tidemill.store.transaction import Reader
@@ -37,13 +37,7 @@ class Host(msgspec.Struct, frozen=True):
     sample: dict[str, Any]
 
 
-class Hosts(msgspec.Struct, frozen=True):
-    """Hosts, by name."""
-
-    items: list[Host]
-
-
-class HostSample(msgspec.Struct, frozen=True):
+class SampleAt(msgspec.Struct, frozen=True):
     """What a host used at one time."""
 
     at: datetime
@@ -54,14 +48,14 @@ class HostSamples(msgspec.Struct, frozen=True):
     """What a host used over time, oldest first."""
 
     host: str
-    items: list[HostSample]
+    items: list[SampleAt]
 
 
 @operation("GET /hosts", scope="read")
-async def list_hosts(at: Reader, args: ListHosts) -> Hosts:
+async def list_hosts(at: Reader, args: ListHosts) -> ListOf[Host]:
     """List the hosts that reported lately, each with its newest sample."""
     rows = await read_hosts(at.database, within=args.within)
-    return Hosts([Host(row["host"], row["at"], row["age"], decode(row["data"])) for row in rows])
+    return ListOf([Host(row["host"], row["at"], row["age"], decode(row["data"])) for row in rows])
 
 
 @operation("GET /hosts/{name}/samples", scope="read")
@@ -69,4 +63,4 @@ async def get_host_samples(at: Reader, args: GetHostSamples) -> HostSamples:
     """Samples of a host over time, for charts. They are kept for a day."""
     every = max(args.every, args.within / 2000)
     rows = await read_samples(at.database, args.name, within=args.within, every=every)
-    return HostSamples(args.name, [HostSample(row["at"], decode(row["data"])) for row in rows])
+    return HostSamples(args.name, [SampleAt(row["at"], decode(row["data"])) for row in rows])

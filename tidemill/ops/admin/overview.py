@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import JobLine
-from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import RunLine
 from tidemill.store.jobs.pages import JobFilter, RunFilter, list_job_page, list_run_page
 from tidemill.store.telemetry.overview import count_all, list_failed_states, read_done
@@ -89,12 +89,6 @@ class Throughput(msgspec.Struct, frozen=True):
     failed: float
 
 
-class Throughputs(msgspec.Struct, frozen=True):
-    """Points, the oldest first."""
-
-    items: list[Throughput]
-
-
 @operation("GET /overview", scope="read")
 async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Overview:
     """What fails now, the backlog, and totals of what was done."""
@@ -114,7 +108,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
 
 
 @operation("GET /throughput", scope="read")
-async def get_throughput(at: Reader, args: GetThroughput) -> Throughputs:
+async def get_throughput(at: Reader, args: GetThroughput) -> ListOf[Throughput]:
     """Attempts that ended, a second, between each two points. Recorded while a server runs, and kept for a day."""
     rows = await read_pace(at.database, within=args.within, every=max(args.every, args.within / MOST_POINTS))
     found: list[Throughput] = []
@@ -123,4 +117,4 @@ async def get_throughput(at: Reader, args: GetThroughput) -> Throughputs:
         done, failed = after["done"] - before["done"], after["failed"] - before["failed"]
         if seconds > 0 and done >= 0 and failed >= 0:
             found.append(Throughput(after["at"], done / seconds, failed / seconds))
-    return Throughputs(found)
+    return ListOf(found)

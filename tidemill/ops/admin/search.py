@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
-
 from tidemill.declarations import Declarations
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store import search as store
 from tidemill.store.search import Hit
 from tidemill.store.transaction import Reader
@@ -20,14 +18,8 @@ class Search(Arguments, frozen=True, kw_only=True):
     limit: Annotated[int, doc("How many of each kind.", ge=1, le=50)] = 8
 
 
-class Hits(msgspec.Struct, frozen=True):
-    """What was found, the best match first."""
-
-    items: list[Hit]
-
-
 @operation("GET /search", scope="read")
-async def search(at: Reader, args: Search, declared: Declarations) -> Hits:
+async def search(at: Reader, args: Search, declared: Declarations) -> ListOf[Hit]:
     """Find jobs and runs by id, key or tag; queues, tasks, workflows and all else that has a name by its name."""
     found = await store.search(at.database, args.q, limit=args.limit)
     known = {(hit.kind, hit.id) for hit in found}
@@ -36,7 +28,7 @@ async def search(at: Reader, args: Search, declared: Declarations) -> Hits:
         for name, kind in _names(declared).items()
         if args.q.strip().lower() in name.lower() and (kind, name) not in known
     ]
-    return Hits(found + named[: args.limit])
+    return ListOf(found + named[: args.limit])
 
 
 def _names(declared: Declarations) -> dict[str, str]:

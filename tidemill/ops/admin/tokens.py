@@ -9,17 +9,19 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import NotFoundError
-from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store import tokens as store
 from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction
+
+SCOPE_HELP = "read (look), operate (act on jobs, runs and workers) or admin (tokens as well)."
 
 
 class CreateToken(Arguments, frozen=True, kw_only=True):
     """A token to make."""
 
     name: Annotated[str, doc("What it is for, as the audit trail will name it.")]
-    scope: Annotated[Scope, doc("read (look), operate (act on jobs, runs and workers) or admin (tokens as well).")]
+    scope: Annotated[Scope, doc(SCOPE_HELP)]
     expires_in: Annotated[str | float | None, doc("How long it is valid: 90d, 12h; null for ever.")] = "90d"
 
 
@@ -44,12 +46,6 @@ class Token(msgspec.Struct, frozen=True):
     revoked_by: str | None
 
 
-class Tokens(msgspec.Struct, frozen=True):
-    """Tokens, newest first."""
-
-    items: list[Token]
-
-
 class TokenCreated(msgspec.Struct, frozen=True):
     """A new token. `secret` is returned only here."""
 
@@ -58,9 +54,9 @@ class TokenCreated(msgspec.Struct, frozen=True):
 
 
 @operation("GET /tokens", scope="admin")
-async def list_tokens(at: Reader, args: Nothing) -> Tokens:
+async def list_tokens(at: Reader, args: Nothing) -> ListOf[Token]:
     """List all tokens, also revoked and expired ones, newest first."""
-    return Tokens([Token(*row) for row in await store.list_tokens(at.database)])
+    return ListOf([Token(*row) for row in await store.list_tokens(at.database)])
 
 
 @operation("POST /tokens", scope="admin", status=201, secret=True)

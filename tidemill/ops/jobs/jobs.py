@@ -21,7 +21,7 @@ from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.json_rows import readable
 from tidemill.ops.operator.local import encoded
-from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.log import read_logs
 from tidemill.store.jobs.operate import Outcome
@@ -102,13 +102,6 @@ class JobLine(msgspec.Struct, frozen=True):
     run_id: int | None
 
 
-class JobPage(msgspec.Struct, frozen=True):
-    """Jobs, newest first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[JobLine]
-    next: str | None
-
-
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one job, and why it is in its state."""
 
@@ -154,23 +147,11 @@ class JobAttemptLog(msgspec.Struct, frozen=True):
     lines: list[LogLine]
 
 
-class JobLog(msgspec.Struct, frozen=True):
-    """What the attempts at a job logged, the last attempt first."""
-
-    items: list[JobAttemptLog]
-
-
 class Enqueued(msgspec.Struct, frozen=True):
     """The job; `created` is false when a job with this unique key existed already."""
 
     id: int
     created: bool
-
-
-class EnqueuedCopies(msgspec.Struct, frozen=True):
-    """The jobs, in the order in which they were enqueued."""
-
-    items: list[Enqueued]
 
 
 class JobsReached(msgspec.Struct, frozen=True):
@@ -185,10 +166,10 @@ class JobsReached(msgspec.Struct, frozen=True):
 
 
 @operation("GET /jobs", scope="read")
-async def list_jobs(at: Reader, args: ListJobs) -> JobPage:
+async def list_jobs(at: Reader, args: ListJobs) -> PageOf[JobLine]:
     """List jobs, unfinished and finished, newest first."""
     page = await write_job_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
-    return encoded(page_json(page, args.limit), JobPage)
+    return encoded(page_json(page, args.limit), PageOf[JobLine])
 
 
 @operation("GET /jobs/{id}", scope="read")
@@ -203,10 +184,10 @@ async def get_job(at: Reader, args: GetJob) -> Job:
 
 
 @operation("GET /jobs/{id}/log", scope="read")
-async def get_job_log(at: Reader, args: GetJob) -> JobLog:
+async def get_job_log(at: Reader, args: GetJob) -> ListOf[JobAttemptLog]:
     """The last lines that each attempt of a job logged, the last attempt first."""
     rows = await read_logs(at.database, args.id) if 0 < args.id < 2**63 else []
-    return JobLog(
+    return ListOf(
         [JobAttemptLog(row["attempt"], row["began_at"], row["dropped"], read_lines(row["lines"])) for row in rows]
     )
 
@@ -218,9 +199,9 @@ async def enqueue_job(tx: Transaction, args: EnqueueJob, declared: Declarations)
 
 
 @operation("POST /jobs/copies", scope="operate", status=201)
-async def enqueue_copies(tx: Transaction, args: EnqueueCopies, declared: Declarations) -> EnqueuedCopies:
+async def enqueue_copies(tx: Transaction, args: EnqueueCopies, declared: Declarations) -> ListOf[Enqueued]:
     """Enqueue a job several times in one transaction."""
-    return EnqueuedCopies(await _enqueue(tx, args, declared, args.count))
+    return ListOf(await _enqueue(tx, args, declared, args.count))
 
 
 @operation("POST /jobs/cancel/preview", scope="read")

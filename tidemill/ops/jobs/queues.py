@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.job import check_name
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.queues import list_queues as read_queues
 from tidemill.store.jobs.workers import QueueLimit, set_control, set_limit
 from tidemill.store.telemetry.throughput import read_waits
@@ -41,7 +41,7 @@ class LimitQueue(Arguments, frozen=True, kw_only=True):
     burst: Annotated[float | None, doc("How many may start at once after a quiet time.")] = None
 
 
-class Queue(msgspec.Struct, frozen=True):
+class QueueLine(msgspec.Struct, frozen=True):
     """A queue now. `oldest` is how many seconds ago the job that waits longest became due."""
 
     name: str
@@ -65,12 +65,6 @@ class Queue(msgspec.Struct, frozen=True):
     most_within: Annotated[float | None, Meta(description="The same for 99 in 100.")] = None
 
 
-class Queues(msgspec.Struct, frozen=True):
-    """Queues, by name."""
-
-    items: list[Queue]
-
-
 class Limited(msgspec.Struct, frozen=True):
     """The limit of a queue: jobs a second, and how many may start at once."""
 
@@ -87,11 +81,13 @@ class QueueMode(msgspec.Struct, frozen=True):
 
 
 @operation("GET /queues", scope="read")
-async def list_queues(at: Reader, args: ListQueues) -> Queues:
+async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
     """List the queues in use: their depth, oldest job, waiting times, workers and limit."""
     waits = await read_waits(at.database, within=RECENT)
     rows = await read_queues(at.database, internal=args.internal, ended_within=args.ended_within)
-    return Queues([Queue(*row, *(waited(waits.get(row["name"], {}), part) for part in (0.5, 0.99))) for row in rows])
+    return ListOf(
+        [QueueLine(*row, *(waited(waits.get(row["name"], {}), part) for part in (0.5, 0.99))) for row in rows]
+    )
 
 
 @operation("PUT /queues/{name}/limit", scope="operate")

@@ -12,7 +12,7 @@ from tidemill.core.codec import decode
 from tidemill.core.schedule import Schedule as Spec
 from tidemill.core.schedule import describe, preview
 from tidemill.ops.jobs.jobs import Enqueued
-from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, PauseState, doc, operation
 from tidemill.store.jobs.schedules import list_schedules as read_schedules
 from tidemill.store.jobs.schedules import run_now, set_paused
 from tidemill.store.transaction import Reader, Transaction
@@ -45,23 +45,10 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     missed_at: datetime | None
 
 
-class Schedules(msgspec.Struct, frozen=True):
-    """Schedules, by name."""
-
-    items: list[ScheduleLine]
-
-
-class SchedulePaused(msgspec.Struct, frozen=True):
-    """Whether a schedule is paused."""
-
-    name: str
-    paused: bool
-
-
 @operation("GET /schedules", scope="read")
-async def list_schedules(at: Reader, args: Nothing) -> Schedules:
+async def list_schedules(at: Reader, args: Nothing) -> ListOf[ScheduleLine]:
     """List the schedules and their next fires."""
-    return Schedules([_line(row) for row in await read_schedules(at.database)])
+    return ListOf([_line(row) for row in await read_schedules(at.database)])
 
 
 @operation("POST /schedules/{name}/run", scope="operate", status=201)
@@ -72,17 +59,17 @@ async def run_schedule(tx: Transaction, args: ScheduleRef) -> Enqueued:
 
 
 @operation("POST /schedules/{name}/pause", scope="operate")
-async def pause_schedule(tx: Transaction, args: ScheduleRef) -> SchedulePaused:
+async def pause_schedule(tx: Transaction, args: ScheduleRef) -> PauseState:
     """Stop a schedule from firing."""
     await set_paused(tx, args.name, True)
-    return SchedulePaused(args.name, True)
+    return PauseState(args.name, True)
 
 
 @operation("POST /schedules/{name}/resume", scope="operate")
-async def resume_schedule(tx: Transaction, args: ScheduleRef) -> SchedulePaused:
+async def resume_schedule(tx: Transaction, args: ScheduleRef) -> PauseState:
     """Let a schedule fire again, from now on."""
     await set_paused(tx, args.name, False)
-    return SchedulePaused(args.name, False)
+    return PauseState(args.name, False)
 
 
 def _line(row: Any) -> ScheduleLine:

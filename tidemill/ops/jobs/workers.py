@@ -10,7 +10,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.ops.operator.json_rows import readable
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.workers import Mode, set_control
 from tidemill.store.jobs.workers import list_workers as read_workers
 from tidemill.store.transaction import Reader, Transaction
@@ -52,12 +52,6 @@ class WorkerLine(msgspec.Struct, frozen=True):
     control: list[str]
 
 
-class Workers(msgspec.Struct, frozen=True):
-    """Worker processes: living ones first."""
-
-    items: list[WorkerLine]
-
-
 class WorkersControlled(msgspec.Struct, frozen=True):
     """The mode before and now, and how many living workers it concerns."""
 
@@ -69,10 +63,10 @@ class WorkersControlled(msgspec.Struct, frozen=True):
 
 
 @operation("GET /workers", scope="read")
-async def list_workers(at: Reader, args: ListWorkers) -> Workers:
+async def list_workers(at: Reader, args: ListWorkers) -> ListOf[WorkerLine]:
     """List worker processes: living ones first, then those that ended a while ago."""
     rows = await read_workers(at.database, ended_within=args.ended_within)
-    return Workers([WorkerLine(**readable(row, ("versions",))) for row in rows])
+    return ListOf([WorkerLine(**readable(row, ("versions",))) for row in rows])
 
 
 @operation("POST /workers/control", scope="operate")

@@ -14,7 +14,7 @@ from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.json_rows import value_of
-from tidemill.ops.operator.operation import Arguments, Cursor, doc, operation
+from tidemill.ops.operator.operation import Arguments, Cursor, ListOf, PageOf, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import alerts as store
 from tidemill.store.transaction import Reader, Transaction
@@ -100,13 +100,6 @@ class Alert(msgspec.Struct, frozen=True):
     realert: float | None = None
 
 
-class AlertPage(msgspec.Struct, frozen=True):
-    """Alerts, newest first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[Alert]
-    next: str | None = None
-
-
 class AlertStep(msgspec.Struct, frozen=True):
     """One thing that happened to an alert, and the person or process that did it."""
 
@@ -155,14 +148,8 @@ class SilenceLine(msgspec.Struct, frozen=True):
     ends_at: datetime
 
 
-class SilenceList(msgspec.Struct, frozen=True):
-    """Silences that have not ended."""
-
-    items: list[SilenceLine]
-
-
 @operation("GET /alerts", scope="read")
-async def list_alerts(at: Reader, args: ListAlerts) -> AlertPage:
+async def list_alerts(at: Reader, args: ListAlerts) -> PageOf[Alert]:
     """List alerts, newest first."""
     rows = await store.list_alerts(
         at.database,
@@ -173,7 +160,7 @@ async def list_alerts(at: Reader, args: ListAlerts) -> AlertPage:
         before=read_cursor(args.cursor),
         limit=args.limit,
     )
-    return AlertPage([_alert(row) for row in rows], following([row["id"] for row in rows], args.limit))
+    return PageOf([_alert(row) for row in rows], following([row["id"] for row in rows], args.limit))
 
 
 @operation("GET /alerts/{id}", scope="read")
@@ -226,10 +213,10 @@ async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
 
 
 @operation("GET /silences", scope="read")
-async def list_silences(at: Reader, args: ListSilences) -> SilenceList:
+async def list_silences(at: Reader, args: ListSilences) -> ListOf[SilenceLine]:
     """List the silences that have not ended."""
     found = await store.read_silences(at.database, args.monitor, time.time())
-    return SilenceList(
+    return ListOf(
         [
             SilenceLine(each.id, each.monitor, each.matchers, _moment(each.starts_at), _moment(each.ends_at))
             for each in found

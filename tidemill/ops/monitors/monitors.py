@@ -11,7 +11,7 @@ from msgspec import Meta
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.ops.operator.json_rows import readable
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import monitors as store
 from tidemill.store.monitors import roster
@@ -88,19 +88,6 @@ class MonitorLine(msgspec.Struct, frozen=True):
     triggers: Annotated[list[str], Meta(description="The triggers of the processes that follow it.")]
 
 
-class MonitorList(msgspec.Struct, frozen=True):
-    """Monitors, by name."""
-
-    items: list[MonitorLine]
-
-
-class MonitorPaused(msgspec.Struct, frozen=True):
-    """Whether a monitor is paused."""
-
-    name: str
-    paused: bool
-
-
 class TriggerSwitched(msgspec.Struct, frozen=True):
     """Whether a trigger is on."""
 
@@ -119,35 +106,29 @@ class MonitorEvent(msgspec.Struct, frozen=True):
     data: Any
 
 
-class MonitorEvents(msgspec.Struct, frozen=True):
-    """Events, those that arrived last first."""
-
-    items: list[MonitorEvent]
-
-
 @operation("GET /monitors", scope="read")
-async def list_monitors(at: Reader, args: ListMonitors) -> MonitorList:
+async def list_monitors(at: Reader, args: ListMonitors) -> ListOf[MonitorLine]:
     """List monitors: health, cursor, entities, open alerts, and what went wrong lately."""
     found: list[MonitorLine] = []
     for row in await store.list_monitors(at.database, args.name):
         problems = [MonitorProblem(*each) for each in await store.list_problems(at.database, row["name"])]
         fields = readable(row, ("status",))
         found.append(MonitorLine(**fields, problems=problems, triggers=_triggers(fields["status"])))
-    return MonitorList(found)
+    return ListOf(found)
 
 
 @operation("POST /monitors/{name}/pause", scope="operate")
-async def pause_monitor(tx: Transaction, args: MonitorRef) -> MonitorPaused:
+async def pause_monitor(tx: Transaction, args: MonitorRef) -> PauseState:
     """Stop polling and evaluating; events that arrive meanwhile are read later."""
     await roster.set_paused(tx, args.name, True)
-    return MonitorPaused(args.name, True)
+    return PauseState(args.name, True)
 
 
 @operation("POST /monitors/{name}/resume", scope="operate")
-async def resume_monitor(tx: Transaction, args: MonitorRef) -> MonitorPaused:
+async def resume_monitor(tx: Transaction, args: MonitorRef) -> PauseState:
     """Let a monitor follow its source again, from where it was."""
     await roster.set_paused(tx, args.name, False)
-    return MonitorPaused(args.name, False)
+    return PauseState(args.name, False)
 
 
 @operation("POST /monitors/{name}/triggers/{trigger}/{wanted}", scope="operate")
@@ -162,11 +143,11 @@ async def switch_trigger(tx: Transaction, args: SwitchTrigger) -> TriggerSwitche
 
 
 @operation("GET /monitors/{name}/events", scope="read")
-async def list_monitor_events(at: Reader, args: ListMonitorEvents) -> MonitorEvents:
+async def list_monitor_events(at: Reader, args: ListMonitorEvents) -> ListOf[MonitorEvent]:
     """List the newest events of a monitor's log, as they arrived."""
     await store.read_monitor(at.database, args.name)
     rows = await read_tail(at.database, args.name, entity=args.entity, tick=args.tick, limit=args.limit)
-    return MonitorEvents(
+    return ListOf(
         [MonitorEvent(row["source_id"], row["at"], row["entity"], row["tick"], decode(row["data"])) for row in rows]
     )
 

@@ -15,7 +15,7 @@ from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
 from tidemill.ops.operator.json_rows import readable
-from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
+from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, PageOf, doc, operation
 from tidemill.store.monitors import roster as store
 from tidemill.store.monitors.event_counts import count_events
 from tidemill.store.transaction import Reader, Transaction
@@ -114,13 +114,6 @@ class RosterLine(msgspec.Struct, frozen=True):
     backfill: dict[str, Any] | None
 
 
-class RosterPage(msgspec.Struct, frozen=True):
-    """Entities, by name; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[RosterLine]
-    next: str | None = None
-
-
 class RosterChanged(msgspec.Struct, frozen=True):
     """Entities that were not followed before, and entities that were."""
 
@@ -155,7 +148,7 @@ async def list_entities(at: Reader, args: ListEntities) -> EntityPage:
 
 
 @operation("GET /monitors/{name}/roster", scope="read")
-async def list_roster(at: Reader, args: ListRoster) -> RosterPage:
+async def list_roster(at: Reader, args: ListRoster) -> PageOf[RosterLine]:
     """List how far a monitor is with each entity, without their states."""
     rows = await store.list_roster(
         at.database,
@@ -166,7 +159,7 @@ async def list_roster(at: Reader, args: ListRoster) -> RosterPage:
         limit=args.limit,
     )
     items = [RosterLine(**readable(row, ("labels", "backfill"))) for row in rows]
-    return RosterPage(items, _next([each.entity for each in items], args.limit))
+    return PageOf(items, _next([each.entity for each in items], args.limit))
 
 
 @operation("POST /monitors/{name}/roster", scope="operate")

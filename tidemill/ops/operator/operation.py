@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A", bound=Struct)
 R = TypeVar("R")
+T = TypeVar("T")
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
@@ -49,6 +50,26 @@ class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Nothing(Arguments, frozen=True, kw_only=True):
     """No arguments."""
+
+
+class ListOf(Struct, Generic[T], frozen=True):
+    """A list."""
+
+    items: list[T]
+
+
+class PageOf(Struct, Generic[T], frozen=True):
+    """A page of a list; `next` is the cursor of the next page, or null on the last one."""
+
+    items: list[T]
+    next: str | None = None
+
+
+class PauseState(Struct, frozen=True):
+    """Whether the object of this name is paused."""
+
+    name: str
+    paused: bool
 
 
 def doc(text: str, **limits: Any) -> Meta:
@@ -208,7 +229,7 @@ def operation(
     return declare
 
 
-class Watch(Protocol):
+class ChangeWatch(Protocol):
     """Changes of the topics that were asked for."""
 
     async def wait(self, seconds: float) -> object:
@@ -228,6 +249,6 @@ class Operator(Protocol):
         """Do one operation; raises the same errors wherever it is done."""
         ...
 
-    def watch(self, *topics: str) -> AbstractAsyncContextManager[Watch]:
+    def watch(self, *topics: str) -> AbstractAsyncContextManager[ChangeWatch]:
         """Follow changes while the block lasts: `queue:NAME`, `run:ID`, `workers` and so on."""
         ...

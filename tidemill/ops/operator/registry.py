@@ -13,6 +13,7 @@ NOUNS = (
     "jobs.schedules", "admin.hosts", "admin.search", "admin.audit", "admin.tokens", "admin.retention",
     "streams.streams", "streams.dead_letters", "monitors.monitors", "monitors.roster", "monitors.alerts",
     "monitors.backtests", "pipelines.read", "pipelines.change", "pipelines.triggers", "workflows.files",
+    "explain",
 )  # fmt: skip
 
 

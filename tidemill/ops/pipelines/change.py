@@ -37,7 +37,7 @@ class StateSelection(Arguments, frozen=True, kw_only=True):
     entities: Annotated[list[str] | None, doc("States of these entities.")] = None
     first: Annotated[str | None, doc("From this entity of the stage on.")] = None
     last: Annotated[str | None, doc("Up to this entity of the stage.")] = None
-    standings: Annotated[tuple[str, ...], doc("States of these standings.")] = ()
+    states: Annotated[tuple[str, ...], doc("States that are this: fresh, stale, failed and so on.")] = ()
     text: Annotated[str, doc("States with this text in the name of their entity.")] = ""
     downstream: Downstream = False
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 from tidemill.core.errors import StoreError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.cursor import read_moment_cursor, read_row_cursor, write_moment_cursor, write_row_cursor
-from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
+from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, PageOf, doc, operation
 from tidemill.pipelines.definition.pipeline import Stage, check_order, makers
 from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import NeedsApproval, kind_of_reason
@@ -23,7 +23,7 @@ from tidemill.pipelines.view.content_preview import Content, preview
 from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.pipelines.view.lineage import output_paths
 from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
-from tidemill.pipelines.view.snapshot import PipelineSnapshot, standing_of
+from tidemill.pipelines.view.snapshot import PipelineSnapshot, step_state
 from tidemill.pipelines.view.state_details import Build, StateDetails, build_of, describe_state
 from tidemill.store.states.backfills import list_backfills as read_backfills
 from tidemill.store.states.build_jobs import is_kept
@@ -65,7 +65,9 @@ class GetPipelineGrid(Arguments, frozen=True, kw_only=True):
     by: Annotated[
         Annotated[str, Meta(max_length=400)] | None, doc("Which grid, by its variables; the first if not given.")
     ] = None
-    standing: Annotated[tuple[str, ...], doc("Rows with a state of this standing; may be repeated.")] = ()
+    state: Annotated[
+        tuple[str, ...], doc("Rows with a state that is this: fresh, stale, failed and so on; may be repeated.")
+    ] = ()
     stage: Annotated[tuple[str, ...], doc("Only this stage; may be repeated.")] = ()
     text: Annotated[str, doc("Entities with this text in their name.", max_length=400)] = ""
     order: Annotated[Literal["asc", "desc"], doc("The order of the entities.")] = "desc"
@@ -132,7 +134,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class StageLine(msgspec.Struct, frozen=True):
-    """A stage, and how many of its states have which standing. `takes` are the stages that it is made from."""
+    """A stage; `counts`: how many of its states are fresh, stale and so on; `takes`: the stages that it is made from."""
 
     name: str
     inputs: list[str]
@@ -192,7 +194,7 @@ class GridGroup(msgspec.Struct, frozen=True):
 
 
 class GridRow(msgspec.Struct, frozen=True):
-    """An entity, and the standing of its state in each stage; null where there is none."""
+    """An entity, and its state in each stage; null where there is none."""
 
     entity: str
     cells: list[str | None]
@@ -213,11 +215,11 @@ class StateGrid(msgspec.Struct, frozen=True):
 
 
 class PlanStep(msgspec.Struct, frozen=True):
-    """A state that is not fresh: its standing, and why it is built or held back."""
+    """A state that is not fresh: what it is instead, and why it is built or held back."""
 
     stage: str
     entity: str
-    standing: str
+    state: str
     reason: str
     told: str
     path: str | None
@@ -230,7 +232,7 @@ class PlanPart(msgspec.Struct, frozen=True):
 
     stage: str
     reason: str
-    standing: str
+    state: str
     states: int
     first: str
     told: str
@@ -248,13 +250,6 @@ class PlanReport(msgspec.Struct, frozen=True):
     steps: list[PlanStep]
     problems: list[str]
     looked_at: datetime
-
-
-class BuildPage(msgspec.Struct, frozen=True):
-    """Builds, newest first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[Build]
-    next: str | None = None
 
 
 class Backfill(msgspec.Struct, frozen=True):
@@ -339,12 +334,12 @@ async def get_pipeline_graph(at: Reader, args: GetPipelineGraph, declared: Decla
 
 @operation("GET /pipelines/{name}/grid", scope="read")
 async def get_pipeline_grid(at: Reader, args: GetPipelineGrid, declared: Declarations) -> StateGrid:
-    """The standing of every state: entities down, stages across."""
+    """Whether each state is fresh, stale, failed and so on: entities down, stages across."""
     after = read_row_cursor(args.cursor)
     snapshot, jobs = await read_states(cache_of(at.database, declared.pipelines), args.name)
     by, members = grid.group(snapshot, args.by)
     shown = grid.known_stages(snapshot, by, args.stage)
-    rows = grid.Rows(by, args.standing, tuple(shown), args.text).validate()
+    rows = grid.Rows(by, args.state, tuple(shown), args.text).validate()
     entities = await asyncio.to_thread(grid.matching, snapshot, rows, jobs)
     order = grid.order_of(members[0])
     page, before = grid.page_of(entities, order, after=after, limit=args.limit, down=args.order == "desc")
@@ -355,7 +350,7 @@ async def get_pipeline_grid(at: Reader, args: GetPipelineGrid, declared: Declara
             for each, found in grid.groups(snapshot).items()
         ],
         shown,
-        [GridRow(entity, [snapshot.standing(stage, entity, jobs) for stage in shown]) for entity in page],
+        [GridRow(entity, [snapshot.state_of(stage, entity, jobs) for stage in shown]) for entity in page],
         len(entities),
         before,
         write_row_cursor(page[-1]) if page and before + len(page) < len(entities) else None,
@@ -365,7 +360,7 @@ async def get_pipeline_grid(at: Reader, args: GetPipelineGrid, declared: Declara
 
 @operation("GET /pipelines/{name}/state", scope="read")
 async def get_state(at: Reader, args: GetState, declared: Declarations) -> StateDetails:
-    """Explain a state: why it has its standing, what it is made from, what is made from it, and each build."""
+    """Explain a state: why it is fresh or not, what it is made from, what is made from it, and each build."""
     cache = cache_of(at.database, declared.pipelines)
     snapshot, jobs = await read_states(cache, args.name)
     return await describe_state(
@@ -396,14 +391,14 @@ async def plan_pipeline(at: Reader, args: PlanPipeline, declared: Declarations) 
 
 
 @operation("GET /pipelines/{name}/builds", scope="read")
-async def list_builds(at: Reader, args: ListBuilds, declared: Declarations) -> BuildPage:
+async def list_builds(at: Reader, args: ListBuilds, declared: Declarations) -> PageOf[Build]:
     """List builds of a pipeline, a stage or a state, newest first, with duration, code and log."""
     cache_of(at.database, declared.pipelines).require(args.name)
     before = read_moment_cursor(args.cursor, tuple[datetime, int, int])
     rows = await page_builds(at.database, args.name, args.stage, args.entity, before=before, limit=args.limit)
     last = rows[-1] if len(rows) == args.limit else None
     after = None if last is None else write_moment_cursor(last["at"], *last["place"])
-    return BuildPage([build_of(row) for row in rows], after)
+    return PageOf([build_of(row) for row in rows], after)
 
 
 @operation("GET /pipelines/{name}/backfills", scope="read")
@@ -483,8 +478,8 @@ async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> P
     snapshot, _ = found
     counts: dict[str, int] = {}
     for stage in stages:
-        for standing, number in stage.counts.items():
-            counts[standing] = counts.get(standing, 0) + number
+        for state, number in stage.counts.items():
+            counts[state] = counts.get(state, 0) + number
     return PipelineLine(
         name,
         place,
@@ -500,7 +495,7 @@ async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> P
 
 
 def _stage(stage: Stage, order: list[Stage], found: tuple[PipelineSnapshot, BuildJobs] | None) -> StageLine:
-    """A stage as it is declared, with the standing of its states if they were read."""
+    """A stage as it is declared, with its states if they were read."""
     options = stage.options
     return StageLine(
         stage.name,
@@ -537,7 +532,7 @@ def _step(step: BuildStep) -> PlanStep:
     return PlanStep(
         step.stage.name,
         step.entity,
-        standing_of(step),
+        step_state(step),
         kind_of_reason(step.reason),
         str(step.reason),
         None if step.stage.scatter else step.stage.quick_path(step.entity),
@@ -550,6 +545,6 @@ def _parts(steps: list[BuildStep]) -> list[PlanPart]:
     for step in steps:
         found.setdefault((step.stage.name, kind_of_reason(step.reason)), []).append(step)
     return [
-        PlanPart(stage, reason, standing_of(some[0]), len(some), some[0].entity, str(some[0].reason))
+        PlanPart(stage, reason, step_state(some[0]), len(some), some[0].entity, str(some[0].reason))
         for (stage, reason), some in found.items()
     ]

@@ -13,7 +13,7 @@ from tidemill.core.job import Origin
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import Enqueued
-from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.transaction import Reader, Transaction
 
@@ -36,16 +36,10 @@ class TriggerLine(msgspec.Struct, frozen=True):
     """The task whose jobs run it."""
 
 
-class Triggers(msgspec.Struct, frozen=True):
-    """Workflows that events run."""
-
-    items: list[TriggerLine]
-
-
 @operation("GET /triggers", scope="read")
-async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> Triggers:
+async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> ListOf[TriggerLine]:
     """List the workflows with `"mode": "trigger"`: files of the application's folder, and those that it declares."""
-    return Triggers(
+    return ListOf(
         [
             TriggerLine(
                 name,

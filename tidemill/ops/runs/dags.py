@@ -11,9 +11,9 @@ from tidemill.core.codec import decode, encode
 from tidemill.dags.definition.model import UNSET
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.load import load_state, load_view, load_view_at
-from tidemill.dags.view.view import Node, nodes_of, why_run
+from tidemill.dags.view.view import NodeView, nodes_of, why_run
 from tidemill.declarations import Declarations
-from tidemill.ops.operator.operation import Nothing, doc, operation
+from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
 from tidemill.store.runs.runs import DAG_KIND, start_run
 from tidemill.store.transaction import Reader, Transaction
@@ -58,19 +58,13 @@ class DeclaredWorkflow(msgspec.Struct, frozen=True):
     graph: FlowGraph | None = None
 
 
-class DeclaredWorkflows(msgspec.Struct, frozen=True):
-    """The flows and dags that can be started by name."""
-
-    items: list[DeclaredWorkflow]
-
-
 class DagTree(msgspec.Struct, frozen=True):
     """A run of a dag at one time: every node, why it is in its state, and how many run workers could drive it."""
 
     run_id: int
     state: str
     definition: Any
-    nodes: list[Node]
+    nodes: list[NodeView]
     why: list[str]
     at: datetime
     run_workers: int
@@ -79,11 +73,11 @@ class DagTree(msgspec.Struct, frozen=True):
 
 
 @operation("GET /workflows", scope="read")
-async def list_workflows(at: Reader, args: Nothing, declared: Declarations) -> DeclaredWorkflows:
+async def list_workflows(at: Reader, args: Nothing, declared: Declarations) -> ListOf[DeclaredWorkflow]:
     """List the flows and dags that can be started by name: `POST /runs`."""
     flows = [DeclaredWorkflow(name, "flow", graph=_graph(kind.workflow)) for name, kind in declared.runs.flows.items()]
     dags = [DeclaredWorkflow(name, "dag", decode(dag.to_json())) for name, dag in declared.runs.dags.items()]
-    return DeclaredWorkflows(flows + dags)
+    return ListOf(flows + dags)
 
 
 @operation("GET /runs/{id}/tree", scope="read")

@@ -13,7 +13,7 @@ from tidemill.declarations import Declarations
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.operator.json_rows import readable
-from tidemill.ops.operator.operation import Arguments, NameCursor, doc, operation
+from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
 from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.runs import has_arrived, is_asked, load_run, new_token
@@ -39,7 +39,7 @@ class SubmitInput(RunRef, frozen=True, kw_only=True):
     key: Annotated[str | None, doc("The same key again is the same answer: safe to submit twice.")] = None
 
 
-class Input(msgspec.Struct, frozen=True):
+class OpenInput(msgspec.Struct, frozen=True):
     """A question that a run waits for an answer to; `schema` is the JSON Schema that the answer must fit.
 
     A dag asks by a node. A flow asks by a step that waits for an event: then the answer is the event's fields.
@@ -55,21 +55,14 @@ class Input(msgspec.Struct, frozen=True):
     due_at: datetime | None
 
 
-class Inputs(msgspec.Struct, frozen=True):
-    """Open questions, the longest waiting first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[Input]
-    next: str | None = None
-
-
-class InputTaken(msgspec.Struct, frozen=True):
+class InputSubmitted(msgspec.Struct, frozen=True):
     """Whether the run has taken the answer; if not, it is stored, and no run worker drives the run now."""
 
     taken: bool
 
 
 @operation("GET /inputs", scope="read")
-async def list_inputs(at: Reader, args: ListInputs) -> Inputs:
+async def list_inputs(at: Reader, args: ListInputs) -> PageOf[OpenInput]:
     """List the questions that all runs, or one, wait for an answer to."""
     if args.run is not None:
         await find_run(at, args.run)
@@ -77,11 +70,11 @@ async def list_inputs(at: Reader, args: ListInputs) -> Inputs:
     rows = await read_inputs(at.database, run_id=args.run, after=after, limit=args.limit)
     items = [_input(readable(row, ("schema",))) for row in rows]
     last = items[-1] if len(items) == args.limit else None
-    return Inputs(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
+    return PageOf(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
 
 
 @operation("POST /runs/{id}/inputs/{node:path}", scope="operate")
-async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | None) -> InputTaken:
+async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | None) -> InputSubmitted:
     """Answer what a run asks. The answer must fit the schema; the first that does counts.
 
     To a flow an answer is an event: every other step of the run that waits for such an event receives it too.
@@ -95,7 +88,7 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
 
         handle = DagHandle(at.database, dag_kind(declared), args.id, created=False)
         try:
-            return InputTaken(await handle.submit(args.node, args.value, by=at.by, key=args.key))
+            return InputSubmitted(await handle.submit(args.node, args.value, by=at.by, key=args.key))
         except InputRefusedError as error:
             raise ConflictError(str(error)) from error
     if declared is None:
@@ -111,8 +104,8 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
                 async with asyncio.timeout_at(give_up):
                     await watch.changed()
             except TimeoutError:
-                return InputTaken(not await is_asked(at.database, args.id, args.node))
-    return InputTaken(True)
+                return InputSubmitted(not await is_asked(at.database, args.id, args.node))
+    return InputSubmitted(True)
 
 
 async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
@@ -138,5 +131,5 @@ async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
         await tx.audit("run.submit", f"r{args.id} {args.node}", after={"value": args.value, "key": token})
 
 
-def _input(row: dict[str, Any]) -> Input:
-    return Input(shape="dag" if is_dag(row) else "flow", **{name: row[name] for name in row if name != "kind"})
+def _input(row: dict[str, Any]) -> OpenInput:
+    return OpenInput(shape="dag" if is_dag(row) else "flow", **{name: row[name] for name in row if name != "kind"})

@@ -26,7 +26,7 @@ from tidemill.ops.operator.bulk import SAMPLE, Preview
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.json_rows import RUN_JSON, readable
 from tidemill.ops.operator.local import encoded
-from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
 from tidemill.store.jobs.pages import RunFilter, Word, match_runs, write_run_page
 from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import (
@@ -152,13 +152,6 @@ class RunLine(msgspec.Struct, frozen=True):
     asks: int
 
 
-class RunPage(msgspec.Struct, frozen=True):
-    """Runs, newest first; `next` is the cursor of the next page, or null on the last one."""
-
-    items: list[RunLine]
-    next: str | None
-
-
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one run, and why it is in its state."""
 
@@ -192,14 +185,14 @@ class Tick(msgspec.Struct, frozen=True):
     data: Any
 
 
-class Ticks(msgspec.Struct, frozen=True):
+class Journal(msgspec.Struct, frozen=True):
     """A part of a run's journal, oldest first; `total` is how many ticks there are."""
 
     items: list[Tick]
     total: int
 
 
-class StepLog(msgspec.Struct, frozen=True):
+class StepAttemptLog(msgspec.Struct, frozen=True):
     """The last lines of an attempt at a step; `work` is the piece of work that it was an attempt at."""
 
     work: int
@@ -208,12 +201,6 @@ class StepLog(msgspec.Struct, frozen=True):
     began_at: datetime
     dropped: int
     lines: list[LogLine]
-
-
-class RunLog(msgspec.Struct, frozen=True):
-    """What the steps of a run logged in its run worker, the last attempt first; steps on queues log with their jobs."""
-
-    items: list[StepLog]
 
 
 class StateAt(msgspec.Struct, frozen=True):
@@ -232,7 +219,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     created: bool
 
 
-class EventSent(msgspec.Struct, frozen=True):
+class EventStored(msgspec.Struct, frozen=True):
     """The event is stored, and wakes the run if it sleeps."""
 
     run_id: int
@@ -248,10 +235,10 @@ class RunsAsked(msgspec.Struct, frozen=True):
 
 
 @operation("GET /runs", scope="read")
-async def list_runs(at: Reader, args: ListRuns) -> RunPage:
+async def list_runs(at: Reader, args: ListRuns) -> PageOf[RunLine]:
     """List runs of all shapes, newest first."""
     page = await write_run_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
-    return encoded(page_json(page, args.limit), RunPage)
+    return encoded(page_json(page, args.limit), PageOf[RunLine])
 
 
 @operation("POST /runs", scope="operate", status=201)
@@ -294,27 +281,22 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
 
 
 @operation("GET /runs/{id}/ticks", scope="read")
-async def get_ticks(at: Reader, args: GetTicks) -> Ticks:
+async def get_ticks(at: Reader, args: GetTicks) -> Journal:
     """The journal of a run, in order, from a tick on."""
     row = await find_run(at, args.id)
     rows = await read_ticks(at.database, args.id, after=args.after, limit=args.limit)
-    return Ticks([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
+    return Journal([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
 
 
 @operation("GET /runs/{id}/log", scope="read")
-async def get_run_log(at: Reader, args: GetRunLog) -> RunLog:
+async def get_run_log(at: Reader, args: GetRunLog) -> ListOf[StepAttemptLog]:
     """The last lines that each attempt at a step logged, the last attempt first.
 
     A step on a queue logs with its job: `GET /jobs/{id}/log`.
     """
     await find_run(at, args.id)
     rows = await read_step_logs(at.database, args.id, step=args.step, limit=args.limit)
-    return RunLog(
-        [
-            StepLog(row["work"], row["step"], row["attempt"], row["began_at"], row["dropped"], read_lines(row["lines"]))
-            for row in rows
-        ]
-    )
+    return ListOf([StepAttemptLog(**{**row, "lines": read_lines(row["lines"])}) for row in rows])
 
 
 @operation("GET /runs/{id}/state", scope="read")
@@ -348,7 +330,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
 
 
 @operation("POST /runs/{id}/events", scope="operate", status=202)
-async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | None) -> EventSent:
+async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | None) -> EventStored:
     """Send an event to a flow's run: it is stored when this returns.
 
     Without the application, the event is checked when the run takes it.
@@ -364,7 +346,7 @@ async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | 
         tick = event_tick(named_event(workflow, args.type, args.fields), args.step, token)
     await deliver(tx, args.id, tick)
     await tx.audit("run.send", f"r{args.id}", after={"type": args.type, "step": args.step})
-    return EventSent(args.id, args.type)
+    return EventStored(args.id, args.type)
 
 
 @operation("POST /runs/{id}/fork", scope="operate", status=201)

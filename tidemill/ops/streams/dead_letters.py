@@ -63,7 +63,7 @@ class ReplayDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
     up_to: Annotated[int | None, doc("No dead letter above this id.")] = None
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetterLine(msgspec.Struct, frozen=True):
     """A message that was given up, and why. In a list a long payload is cut, and `truncated`."""
 
     id: int
@@ -87,7 +87,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 class DeadLetterPage(msgspec.Struct, frozen=True):
     """Dead letters, newest first, and how many match; `next` is the cursor of the next page, or null."""
 
-    items: list[DeadLetter]
+    items: list[DeadLetterLine]
     total: int
     next: str | None = None
 
@@ -109,7 +109,7 @@ async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage
 
 
 @operation("GET /dead-letters/{id}", scope="read")
-async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetter:
+async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
     """A message that was given up, with its whole payload."""
     known = 0 < args.id < 2**63
     rows = await store.list_dead(at.database, DeadFilter(ids=(args.id,))) if known else []
@@ -131,7 +131,7 @@ async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Repla
     return Replayed(await store.replay_dead(tx, args.matching(args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
 
 
-def _letter(row: Any, most: int | None) -> DeadLetter:
+def _letter(row: Any, most: int | None) -> DeadLetterLine:
     payload = bytes(row["payload"])
     changed = {
         "payload": payload[:most].decode(errors="replace"),
@@ -139,4 +139,6 @@ def _letter(row: Any, most: int | None) -> DeadLetter:
         "headers": value_of(row["headers"]),
         "truncated": most is not None and len(payload) > most,
     }
-    return DeadLetter(**{name: row[name] for name in DeadLetter.__struct_fields__ if name not in changed}, **changed)
+    return DeadLetterLine(
+        **{name: row[name] for name in DeadLetterLine.__struct_fields__ if name not in changed}, **changed
+    )

@@ -9,7 +9,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import Entry, append
@@ -60,13 +60,7 @@ class StreamLine(msgspec.Struct, frozen=True):
     dead: int
 
 
-class StreamList(msgspec.Struct, frozen=True):
-    """Streams that run or are declared, by name."""
-
-    items: list[StreamLine]
-
-
-class StreamControl(msgspec.Struct, frozen=True):
+class StreamChanged(msgspec.Struct, frozen=True):
     """What was changed of a stream or of one of its sources."""
 
     source: str
@@ -84,7 +78,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 @operation("GET /streams", scope="read")
-async def list_streams(at: Reader, args: ListStreams, declared: Declarations | None) -> StreamList:
+async def list_streams(at: Reader, args: ListStreams, declared: Declarations | None) -> ListOf[StreamLine]:
     """List the streams that run or are declared, with rate, lag and weight of each source."""
     rows = await store.read_status(at.database, args.name)
     known = {*_declared(declared), *(row["stream"] for row in rows)}
@@ -94,13 +88,11 @@ async def list_streams(at: Reader, args: ListStreams, declared: Declarations | N
     for row in rows:
         told = {"host": row["host"], "pid": row["pid"], "silent": row["silent"], **decode(row["status"])}
         dispatchers[row["stream"]].append(told)
-    return StreamList(
-        [StreamLine(name, dispatchers[name], kept[name]["retries"], kept[name]["dead"]) for name in names]
-    )
+    return ListOf([StreamLine(name, dispatchers[name], kept[name]["retries"], kept[name]["dead"]) for name in names])
 
 
 @operation("POST /streams/{name}/control", scope="operate")
-async def control_stream(tx: Transaction, args: ControlStream, declared: Declarations | None) -> StreamControl:
+async def control_stream(tx: Transaction, args: ControlStream, declared: Declarations | None) -> StreamChanged:
     """Drain or resume a stream that runs or is declared; weigh, limit, disable or enable one of its sources.
 
     Dispatchers obey at once, and those that start later obey as well.
@@ -112,7 +104,7 @@ async def control_stream(tx: Transaction, args: ControlStream, declared: Declara
     if stream is None and not running:
         raise NotFoundError(f"there is no stream {args.name!r} that runs or is declared; see `tidemill stream status`")
     _check(args, sources)
-    control = StreamControl(args.source, args.mode, args.weight, args.max_qps, args.enabled)
+    control = StreamChanged(args.source, args.mode, args.weight, args.max_qps, args.enabled)
     wanted = msgspec.structs.asdict(control)
     await store.set_control(tx, args.name, wanted.pop("source"), **wanted)
     return control

@@ -13,21 +13,23 @@ from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.reasons import NeedsApproval
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.lineage import State, consumers
-from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_standings
+from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_states
 
 MOST_NAMED = 10_000
 SAMPLE = 10
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which states: of a stage or of all, by entity, from `first` to `last`, by standing; `downstream` adds all that
-    are made from them, step by step."""
+    """Which states: of a stage or of all, by entity, from `first` to `last`, and those that are one of `states`.
+
+    `downstream` adds all that are made from them, step by step.
+    """
 
     stage: str | None = None
     entities: list[str] | None = None
     first: str | None = None
     last: str | None = None
-    standings: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     text: str = ""
     downstream: bool = False
 
@@ -46,7 +48,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 async def choose(snapshot: PipelineSnapshot, jobs: BuildJobs, wanted: Selection) -> list[State]:
     """The states that are selected."""
-    check_standings(wanted.standings)
+    check_states(wanted.states)
     if (wanted.first is not None or wanted.last is not None) and wanted.stage is None:
         raise ConfigError("say of which stage: `first` and `last` are entities of one")
     if "" in (wanted.first, wanted.last):
@@ -106,7 +108,7 @@ def by_stage(states: Iterable[State]) -> dict[str, list[str]]:
 
 def _chosen(snapshot: PipelineSnapshot, jobs: BuildJobs, wanted: Selection, stages: Sequence[Stage]) -> list[State]:
     found: list[State] = []
-    standings, text = set(wanted.standings), wanted.text.casefold()
+    states, text = set(wanted.states), wanted.text.casefold()
     for stage in stages:
         known = snapshot.entities(stage.name)
         entities = list(known) if wanted.entities is None else [each for each in wanted.entities if each in known]
@@ -116,7 +118,7 @@ def _chosen(snapshot: PipelineSnapshot, jobs: BuildJobs, wanted: Selection, stag
             (stage, entity)
             for entity in entities
             if (not text or text in entity.casefold())
-            and (not standings or snapshot.standing(stage.name, entity, jobs) in standings)
+            and (not states or snapshot.state_of(stage.name, entity, jobs) in states)
         ]
     if wanted.entities is not None and not found:
         where = f"stage {wanted.stage}" if wanted.stage else f"pipeline {snapshot.pipeline.name}"

@@ -17,7 +17,7 @@ from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 
-STANDINGS: tuple[str, ...] = (
+STATES: tuple[str, ...] = (
     "fresh",
     "building",
     "stale",
@@ -37,16 +37,16 @@ _HELD = {
 }
 
 
-def standing_of(step: BuildStep | None) -> str:
-    """The standing of a state that is not fresh; a state without a step is an orphan."""
+def step_state(step: BuildStep | None) -> str:
+    """What a state is that is not fresh; a state without a step is an orphan."""
     return "orphan" if step is None else _HELD.get(kind_of_reason(step.reason), "stale")
 
 
-def check_standings(standings: Iterable[str]) -> None:
-    """Refuse a standing that no state can have."""
-    for standing in standings:
-        if standing not in STANDINGS:
-            raise ConfigError(f"no state is {standing!r}; a state is {', '.join(STANDINGS)}")
+def check_states(states: Iterable[str]) -> None:
+    """Raise for a word that no state can be in."""
+    for state in states:
+        if state not in STATES:
+            raise ConfigError(f"no state is {state!r}; a state is {', '.join(STATES)}")
 
 
 class PipelineSnapshot:
@@ -116,25 +116,25 @@ class PipelineSnapshot:
         there = {entity for entity, _ in entities_of(stage, paths)}
         return [entity for entity in found if entity in there]
 
-    def standing(self, stage: str, entity: str, jobs: BuildJobs) -> str | None:
-        """The standing of a state; None if there is no such state."""
+    def state_of(self, stage: str, entity: str, jobs: BuildJobs) -> str | None:
+        """What a state is: fresh, stale, failed and so on; None if there is no such state."""
         job = jobs.get((stage, entity))
         if job is not None and job.state == "running":
             return "building"
         not_fresh = self.not_fresh[stage]
         if entity in not_fresh:
-            return standing_of(not_fresh[entity])
+            return step_state(not_fresh[entity])
         return "fresh" if entity in self.entities(stage) else None
 
     def counts(self, stage: str, jobs: BuildJobs) -> dict[str, int]:
-        """How many states of a stage have which standing."""
-        table = dict.fromkeys(STANDINGS, 0)
+        """How many states of a stage are fresh, stale, failed and so on."""
+        table = dict.fromkeys(STATES, 0)
         table["fresh"] = self.plan.fresh.get(stage, 0)
         for step in self.not_fresh[stage].values():
-            table[standing_of(step)] += 1
+            table[step_state(step)] += 1
         for (name, entity), job in jobs.items():
             if name == stage and job.state == "running" and entity in self.not_fresh[stage]:
-                table[standing_of(self.not_fresh[stage][entity])] -= 1
+                table[step_state(self.not_fresh[stage][entity])] -= 1
                 table["building"] += 1
         return {word: number for word, number in table.items() if number}
 

@@ -1,4 +1,4 @@
-"""Everything about one state: why it has its standing, what it is made from, what is made from it, how builds went."""
+"""Everything about one state: why it is fresh or not, what it is made from, what is made from it, how builds went."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MOST_SHOWN = 200
 
 
 class StateRef(msgspec.Struct, frozen=True):
-    """A state by its name, and its standing."""
+    """A state by its name, and whether it is fresh, stale, failed and so on."""
 
     stage: str
     entity: str
-    standing: str | None
+    state: str | None
 
 
 class OutputFile(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class StateDetails(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     entity: str
     variables: dict[str, str]
-    standing: str
+    state: str
     reason: str | None
     why: list[str]
     outputs: list[OutputFile]
@@ -128,8 +128,8 @@ async def describe_state(
     follow: Iterable[Pipeline] | None = None,
 ) -> StateDetails:
     """Everything about one state; `follow` are the pipelines to follow its inputs and outputs through."""
-    standing = snapshot.standing(stage.name, entity, jobs)
-    if standing is None:
+    state = snapshot.state_of(stage.name, entity, jobs)
+    if state is None:
         raise NotFoundError(
             f"stage {stage.name} of pipeline {snapshot.pipeline.name} has no entity {entity!r}: it has no inputs, and "
             "was never built"
@@ -150,7 +150,7 @@ async def describe_state(
         stage=stage.name,
         entity=entity,
         variables=dict(stage.entity(entity).variables),
-        standing=standing,
+        state=state,
         reason=None if step is None else kind_of_reason(step.reason),
         why=_why(snapshot, stage, entity, job, kept),
         outputs=[OutputFile(path, _size(snapshot, path)) for path in outputs[:MOST_SHOWN]],
@@ -159,7 +159,7 @@ async def describe_state(
             for path, content, changed in _inputs(snapshot, stage, groups, None if record is None else record.inputs)
         ],
         taken_by=[
-            StateRef(taker.name, id, snapshot.standing(taker.name, id, jobs)) for taker, id in takers[:MOST_SHOWN]
+            StateRef(taker.name, id, snapshot.state_of(taker.name, id, jobs)) for taker, id in takers[:MOST_SHOWN]
         ],
         takers=len(takers),
         code=Code(
@@ -265,7 +265,7 @@ def _maker(snapshot: PipelineSnapshot, stage: Stage, path: str, jobs: BuildJobs)
         if id is None:  # One of the many that it makes: the entity is what of the path is not its own choice.
             left = [values.get(name) for name in maker.variables]
             id = entity_id([value or "" for value in left]) if all(left) and left else ""
-        return StateRef(maker.name, id, snapshot.standing(maker.name, id, jobs))
+        return StateRef(maker.name, id, snapshot.state_of(maker.name, id, jobs))
     return None
 
 
@@ -275,7 +275,7 @@ def _size(snapshot: PipelineSnapshot, path: str) -> int | None:
 
 
 def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
-    """Why a state has its standing, in sentences."""
+    """Why a state is fresh, stale, failed and so on, in sentences."""
     not_fresh = snapshot.not_fresh[stage.name]
     record = snapshot.pipeline_view.world.records[stage.name].get(entity)
     if entity not in not_fresh and record is not None and record.is_nothing:

@@ -15,21 +15,21 @@ from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.definition.pattern import entity_values
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.runner.running_builds import BuildJobs
-from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_standings
+from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_states
 
 MOST_LISTS = 40
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Which rows to show; empty is all. A row is shown if any of its states in `stages` has such a standing."""
+    """Which rows to show; empty is all. A row is shown if any of its states in `stages` is one of `states`."""
 
     by: str
-    standings: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     text: str = ""
 
     def validate(self) -> Rows:
-        check_standings(self.standings)
+        check_states(self.states)
         return self
 
 
@@ -68,23 +68,23 @@ def all_rows(snapshot: PipelineSnapshot, by: str) -> list[str]:
 
 def matching(snapshot: PipelineSnapshot, rows: Rows, jobs: BuildJobs) -> list[str]:
     """The entities to show, in order."""
-    if not rows.standings and not rows.text:
+    if not rows.states and not rows.text:
         return all_rows(snapshot, rows.by)
     key = ("matching", rows)
-    live = "building" in rows.standings or bool(jobs)
+    live = "building" in rows.states or bool(jobs)
     if not live and key in snapshot.computed:
         return snapshot.computed[key]
     stages = [stage.name for stage in groups(snapshot)[rows.by] if not rows.stages or stage.name in rows.stages]
     candidates = all_rows(snapshot, rows.by)
-    if rows.standings and "fresh" not in rows.standings:
+    if rows.states and "fresh" not in rows.states:
         few = {entity for stage in stages for entity in snapshot.not_fresh[stage]} | {entity for _, entity in jobs}
         candidates = sorted(few & set(candidates), key=order_of(groups(snapshot)[rows.by][0]))
-    wanted, text = set(rows.standings), rows.text.casefold()
+    wanted, text = set(rows.states), rows.text.casefold()
     found = [
         entity
         for entity in candidates
         if (not text or text in entity.casefold())
-        and (not wanted or any(snapshot.standing(stage, entity, jobs) in wanted for stage in stages))
+        and (not wanted or any(snapshot.state_of(stage, entity, jobs) in wanted for stage in stages))
     ]
     if not live:
         if len(snapshot.computed) > MOST_LISTS:

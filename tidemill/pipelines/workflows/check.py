@@ -32,7 +32,7 @@ _NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
 _HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
 
 
-class Problem(msgspec.Struct, frozen=True):
+class WorkflowProblem(msgspec.Struct, frozen=True):
     """A problem at a path; a note is about something that has no effect, and is not an error."""
 
     place: Path
@@ -43,50 +43,52 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{format_path(self.place)}: {self.problem}" if self.place else self.problem
 
 
-def find_problems(data: Any, name: str) -> list[Problem]:
+def find_problems(data: Any, name: str) -> list[WorkflowProblem]:
     """All problems of a document, and notes on what has no effect."""
     if not isinstance(data, Mapping):
-        return [Problem((), "a workflow is an object with nodes, or with stages")]
+        return [WorkflowProblem((), "a workflow is an object with nodes, or with stages")]
     found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
     if all(each.is_note for each in found):
         found += _loader_problems(data, name)
     return found
 
 
-def _file_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     mode = data.get("mode")
     if mode not in (None, "pipeline", "trigger"):
-        yield Problem(("mode",), f"{mode!r} is neither pipeline nor trigger")
+        yield WorkflowProblem(("mode",), f"{mode!r} is neither pipeline nor trigger")
     for field in ("settings", "retryPolicy"):
         if data.get(field) is not None and not isinstance(data[field], Mapping):
-            yield Problem((field,), "this is an object, or is left out")
+            yield WorkflowProblem((field,), "this is an object, or is left out")
     for field in ("nodes", "connections", "stages"):
         if data.get(field) is not None and not isinstance(data[field], list):
-            yield Problem((field,), f"{field} are a list")
+            yield WorkflowProblem((field,), f"{field} are a list")
     for field in ("scanInterval", "maxConcurrentEntities"):
         if data.get(field) is not None and not _is_number(data[field]):
-            yield Problem((field,), f"{data[field]!r} is not a number")
+            yield WorkflowProblem((field,), f"{data[field]!r} is not a number")
     yield from _unknown(data, FILE_FIELDS, ())
 
 
-def _unknown(data: Any, known: Iterable[str], place: Path) -> Iterator[Problem]:
+def _unknown(data: Any, known: Iterable[str], place: Path) -> Iterator[WorkflowProblem]:
     if isinstance(data, Mapping):
         for field in data:
             if field not in known:
                 told = f"the field {field!r} is not understood, and changes nothing"
-                yield Problem((*place, str(field)), told, is_note=True)
+                yield WorkflowProblem((*place, str(field)), told, is_note=True)
 
 
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-def _graph_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _graph_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     nodes, links = _list(data, "nodes"), _list(data, "connections")
     if not nodes:
-        yield Problem(("nodes",) if "nodes" in data else (), "a workflow has at least one node")
+        yield WorkflowProblem(("nodes",) if "nodes" in data else (), "a workflow has at least one node")
         return
     if len(nodes) > MOST_NODES:
-        yield Problem(("nodes",), f"{len(nodes):,} nodes are more than {MOST_NODES:,}: make several files of it")
+        yield WorkflowProblem(
+            ("nodes",), f"{len(nodes):,} nodes are more than {MOST_NODES:,}: make several files of it"
+        )
         return
     is_pipeline = (data.get("mode") or ("pipeline" if has_states(data) else "trigger")) == "pipeline"
     ids: dict[str, int] = {}
@@ -102,52 +104,54 @@ def _graph_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
     circle = _circle(above) if sound else None
     if circle:
         told = " -> ".join(_name(nodes[ids[id]]) for id in circle)
-        yield Problem(("nodes", ids[circle[0]]), f"these nodes form a cycle: {told}")
+        yield WorkflowProblem(("nodes", ids[circle[0]]), f"these nodes form a cycle: {told}")
     for id, at in ids.items():
         # With unclear connections, any node may come before any other.
         before = {_name(nodes[ids[each]]) for each in _all_above(id, above)} if sound and not circle else set(names)
         yield from _node_problems(nodes[at], ("nodes", at), before, is_pipeline=is_pipeline)
 
 
-def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, int]) -> Iterator[Problem]:
+def _entry_problems(node: Any, at: int, ids: dict[str, int], names: dict[str, int]) -> Iterator[WorkflowProblem]:
     """Check the id and name of a node."""
     place: Path = ("nodes", at)
     if not isinstance(node, Mapping):
-        yield Problem(place, "a node is an object with an id and a typeId")
+        yield WorkflowProblem(place, "a node is an object with an id and a typeId")
         return
     id, name = node.get("id"), _name(node)
     for field in ("id", "typeId"):
         if not isinstance(node.get(field), str) or not node[field]:
-            yield Problem((*place, field) if field in node else place, f"a node has an {field}".replace("an t", "a t"))
+            yield WorkflowProblem(
+                (*place, field) if field in node else place, f"a node has an {field}".replace("an t", "a t")
+            )
     if isinstance(id, str) and id in ids:
-        yield Problem((*place, "id"), f"two nodes have the id {id!r}")
+        yield WorkflowProblem((*place, "id"), f"two nodes have the id {id!r}")
     elif isinstance(id, str) and id:
         ids[id] = at
     if name in names:
-        yield Problem((*place, "name"), f"two nodes are called {name!r}")
+        yield WorkflowProblem((*place, "name"), f"two nodes are called {name!r}")
     names.setdefault(name, at)
     agent = node.get("agentConfig")
     for field in ("data", "agentConfig"):
         if node.get(field) is not None and not isinstance(node[field], Mapping):
-            yield Problem((*place, field), f"{field} is an object, or is left out")
+            yield WorkflowProblem((*place, field), f"{field} is an object, or is left out")
     yield from _unknown(node, NODE_FIELDS, place)
     yield from _unknown(agent, AGENT_FIELDS, (*place, "agentConfig"))
     if isinstance(agent, Mapping) and agent.get("tags") is not None and not isinstance(agent["tags"], list):
-        yield Problem((*place, "agentConfig", "tags"), "tags are a list")
+        yield WorkflowProblem((*place, "agentConfig", "tags"), "tags are a list")
 
 
 def _link_problems(
     link: Any, at: int, above: dict[str, list[str]], nodes: list[Any], ids: Mapping[str, int]
-) -> Iterator[Problem]:
+) -> Iterator[WorkflowProblem]:
     place: Path = ("connections", at)
     if not isinstance(link, Mapping):
-        yield Problem(place, "a connection is an object with a sourceNodeId and a targetNodeId")
+        yield WorkflowProblem(place, "a connection is an object with a sourceNodeId and a targetNodeId")
         return
     yield from _unknown(link, LINK_FIELDS, place)
     ends = [link.get("sourceNodeId"), link.get("targetNodeId")]
     for field, end in zip(("sourceNodeId", "targetNodeId"), ends, strict=True):
         if not isinstance(end, str) or end not in above:
-            yield Problem(
+            yield WorkflowProblem(
                 (*place, field) if field in link else place, f"there is no node {end!r}{did_you_mean(end, above)}"
             )
     if any(not isinstance(end, str) or end not in above for end in ends):
@@ -157,7 +161,7 @@ def _link_problems(
     node, exit = nodes[ids[source]], link.get("sourceConnectorId")
     if isinstance(node, Mapping) and node.get("typeId") == "if" and exit not in _EXITS:
         told = "this connection leaves an if by neither true nor false: everything goes through"
-        yield Problem((*place, "sourceConnectorId"), told, is_note=True)
+        yield WorkflowProblem((*place, "sourceConnectorId"), told, is_note=True)
 
 
 def _circle(above: Mapping[str, list[str]]) -> list[str] | None:
@@ -196,20 +200,22 @@ def _all_above(id: str, above: Mapping[str, list[str]]) -> set[str]:
     return found
 
 
-def _node_problems(node: Mapping[str, Any], place: Path, before: set[str], *, is_pipeline: bool) -> Iterator[Problem]:
+def _node_problems(
+    node: Mapping[str, Any], place: Path, before: set[str], *, is_pipeline: bool
+) -> Iterator[WorkflowProblem]:
     type, data = node.get("typeId"), node.get("data") or {}
     if not isinstance(type, str) or not type or not isinstance(data, Mapping):
         return
     if not is_known(type):
         known = [kind.type for kind in kinds()]
-        yield Problem(
+        yield WorkflowProblem(
             (*place, "typeId"),
             f"there is no type {type!r}{did_you_mean(type, known)}; "
             f"a type of your own is declared with @node_type({type!r})",
         )
         return
     if type not in NODE_TYPES and not is_pipeline:
-        yield Problem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
+        yield WorkflowProblem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
         return
     yield from _data_problems(type, data, (*place, "data"))
     roots = {*before, "items", "entity" if is_pipeline else "payload"}
@@ -219,58 +225,62 @@ def _node_problems(node: Mapping[str, Any], place: Path, before: set[str], *, is
 # -- stages ---------------------------------------------------------------------------------------
 
 
-def _stage_problems(data: Mapping[str, Any]) -> Iterator[Problem]:
+def _stage_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     stages = _list(data, "stages")
     if not stages:
-        yield Problem(("stages",), "a pipeline has at least one stage")
+        yield WorkflowProblem(("stages",), "a pipeline has at least one stage")
     if len(stages) > MOST_NODES:
-        yield Problem(("stages",), f"{len(stages):,} stages are more than {MOST_NODES:,}: make several files of it")
+        yield WorkflowProblem(
+            ("stages",), f"{len(stages):,} stages are more than {MOST_NODES:,}: make several files of it"
+        )
         return
     before: set[str] = set()
     for at, stage in enumerate(stages):
         place: Path = ("stages", at)
         if not isinstance(stage, Mapping):
-            yield Problem(place, "a stage is an object with an id and a pattern")
+            yield WorkflowProblem(place, "a stage is an object with an id and a pattern")
             continue
         yield from _one_stage(stage, place, before)
         before |= {str(stage[field]) for field in ("id", "name") if stage.get(field)}
 
 
-def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Iterator[Problem]:
+def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Iterator[WorkflowProblem]:
     for field, told in (("id", "a stage has an id"), ("pattern", "a stage has a pattern: input/{id}.txt")):
         if not isinstance(stage.get(field), str) or not stage[field]:
-            yield Problem((*place, field) if field in stage else place, told)
+            yield WorkflowProblem((*place, field) if field in stage else place, told)
     if isinstance(stage.get("id"), str) and stage["id"] in before:
-        yield Problem((*place, "id"), f"two stages are called {stage['id']!r}")
+        yield WorkflowProblem((*place, "id"), f"two stages are called {stage['id']!r}")
     yield from _unknown(stage, STAGE_FIELDS, place)
     validation, node = stage.get("validation"), stage.get("node")
     if validation is not None and not isinstance(validation, Mapping):
-        yield Problem((*place, "validation"), "validation is an object, or is left out")
+        yield WorkflowProblem((*place, "validation"), "validation is an object, or is left out")
     elif validation and not _is_number(validation.get("minSize", 0)):
-        yield Problem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
+        yield WorkflowProblem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
         return
     if kind != "transform":
-        yield Problem((*place, "type"), f"{kind!r} is neither source nor transform")
+        yield WorkflowProblem((*place, "type"), f"{kind!r} is neither source nor transform")
         return
     source = stage.get("input")
     if not source:
-        yield Problem(place, "a transform has an input: the stage that it is made from")
+        yield WorkflowProblem(place, "a transform has an input: the stage that it is made from")
     elif str(source) not in before:
-        yield Problem((*place, "input"), f"there is no stage {source!r} before this one{did_you_mean(source, before)}")
+        yield WorkflowProblem(
+            (*place, "input"), f"there is no stage {source!r} before this one{did_you_mean(source, before)}"
+        )
     if not isinstance(node, Mapping) or not isinstance(node.get("typeId"), str):
-        yield Problem((*place, "node") if "node" in stage else place, "a transform has a node with a typeId")
+        yield WorkflowProblem((*place, "node") if "node" in stage else place, "a transform has a node with a typeId")
         return
     type, data, where = str(node["typeId"]), node.get("data") or {}, (*place, "node", "data")
     if not isinstance(data, Mapping):
-        yield Problem(where, "data is an object, or is left out")
+        yield WorkflowProblem(where, "data is an object, or is left out")
     elif type not in TRANSFORMS and type not in NODE_TYPES:
         known = [*NODE_TYPES, *TRANSFORMS]
         told = (
             f"there is no type {type!r}{did_you_mean(type, known)}; declare one with @node_type({type!r}) or @transform"
         )
-        yield Problem((*place, "node", "typeId"), told)
+        yield WorkflowProblem((*place, "node", "typeId"), told)
     elif type not in TRANSFORMS:
         yield from _data_problems(type, data, where)
         yield from _expression_problems(type, data, where, {*before, "entity", "items"})
@@ -279,29 +289,29 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
 # -- data and expressions -------------------------------------------------------------------------
 
 
-def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[Problem]:
+def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
     if data.get("pinned") and "pinnedOutput" in data:
         return  # A pinned node does not run.
     fields = fields_of(type)
     for group in NEEDS.get(type, ()):
         if all(data.get(name) in (None, "") for name in group):
             told = group[0] if len(group) == 1 else " or ".join(group[:2])
-            yield Problem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
+            yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
     for name, value in data.items():
         schema = (fields or {}).get(name) or PINNED.get(name)
         if schema is not None:
             told = _misfit(value, schema)
             if told is not None:
-                yield Problem((*place, name), told)
+                yield WorkflowProblem((*place, name), told)
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
-            yield Problem((*place, name), f"{type} does not read the field {name!r}{hint}", is_note=True)
+            yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", is_note=True)
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
         hint = did_you_mean(data["transform"], TRANSFORMS)
         told = f"the application declares no @transform({data['transform']!r}){hint}"
-        yield Problem((*place, "transform"), f"{told}: until it does, every build fails", is_note=True)
+        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", is_note=True)
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
-        yield Problem((*place, "filter"), "this filter is not understood")
+        yield WorkflowProblem((*place, "filter"), "this filter is not understood")
 
 
 def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -327,7 +337,7 @@ def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[Problem]:
+def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[WorkflowProblem]:
     if type.startswith("state_") and type != "state_write":
         fields: Iterable[str] = [name for name in data if name not in ("pattern", "path", "input", "output")]
     else:
@@ -342,7 +352,7 @@ def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots:
         for text in found:
             told = _wrong_with(text, roots)
             if told is not None:
-                yield Problem((*place, name), told)
+                yield WorkflowProblem((*place, name), told)
                 break
 
 
@@ -362,21 +372,21 @@ def _wrong_with(text: str, roots: set[str]) -> str | None:
 # -- errors of the loader -------------------------------------------------------------------------
 
 
-def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[Problem]:
+def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[WorkflowProblem]:
     try:
         loaded = parse_workflow(data, name)
     except TidemillError as error:
-        yield Problem(_place_in(str(error), data), _short(str(error)))
+        yield WorkflowProblem(_place_in(str(error), data), _short(str(error)))
         return
     except RecursionError:
-        yield Problem(("nodes",), "too many nodes follow one after the other")
+        yield WorkflowProblem(("nodes",), "too many nodes follow one after the other")
         return
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-        yield Problem((), f"this cannot be read: {error}")
+        yield WorkflowProblem((), f"this cannot be read: {error}")
         return
     for note in loaded.notes:
         if "is not understood, and changes nothing" not in note:
-            yield Problem(_place_in(note, data), _short(note), is_note=True)
+            yield WorkflowProblem(_place_in(note, data), _short(note), is_note=True)
 
 
 def _short(told: str) -> str:

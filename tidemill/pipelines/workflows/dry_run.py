@@ -82,13 +82,13 @@ def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring 
 async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, database: Database | None) -> DryRun:
     """Run a pipeline dry for an entity; without a database, no files are read."""
     pipeline, wiring = read_pipeline(data, name)
-    walk = _Walk(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
+    walk = _DryRun(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
     await walk.look(entity)
     stages = [await walk.stage(stage) for stage in walk.order] if entity is not None else []
     return DryRun(pipeline.name, entity, walk.entities, database is not None, stages, walk.problems)
 
 
-class _Walk:
+class _DryRun:
     """One entity on its way through the stages."""
 
     def __init__(

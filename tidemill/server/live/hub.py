@@ -51,7 +51,7 @@ MOST_EACH = 100  # for one token: its pages, programs and watchers together
 RESET = "reset"
 
 
-class News(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True):
     """What has changed since the event before: look at these again. `kinds` are whole lists, such as `workers`."""
 
     queues: list[str] = []
@@ -64,7 +64,7 @@ class News(msgspec.Struct, frozen=True, omit_defaults=True):
 class Frame(NamedTuple):
     """One event of the stream, and as bytes for whoever wants everything of it."""
 
-    news: News | None
+    news: ChangeSet | None
     """None means: anything may have changed."""
     id: str
     data: bytes
@@ -95,7 +95,7 @@ class Topics(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{text!r} is not a topic: use queue:NAME, run:ID, queues, runs, workers, ...")
         return cls(frozenset(queues), frozenset(runs), frozenset(kinds))
 
-    def of(self, news: News) -> News | None:
+    def of(self, news: ChangeSet) -> ChangeSet | None:
         """The part of the news that is wanted; None if there is none."""
         if not (self.queues or self.runs or self.kinds):
             return news
@@ -103,7 +103,7 @@ class Topics(msgspec.Struct, frozen=True):
         runs = news.runs if "runs" in self.kinds else [each for each in news.runs if each in self.runs]
         kinds = [each for each in news.kinds if each in self.kinds]
         many = news.all_runs and bool(self.runs or "runs" in self.kinds)
-        return News(queues, runs, kinds, many) if queues or runs or kinds or many else None
+        return ChangeSet(queues, runs, kinds, many) if queues or runs or kinds or many else None
 
 
 class Hub:
@@ -124,7 +124,7 @@ class Hub:
         self._reset_after: int | None = None
         self._kept: deque[Change] = deque()
         self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
-        self._told: dict[str, News | None] = {}
+        self._told: dict[str, ChangeSet | None] = {}
         """What those who came back were told since the last look: after a restart many come back from one point."""
         self._count = 0
         self._turn: asyncio.Future[None] | None = None
@@ -229,7 +229,7 @@ class Hub:
     def _id(self) -> str:
         return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
 
-    def _send(self, news: News | None, id: str) -> None:
+    def _send(self, news: ChangeSet | None, id: str) -> None:
         self._add(_frame(news, id))
 
     def _add(self, frame: Frame) -> None:
@@ -348,19 +348,19 @@ class Hub:
         return self._seen is not None and then.high > self._seen.high
 
     def _quiet(self) -> Frame:
-        return Frame(News(), self._id(), f"id: {self._id()}\n\n".encode(), "quiet")
+        return Frame(ChangeSet(), self._id(), f"id: {self._id()}\n\n".encode(), "quiet")
 
     def _catch_up(self, topics: Topics, last: str | None) -> Frame:
         if last is None:
             hello = f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
-            return Frame(News(), self._id(), hello, "hello")
+            return Frame(ChangeSet(), self._id(), hello, "hello")
         if last not in self._told:
             missed = self.missed_since(last)
             self._told[last] = None if missed is None else put_together(missed)
         news = self._told[last]
         if news is None:
             return _frame(None, self._id())
-        wanted = topics.of(news) if news != News() else None
+        wanted = topics.of(news) if news != ChangeSet() else None
         return self._quiet() if wanted is None else _frame(wanted, self._id())
 
     def missed_since(self, last: str) -> list[Change] | None:
@@ -375,7 +375,7 @@ class Hub:
         return [change for change in self._kept if not then.has(change.xid)]
 
 
-def put_together(changes: Iterable[Change]) -> News:
+def put_together(changes: Iterable[Change]) -> ChangeSet:
     """Many changes as one piece of news."""
     queues: set[str] = set()
     runs: set[int] = set()
@@ -388,10 +388,10 @@ def put_together(changes: Iterable[Change]) -> News:
         else:
             kinds.add(change.what)
     many = len(runs) > MOST_RUNS
-    return News(sorted(queues), [] if many else sorted(runs), sorted(kinds), many)
+    return ChangeSet(sorted(queues), [] if many else sorted(runs), sorted(kinds), many)
 
 
-def write_event(news: News | None, id: str) -> bytes:
+def write_event(news: ChangeSet | None, id: str) -> bytes:
     """An event as the stream has it."""
     head = f"id: {id}\n" if id else ""
     if news is None:
@@ -399,7 +399,7 @@ def write_event(news: News | None, id: str) -> bytes:
     return head.encode() + b"event: change\ndata: " + msgspec.json.encode(news) + b"\n\n"
 
 
-def _frame(news: News | None, id: str) -> Frame:
+def _frame(news: ChangeSet | None, id: str) -> Frame:
     return Frame(news, id, write_event(news, id), RESET if news is None else "change")
 
 

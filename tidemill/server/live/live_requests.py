@@ -1,10 +1,9 @@
-"""Live requests to streams, on behalf of whoever has a token here: handed on to a dispatcher that takes them."""
+"""Forwards live requests to a dispatcher of the stream that accepts them."""
 
 from __future__ import annotations
 
 import socket
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from tidemill.core.errors import NotFoundError
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
@@ -12,26 +11,23 @@ from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState
 from tidemill.store.streams.streams import read_status
 
+if TYPE_CHECKING:
+    from tidemill.streams.live.requests import LiveResult
+
 LONGEST = 60.0
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what dispatchers may say of themselves
 
 _STATUSES = {"INVALID_ARGUMENT": 422, "RESOURCE_EXHAUSTED": 429, "DEADLINE_EXCEEDED": 504}
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What the plans found, by plan and task, as JSON; and the plans that failed, with their errors."""
-
-    result: bytes
-    failures: dict[str, str]
-
-
 async def ask_stream(
     server_state: ServerState, name: str, eligibilities: list[str], payload: bytes, *, timeout: float = LONGEST
-) -> Found:
+) -> LiveResult:
     """Run a stream's plans on a message now."""
     import grpc
 
     from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
+    from tidemill.streams.live.requests import LiveResult
 
     target = await _dispatcher(server_state, name)
     request = RunRequest(eligibilities=eligibilities, payload=payload)
@@ -47,7 +43,7 @@ async def ask_stream(
             raise Refused(
                 _STATUSES.get(error.code().name, 503), error.details() or f"stream {name} does not answer"
             ) from error
-    return Found(answer.result, dict(answer.failures))
+    return LiveResult(answer.result, dict(answer.failures))
 
 
 async def _dispatcher(server_state: ServerState, name: str) -> str:

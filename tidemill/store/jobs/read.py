@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import asyncpg
 
 from tidemill.store.database import Database
@@ -46,6 +48,19 @@ SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::
 FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id LIMIT $1
 """
 
+#: The jobs and runs that a job started, and the jobs that repeat it, oldest first; among those created after it.
+LIST_FOLLOWERS = """
+SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job
+WHERE id > $1 AND $1::text IN (origin->>'parent', origin->>'retry_of')
+UNION ALL
+SELECT id::text, 'job', task, state, created_at FROM tidemill.job_history
+WHERE id > $1 AND $1::text IN (origin->>'parent', origin->>'retry_of')
+UNION ALL
+SELECT 'r' || id, 'run', workflow, state, created_at FROM tidemill.run
+WHERE created_at >= $2 AND origin->>'parent' = $1::text
+ORDER BY created_at LIMIT $3
+"""
+
 
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
     """Everything that is known about a job, unfinished or finished."""
@@ -64,3 +79,8 @@ async def show_jobs_of_run(database: Database, run_id: int, *, limit: int) -> li
 
 async def running_with_progress(database: Database, *, limit: int = 8) -> list[asyncpg.Record]:
     return await database.fetch(RUNNING_WITH_PROGRESS, limit)
+
+
+async def list_followers(database: Database, job_id: int, created_at: datetime, *, limit: int) -> list[asyncpg.Record]:
+    """What a job started, and the jobs that repeat it."""
+    return await database.fetch(LIST_FOLLOWERS, job_id, created_at, limit)

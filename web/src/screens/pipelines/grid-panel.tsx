@@ -16,7 +16,7 @@ const PAGE_SIZE = 100;
 
 export function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; chosen: { stage: string; entity: string } | null; onChoose: (stage: string, entity: string) => void }) {
   const [query, change] = useFilters();
-  const filter = { by: query.get("by"), standing: query.getAll("state"), text: query.get("text") ?? "", order: query.get("order") ?? "desc" };
+  const filter = { by: query.get("by"), state: query.getAll("state"), text: query.get("text") ?? "", order: query.get("order") ?? "desc" };
   const cursor = query.get("cursor");
   const [trail, setTrail] = useState<string[]>([]);
   const found = useQuery({ queryKey: ["pipelines", pipeline.name, "grid", filter, cursor], queryFn: () => get<Grid>(`${pipelineApi(pipeline.name)}/grid`, { ...filter, cursor, limit: PAGE_SIZE }), placeholderData: keepPreviousData, refetchInterval: REFRESH_MS });
@@ -29,7 +29,7 @@ export function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; 
     setTrail([]);
     change({ ...changes, cursor: null });
   };
-  const filtered = filter.standing.length > 0 || filter.text !== "";
+  const filtered = filter.state.length > 0 || filter.text !== "";
   return (
     <Panel
       title="States"
@@ -43,7 +43,7 @@ export function GridPanel({ pipeline, chosen, onChoose }: { pipeline: Pipeline; 
       className="grid-panel"
     >
       <div className="filters pad">
-        <Legend counts={pipeline.counts} value={filter.standing} onChange={(state) => narrow({ state })} />
+        <Legend counts={pipeline.counts} value={filter.state} onChange={(state) => narrow({ state })} />
         <Search label="Entity" value={filter.text} onChange={(text) => narrow({ text })} />
         <Chips label="Order" options={[{ value: "desc", label: "descending" }, { value: "asc", label: "ascending" }]} value={[filter.order]} onChange={(next) => narrow({ order: next.at(-1) === "asc" ? "asc" : null })} />
         {grid && grid.groups.length > 1 && (

@@ -31,7 +31,7 @@ export function StateLink({ pipeline, state }: { pipeline: string; state: StateR
         {state.stage}
         {state.entity && ` / ${state.entity}`}
       </Link>{" "}
-      {state.standing ? <State state={state.standing} /> : <span className="faint">none</span>}
+      {state.state ? <State state={state.state} /> : <span className="faint">none</span>}
     </span>
   );
 }

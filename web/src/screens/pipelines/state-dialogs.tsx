@@ -13,7 +13,7 @@ import { type Effect, type Pipeline, pipelineApi } from "./types";
 export interface StateSelection {
   stage?: string;
   entities?: string[];
-  standings?: string[];
+  states?: string[];
   text?: string;
 }
 

@@ -34,14 +34,14 @@ export function StatePanel({ pipeline, stage, entity, may, onClose }: Props) {
     if (window.innerWidth < 1100) top.current?.scrollIntoView({ block: "start" });
   }, [stage, entity]);
   const details = found.data;
-  const canRetry = details?.failure && FAILED_PIPELINE_STATES.includes(details.standing);
+  const canRetry = details?.failure && FAILED_PIPELINE_STATES.includes(details.state);
   return (
     <aside className="state-panel" ref={top} aria-label={entity ? `${stage} of ${entity}` : stage}>
       <Panel
         title={entity ? `${stage} / ${entity}` : stage}
         aside={
           <span className="row">
-            {details && <State state={details.standing} />}
+            {details && <State state={details.state} />}
             <Button kind="quiet" aria-label="Close state" onClick={onClose}>
               ✕
             </Button>
@@ -55,7 +55,7 @@ export function StatePanel({ pipeline, stage, entity, may, onClose }: Props) {
               <Explanation lines={details.why} />
               {details.failure && <Failed failure={details.failure} />}
             </div>
-            {may && details.standing !== "orphan" && (
+            {may && details.state !== "orphan" && (
               <div className="card-foot">
                 <span className="row">
                   {canRetry && (

@@ -1,0 +1,48 @@
+"""`tidemill explain ID`: why anything is in its state, and what followed from it."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from tidemill.cli.arguments import Json, options_of
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.jobs.page import job_page
+from tidemill.cli.monitors.view import print_alert
+from tidemill.cli.pipelines.open import AppOption, PipelineWork
+from tidemill.cli.pipelines.page import print_state
+from tidemill.cli.render import out, print_json, state, table
+from tidemill.cli.streams.view import dead_page
+from tidemill.ops.explain import ExplainObject, Explanation
+from tidemill.ops.explain import explain as explain_object
+
+
+@options_of(ExplainObject, positional=("id",))
+def explain(args: ExplainObject, *, app: AppOption = None, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """Explain anything: a job (7), a run (r7), a node (r7/NODE), a state of a pipeline, an alert (a7), a trigger."""
+    work = place if app is None else PipelineWork(app, None, place)
+    found = work.run(lambda at: at.do(explain_object, args))
+    return print_json(found) if json else _print(found, forward=args.forward)
+
+
+def _print(found: Explanation, *, forward: bool) -> None:
+    console = out()
+    if found.job is not None:
+        console.print(job_page(found.job))
+    elif found.details is not None:
+        print_state(found.details)
+    elif found.alert is not None:
+        print_alert(found.alert)
+    elif found.dead_letter is not None:
+        console.print(dead_page(found.dead_letter))
+    else:
+        console.print(Text.assemble((f"{found.kind} {found.id}  ", "bold"), state(found.state)))
+        console.print("\nwhy", style="bold")
+        for sentence in found.why:
+            console.print(f"  {sentence}")
+    if not forward:
+        return
+    console.print("\nfollowed by", style="bold")
+    made = table("id", "what", "state")
+    for each in found.followed:
+        made.add_row(each.id, each.what, each.state)
+    console.print(made if found.followed else "  nothing yet", style="" if found.followed else "dim")

@@ -1,0 +1,185 @@
+"""Explain anything by its id: why it is in its state, and what followed from it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.dags.view.view import NodeView
+from tidemill.declarations import Declarations
+from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
+from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
+from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
+from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.pipelines.find import find_state
+from tidemill.ops.pipelines.read import GetState, ListPipelines, get_state, list_pipelines
+from tidemill.ops.runs.dags import GetTree, get_dag_tree
+from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
+from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter
+from tidemill.pipelines.view.state_details import StateDetails
+from tidemill.store.jobs.read import list_followers
+from tidemill.store.monitors.roster import show_entity
+from tidemill.store.transaction import Reader
+
+MOST_FOLLOWED = 100
+
+FORMS = (
+    "a job is 7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the path of its output or "
+    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY"
+)
+
+
+class ExplainObject(Arguments, frozen=True, kw_only=True):
+    """What to explain."""
+
+    id: Annotated[str, doc(f"The id: {FORMS}.", min_length=1, max_length=4000)]
+    forward: Annotated[bool, doc("Also list what followed from it.")] = False
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """Something that followed from what is explained: its id, and what it is."""
+
+    id: str
+    what: str
+    state: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why something is in its state; one of `job`, `run`, `node` and so on has all details of it."""
+
+    id: str
+    kind: str
+    state: str
+    why: list[str]
+    followed: list[Followed] = []
+    job: Job | None = None
+    run: Run | None = None
+    node: NodeView | None = None
+    details: StateDetails | None = None
+    """Of a state of a pipeline."""
+    alert: AlertDetails | None = None
+    dead_letter: DeadLetterLine | None = None
+
+
+@operation("GET /explain/{id:path}", scope="read")
+async def explain(at: Reader, args: ExplainObject, declared: Declarations | None) -> Explanation:
+    """Explain a job, run, node, state, alert, trigger or dead letter: why it is in its state, what followed from it."""
+    here = Local(at.database, Caller(at.by, "read"), declared)
+    for form, read in _READERS:
+        if match := form.fullmatch(args.id):
+            found = await read(here, *match.groups())
+            if found is not None:
+                return found if args.forward else msgspec.structs.replace(found, followed=[])
+    raise NotFoundError(f"{args.id!r} is not an id of anything: {FORMS}")
+
+
+async def _job(at: Local, id: str) -> Explanation:
+    job = await at.do(get_job, GetJob(id=_number(id)))
+    rows = await list_followers(at.database, job.id, job.created_at, limit=MOST_FOLLOWED)
+    followed = [Followed(row["id"], f"{row['kind']} {row['name']}", row["state"]) for row in rows]
+    return Explanation(id=id, kind="job", state=job.state, why=job.why, followed=followed, job=job)
+
+
+async def _run(at: Local, id: str) -> Explanation:
+    run = await at.do(get_run, RunRef(id=_number(id)))
+    jobs = (await at.do(list_jobs, ListJobs(run=run.id, limit=MOST_FOLLOWED))).items
+    runs = (await at.do(list_runs, ListRuns(parent=run.id, limit=MOST_FOLLOWED))).items
+    followed = [Followed(str(each.id), f"job {each.task}", each.state) for each in reversed(jobs)]
+    followed += [Followed(f"r{each.id}", f"run {each.workflow}", each.state) for each in reversed(runs)]
+    return Explanation(id=f"r{run.id}", kind="run", state=run.state, why=run.why, followed=followed, run=run)
+
+
+async def _node(at: Local, run: str, name: str) -> Explanation:
+    tree = await at.do(get_dag_tree, GetTree(id=_number(run)))
+    found = next((each for each in tree.nodes if each.node == name), None)
+    if found is None:
+        raise NotFoundError(f"run r{run} has no node {name!r}: `tidemill run r{run}` shows its nodes")
+    followed = [Followed(str(each.id), f"job on queue {each.queue}", each.state) for each in found.jobs]
+    return Explanation(
+        id=f"r{run}/{name}", kind="node", state=found.state, why=[found.why], followed=followed, node=found
+    )
+
+
+async def _alert(at: Local, id: str) -> Explanation:
+    found = await at.do(get_alert, GetAlert(id=_number(id)))
+    row = found.alert
+    state = "open" if row.resolved_at is None else "resolved"
+    says = (found.explain or {}).get("rule", {}).get("says") or f"Trigger {row.trigger} of monitor {row.monitor}"
+    why = [f"{says}: opened for {row.entity} at {row.opened_at:%Y-%m-%d %H:%M:%S} UTC."]
+    followed = [Followed(f"a{row.id}", f"{each.action} by {each.who}", each.detail or "") for each in found.history]
+    return Explanation(id=f"a{row.id}", kind="alert", state=state, why=why, followed=followed, alert=found)
+
+
+async def _dead_letter(at: Local, id: str) -> Explanation:
+    found = await at.do(get_dead_letter, GetDeadLetter(id=_number(id)))
+    why = [f"Stream {found.stream} gave this message of source {found.source} up after {found.attempts} attempts."]
+    why += [found.error] if found.error else []
+    return Explanation(id=f"d{found.id}", kind="dead letter", state=found.why, why=why, dead_letter=found)
+
+
+async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explanation | None:
+    lines = (await at.do(list_monitors, ListMonitors(name=monitor))).items
+    if not lines or trigger not in (*lines[0].triggers, *lines[0].off):
+        return None
+    row = await show_entity(at.database, monitor, entity)
+    alerts = (
+        await at.do(list_alerts, ListAlerts(monitor=monitor, trigger=trigger, entity=entity, limit=MOST_FOLLOWED))
+    ).items
+    is_open = next((each for each in alerts if each.resolved_at is None), None)
+    state = "off" if trigger in lines[0].off else "open" if is_open is not None else "quiet"
+    why = [
+        f"Trigger {trigger} is switched off: no alert opens."
+        if state == "off"
+        else f"Alert a{is_open.id} is open since {is_open.opened_at:%Y-%m-%d %H:%M:%S} UTC."
+        if is_open is not None
+        else "No alert of it is open.",
+        f"{entity} has {row['count']:,} events in the log, of which {row['folded']:,} are folded into its state.",
+    ]
+    if not row["active"]:
+        why.append(f"Monitor {monitor} no longer follows {entity}.")
+    if row["problem"]:
+        why.append(f"Its last evaluation failed: {row['problem']}.")
+    if lines[0].paused:
+        why.append(f"Monitor {monitor} is paused.")
+    followed = [
+        Followed(f"a{each.id}", f"alert {each.severity}", "open" if each.resolved_at is None else "resolved")
+        for each in reversed(alerts)
+    ]
+    id = f"{monitor}/{trigger}/{entity}"
+    return Explanation(id=id, kind="trigger", state=state, why=why, followed=followed)
+
+
+async def _state(at: Local, text: str) -> Explanation | None:
+    lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
+    if not lines:
+        return None
+    pipeline, stage, entity = find_state(lines, text)
+    found = await at.do(get_state, GetState(name=pipeline, stage=stage, entity=entity, follow=True))
+    followed = [Followed(f"{pipeline}/{each}", "state", "") for each in found.followed_by]
+    return Explanation(
+        id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=found.why, followed=followed,
+        details=found,
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    if len(text) > 18:
+        raise ConfigError(f"{text} is no id: it is too long")
+    return int(text)
+
+
+#: The forms of ids in the order in which they are tried; a reader returns None if there is no such object.
+_READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | None]]], ...] = (
+    (re.compile(r"([0-9]+)"), _job),
+    (re.compile(r"r([0-9]+)"), _run),
+    (re.compile(r"a([0-9]+)"), _alert),
+    (re.compile(r"d([0-9]+)"), _dead_letter),
+    (re.compile(r"r([0-9]+)/(.+)"), _node),
+    (re.compile(r"([^/]+)/([^/]+)/(.+)"), _trigger),
+    (re.compile(r"(.+)"), _state),
+)

@@ -1,0 +1,71 @@
+"""Which pipeline, stage or state a text means: PIPELINE, STAGE, STAGE/ENTITY, ENTITY, or the path of an output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.ops.pipelines.read import PipelineLine, StageLine
+from tidemill.pipelines.definition.pattern import Pattern, entity_id
+
+
+class Meant(msgspec.Struct, frozen=True):
+    """What a text means: a pipeline, a stage of it, a state; or an entity in all its stages."""
+
+    pipeline: str
+    stage: str | None = None
+    entity: str | None = None
+
+    @property
+    def entities(self) -> list[str] | None:
+        return None if self.entity is None else [self.entity]
+
+
+def find_meant(lines: list[PipelineLine], text: str) -> Meant:
+    """What a text means, also with PIPELINE/ before it."""
+    owner = _owner(lines, text)
+    rest = "" if text == owner.name else text.removeprefix(f"{owner.name}/")
+    for stage in owner.stages:
+        values = Pattern(stage.output).match(rest)
+        if values is not None and all(name in values for name in stage.variables):
+            return Meant(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
+    name, _, entity = rest.partition("/")
+    for stage in owner.stages:
+        if stage.name == name:
+            return Meant(owner.name, name, entity or None)
+    return Meant(owner.name, None, rest or None)
+
+
+def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
+    """The pipeline, stage and entity of the state that a text means."""
+    meant = find_meant(lines, text)
+    if meant.stage is None:
+        raise NotFoundError(
+            f"{text!r} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"
+        )
+    return meant.pipeline, meant.stage, meant.entity or ""
+
+
+def _owner(lines: list[PipelineLine], text: str) -> PipelineLine:
+    """The pipeline that a text belongs to."""
+    tests: tuple[Callable[[PipelineLine], bool], ...] = (
+        lambda line: text == line.name or text.startswith(f"{line.name}/"),
+        lambda line: text.partition("/")[0] in [stage.name for stage in line.stages],
+        lambda line: any(_makes(stage, text) for stage in line.stages),
+        lambda line: len(lines) == 1,
+    )
+    for test in tests:
+        found = [line for line in lines if test(line)]
+        if len(found) > 1:
+            several = ", ".join(line.name for line in found)
+            raise ConfigError(f"{text!r} could be of several pipelines ({several}): write PIPELINE/{text}")
+        if found:
+            return found[0]
+    known = ", ".join(line.name for line in lines) or "none"
+    raise ConfigError(f"{text!r} is of no pipeline; there are: {known}")
+
+
+def _makes(stage: StageLine, path: str) -> bool:
+    return Pattern(stage.output).values(path) is not None
