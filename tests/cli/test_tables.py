@@ -41,7 +41,7 @@ def test_heads_and_figures_of_queues_are_whole() -> None:
     counts |= {"succeeded": 52708, "unsuccessful": 781}
     limit = {"rate": 5.0, "burst": None, "limited_by": None}
     row = QueueLine(name="pipelines", **counts, oldest=42.0, workers=4, control=[], **limit)
-    head, _, told = lines(queues_table([row]))
+    head, _, told = lines(queues_table([row], datetime.now(UTC)))
     assert head.split() == [
         "queue",
         "wait",

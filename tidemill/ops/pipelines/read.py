@@ -134,7 +134,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 class StageLine(msgspec.Struct, frozen=True):
-    """A stage; `counts`: how many of its states are fresh, stale and so on; `takes`: the stages that it is made from."""
+    """A stage; `counts` says how many of its states are fresh, stale and so on, `takes` names the stages before it."""
 
     name: str
     inputs: list[str]
