@@ -126,7 +126,7 @@ def test_a_paused_queue_waits_until_it_is_resumed(folder: Path, up: Process) -> 
         "worker.run",
         "worker.pause",
     ]
-    assert "nothing was held" in ok(folder, "workers", "resume", "*", "mail")
+    assert "nothing was paused" in ok(folder, "workers", "resume", "*", "mail")
 
 
 def test_waiting_and_running_jobs_are_cancelled(folder: Path, up: Process, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_workers_queues_and_schedules_are_told_what_to_do(mill: Mill) -> None:
     assert "slow: pause (was run); 1 worker concerned now" in mill.there("workers", "pause", "*", "slow").stdout
     assert "*/slow=pause" in mill.there("workers").stdout
     assert "runs again (was pause)" in mill.there("workers", "resume", "*", "slow").stdout
-    assert "nothing was held" in mill.there("workers", "resume", "*", "slow").stdout
+    assert "nothing was paused" in mill.there("workers", "resume", "*", "slow").stdout
     assert mill.there("queues", "limit", "slow", "30/m").stdout == "queue slow: at most 30/m\n"
     assert next(row["rate"] for row in mill.told("queues") if row["name"] == "slow") == 0.5
     assert mill.there("queues", "limit", "slow", "none").stdout == "queue slow: no limit\n"
