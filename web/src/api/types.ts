@@ -22,12 +22,12 @@ export type Preview = Schemas["Preview"];
 export type Done = Schemas["JobsReached"];
 export type RunLine = Schemas["RunLine"];
 export type Run = Schemas["Run"];
-export type NodeJob = Schemas["NodeJob"];
-export type TreeNode = Schemas["Node"];
+export type NodeJob = Schemas["NodeJobLine"];
+export type TreeNode = Schemas["NodeView"];
 /** The declared graph of a flow: steps and the events between them. */
 export type FlowGraph = Schemas["FlowGraph"];
-export type Input = Schemas["Input"];
-export type Queue = Schemas["Queue"];
+export type Input = Schemas["OpenInput"];
+export type Queue = Schemas["QueueLine"];
 export type Schedule = Schemas["ScheduleLine"];
 export type Worker = Schemas["WorkerLine"];
 /** The failed states of a pipeline, with the newest failure. */
@@ -54,7 +54,7 @@ export interface Tick extends Omit<Schemas["Tick"], "data"> {
   data: Record<string, Json>;
 }
 
-export interface Ticks extends Omit<Schemas["Ticks"], "items"> {
+export interface Ticks extends Omit<Schemas["Journal"], "items"> {
   items: Tick[];
 }
 

@@ -31,7 +31,7 @@ export interface Stream extends Omit<Schemas["StreamLine"], "dispatchers"> {
   dispatchers: Dispatcher[];
 }
 
-export type DeadLetter = Schemas["DeadLetter"];
+export type DeadLetter = Schemas["DeadLetterLine"];
 
 export interface StreamControl {
   stream: string;
