@@ -27,6 +27,7 @@ app = App(
         ModelSpec("words", counted("words", lambda: re.compile(r"\w+")), memory="50 MB"),
     ],
     model_memory="100 MB",  # room for either, not for both
+    model_patience="10m",  # how long a job may be passed over for those of the model that is loaded
 )
 
 
