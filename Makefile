@@ -9,7 +9,7 @@ CONSOLE := tidemill/server/static/index.html
 KAFKA  := .bench/kafka/package/kafka/libs
 PROTOS := $(shell find tidemill -name '*.proto')
 
-.PHONY: demo test lint bench web clean
+.PHONY: demo test lint bench web wheel clean
 
 demo: $(READY) $(CONSOLE)
 	$(BIN)/tidemill up examples/demo/app.py --directory .tidemill/demo
@@ -31,6 +31,10 @@ bench: $(TOOLS)
 
 # The web console, from web/.
 web: $(CONSOLE)
+
+# One wheel for all platforms, in dist/.
+wheel:
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf web/node_modules tidemill/server/static $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tidemill import App
 from tidemill.cli.main import build
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "apps").glob("*/README.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "apps").glob("*/README.md")]
 
 
 def test_the_pieces_of_the_readme_are_one_application() -> None:
@@ -59,6 +60,26 @@ def test_every_command_in_a_guide_is_one_that_can_be_given(page: Path) -> None:
         except (CycloptsError, TypeError) as error:
             wrong.append(f"{shlex.join(words)}: {error}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_and_module_in_a_sentence_exists(page: Path) -> None:
+    written = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+    folders = "tidemill|tests|examples|apps|web|benchmarks|docs"
+    paths = [each for each in written if re.fullmatch(rf"({folders})/[\w./-]+", each)]
+    modules = [each for each in written if re.fullmatch(r"tidemill(\.[a-z_]+)+", each)]
+    built = ("tidemill/server/static", "web/src/api/schema.d.ts")
+    assert [each for each in paths if not (ROOT / each).exists() and not each.startswith(built)] == []
+    assert [each for each in modules if not _is_module(each)] == []
+
+
+def _is_module(name: str) -> bool:
+    """Whether it is a module, a name in one, or a table, which has the schema's name before it."""
+    place = ROOT.joinpath(*name.split("."))
+    if place.is_dir() or place.with_suffix(".py").is_file():
+        return True
+    above, _, last = name.rpartition(".")
+    return name == "tidemill.log_message" or (above.count(".") > 0 and hasattr(import_module(above), last))
 
 
 def test_the_guides_do_show_commands() -> None:
