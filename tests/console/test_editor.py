@@ -15,7 +15,7 @@ from tests.support.console import Watched, require_browser, watched_page
 from tests.support.server import TestServer
 from tests.support.web import WebServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 APP = """
 from pathlib import Path

@@ -28,7 +28,7 @@ from tests.support.console_app import LONG_NAME
 from tests.support.server import TestServer
 from tests.support.web import WebServer
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 FIRST_LOAD = 300_000
 FRAMES = 30
@@ -222,7 +222,7 @@ def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, s
     expect(page.locator(".live.ok")).to_be_visible()
     page.evaluate("window.sameOldPage = true")
     shop.stop_server()
-    expect(page.get_by_text("reconnecting")).to_be_visible(timeout=15_000)
+    expect(page.get_by_text("reconnecting")).to_be_visible(timeout=60_000)
     shop.serve()
     number = shop.enqueue("send", to="after the storm")
     expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible(timeout=30_000)

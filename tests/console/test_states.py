@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.support.console import Site, Watched, wait_until, watched_page
+from tests.support.console import ROOT, Site, Watched, wait_until, watched_page
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
-APP = Path(__file__).with_name("states_app.py")
+APP = ROOT / "tests" / "support" / "states_app.py"
 DAYS = [f"2026-03-{number:02}" for number in range(1, 8)]
 
 

@@ -87,7 +87,7 @@ def answer_a_question(shop: Site) -> None:
 
 def click_through(look: Watched) -> None:
     """As somebody would who has just opened it."""
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=60_000)
     page = look.open("/", "demo")
     expect(page.locator(".tile").first).to_be_visible()
     look.keep("demo-home")

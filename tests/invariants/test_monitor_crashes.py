@@ -82,7 +82,7 @@ async def calm(server: TestServer, tmp_path: Path, undisturbed: dict[str, str]) 
     return undisturbed["all"]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("moment", STAGES)
 async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
     moment: str, database_url: str, tmp_path: Path, calm: str
@@ -92,7 +92,7 @@ async def test_a_kill_at_any_stage_changes_nothing_that_is_written(
     assert written == calm
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_of_two_processes_one_dies_and_the_other_goes_on_as_if_nothing_had_happened(
     victim: int, database_url: str, database: Database, tmp_path: Path, calm: str

@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 from tests.support.processes import ROOT
 
 KAFKA_HOME = Path(os.environ.get("TIDEMILL_KAFKA_HOME", ROOT / ".bench" / "kafka" / "package" / "kafka"))
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 #: The broker that can be had from a package registry is an old one.
 OLD_KAFKA = {

@@ -20,7 +20,7 @@ from tests.support.nursery import begin
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "20s"}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-PATIENCE = 40.0
+PATIENCE = 90.0
 
 #: The lease and heartbeat of a process that is not meant to lose it: a machine may well stand still for some seconds.
 PATIENT: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.3}

@@ -61,7 +61,7 @@ async def test_a_step_may_have_any_name(name: str) -> None:
     body.__qualname__ = f"Made.{name}"
     begin.__qualname__ = "Made.begin"
     flow_class = type("Made", (Workflow,), {"begin": step(begin), name: step(body)})
-    flow = flow_class(timeout=5)
+    flow = flow_class(timeout=60)
     assert await flow.run() == 2
     app = App("names")
     app.workflow(flow_class, timeout=None)
@@ -74,7 +74,7 @@ async def test_an_attribute_set_before_the_constructor_is_kept() -> None:
             self.events = ["mine"]  # pyright: ignore[reportAttributeAccessIssue]
             super().__init__(**options)
 
-    assert await Early(timeout=1).run(name="events") == ["mine"]
+    assert await Early(timeout=60).run(name="events") == ["mine"]
 
 
 def test_nothing_but_one_private_attribute_is_ours() -> None:

@@ -242,7 +242,7 @@ async def test_a_list_needs_to_be_declared_and_one_event_does_not_make_a_list() 
 
     for flow in (Undeclared, Bare, Wrong, Tuple):
         with pytest.raises(WorkflowRuntimeError):
-            await flow(timeout=1).run()
+            await flow(timeout=60).run()
 
 
 async def test_a_list_parameter_without_a_batch_is_refused() -> None:

@@ -21,7 +21,7 @@ from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_problems, read_monitor
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 OLD_BROKER = {"api.version.request": False, "broker.version.fallback": "0.9.0.1"}
 

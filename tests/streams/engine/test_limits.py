@@ -38,7 +38,7 @@ async def test_a_batch_of_one_is_not_kept_waiting_for_long() -> None:
     async with bench(Together) as made:
         began = time.monotonic()
         await made.answer(made.give(b"1")[0])
-        assert time.monotonic() - began < 20.0, "it does not wait until the batch is full"
+        assert time.monotonic() - began < 60.0, "it does not wait until the batch is full"
 
 
 async def test_a_batch_that_returns_the_wrong_number_fails_all_of_it_in_words() -> None:

@@ -23,7 +23,7 @@ from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.streams import Plan, Stream, task
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 class Place:

@@ -365,7 +365,7 @@ async def test_a_drain_ends_as_soon_as_the_work_does_and_hears_every_result(
         assert dispatcher.reducer.unfinished == 5
         Recording.gate.set()
         began = time.monotonic()
-    assert time.monotonic() - began < 20.0, "it waited longer than the work took"
+    assert time.monotonic() - began < 50.0, "it waited longer than the work took"
     assert len(Recording.seen) == 5, "it took more while draining"
     async with running_stream(stream_of(), database_url):
         await all_read(database, "posts")
@@ -380,7 +380,7 @@ async def test_a_drain_ends_at_its_limit_and_what_was_under_way_comes_again(
         await eventually(lambda: len(Recording.seen) == 1)
         dispatcher.life.stop()
         began = time.monotonic()
-    assert time.monotonic() - began < 20.0
+    assert time.monotonic() - began < 50.0
     Recording.gate.set()
     async with running_stream(stream_of(), database_url):
         await all_read(database, "posts")
@@ -395,7 +395,7 @@ async def test_a_second_signal_ends_at_once(database: Database, database_url: st
         await eventually(lambda: dispatcher.draining)
         dispatcher.life.stop()
         began = time.monotonic()
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 50.0
 
 
 async def test_live_requests_are_answered_with_the_results(database: Database, database_url: str) -> None:
