@@ -32,7 +32,7 @@ from tidemill.monitors.decoders import Hmm, Tree, Viterbi, decode, distance
 from tidemill.monitors.decoders.tree_distance import plain_distance
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.reducer.entity_state import EntityState
-from tidemill.monitors.reducer.reducer import MonitorRules, Ticks, advance
+from tidemill.monitors.reducer.reducer import MonitorRules, TickIndex, advance
 from tidemill.monitors.view.backtest import backtest
 from tidemill.sources.base import read_time
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
@@ -143,7 +143,7 @@ class Run:
     def _one_run(self, rules: MonitorRules, entity_state: EntityState, number: int, xml: str) -> None:
         message = json.dumps({"project": json.dumps({"workspace": xml})})
         event = Event(str(number), 1e9 + number, "s", {"eventType": "runProject", "raw_message": message}, number + 1)
-        advance(rules, entity_state, {number + 1: [event]}, Ticks([MonitorTick(number + 1, event.at)]))
+        advance(rules, entity_state, {number + 1: [event]}, TickIndex([MonitorTick(number + 1, event.at)]))
 
     def _tree_edit(self, pairs: list[tuple[Any, Any]], theirs: dict[str, Any]) -> report.Row:
         took, found = [], []

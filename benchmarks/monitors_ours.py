@@ -16,7 +16,7 @@ from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import keep_buffers
 from tidemill.monitors.runner.runner import monitor_role
-from tidemill.sources import JsonlSource, Page
+from tidemill.sources import JsonlSource, RecordPage
 from tidemill.sources.base import SourceEvent
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
@@ -39,7 +39,7 @@ class Still:
 
     overlap = overlap_most = 0.0
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         return
         yield
 

@@ -9,7 +9,7 @@ from apps.classroom.score import BIG_REWRITE
 from apps.classroom.student import STUCK, GlassBox, Student
 from tidemill.monitors import Hours, Monitor, absent, momentary, sustained
 from tidemill.monitors.definition.triggers import Trigger
-from tidemill.sources import HttpSource, PartitionReader, Reader, Source
+from tidemill.sources import HttpSource, PageReader, PartitionReader, Source
 
 INACTIVE, RE_ALERT = "300s", "600s"
 LOGS, TOKEN = "/api/rabbitmq/vex_logs/", "/api/token/"
@@ -56,7 +56,7 @@ def triggers(
 
 
 def classroom(
-    source: Source | Reader | PartitionReader,
+    source: Source | PageReader | PartitionReader,
     *,
     name: str = "classroom",
     profile: Profile = "document",
@@ -76,6 +76,6 @@ def classroom(
     )
 
 
-def glass_box(source: Source | Reader, **options: Any) -> Monitor:
+def glass_box(source: Source | PageReader, **options: Any) -> Monitor:
     """The same with the decoder that anybody can follow."""
     return classroom(source, name="classroom-glass", fold=GlassBox(), **options)

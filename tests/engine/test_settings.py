@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.settings import Found, Settings, find_settings, hide_password, settings_from
+from tidemill.engine.settings import ResolvedSetting, Settings, find_settings, hide_password, settings_from
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(folder: Path, arguments: dict[str, Any] | None = None, **environ: str) -> dict[str, Found]:
+def found(folder: Path, arguments: dict[str, Any] | None = None, **environ: str) -> dict[str, ResolvedSetting]:
     return {item.name: item for item in find_settings(arguments or {}, environ=environ, folder=folder)}
 
 

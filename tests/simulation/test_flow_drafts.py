@@ -18,7 +18,7 @@ from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.reducer.state import FlowState, PendingWrites, Work
 from tidemill.flows.reducer.state_diff import changes, same
 from tidemill.flows.reducer.state_paths import MISSING, write_path, write_paths
-from tidemill.flows.reducer.state_undo import settle, take_back, write, write_for_good
+from tidemill.flows.reducer.state_undo import keep_writes, undo_writes, write, write_for_good
 from tidemill.flows.runner.state_store import DictState
 
 NAMES = "abc"
@@ -67,13 +67,13 @@ class Drafting(RuleBasedStateMachine):
     @rule(worker=st.integers(1, 4))
     def an_attempt_ends_well(self, worker: int) -> None:
         if self.attempts.pop(worker, None) is not None:
-            settle(self.state, self.state.works.pop(worker))
+            keep_writes(self.state, self.state.works.pop(worker))
 
     @rule(worker=st.integers(1, 4))
     def an_attempt_fails(self, worker: int) -> None:
         if (attempt := self.attempts.pop(worker, None)) is not None:
             self.failed.add(attempt)
-            take_back(self.state, self.state.works.pop(worker))
+            undo_writes(self.state, self.state.works.pop(worker))
 
     @rule()
     def it_is_restored(self) -> None:
@@ -122,13 +122,13 @@ def test_a_later_write_of_another_step_outlives_a_failure() -> None:
     early, late = new_work(1), new_work(2)
     write(state, early, (("x", 1),))
     write(state, late, (("x", 1),))
-    take_back(state, early)
+    undo_writes(state, early)
     assert state.store.x == 1
-    take_back(state, late)
+    undo_writes(state, late)
     assert state.store.x == 0, "what came back is not the failed attempt's value"
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["write", "settle", "fail"]), anywhere), max_size=25))
+@given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["write", "keep_writes", "fail"]), anywhere), max_size=25))
 def test_writes_that_lose_their_place_do_no_harm(deeds: list[tuple[int, str, tuple[str, Any]]]) -> None:
     """A dict becomes a number under somebody's hands: their write is lost, and nothing else."""
     state = FlowState(store=holding({"kept": 1}))
@@ -138,9 +138,9 @@ def test_writes_that_lose_their_place_do_no_harm(deeds: list[tuple[int, str, tup
             with suppress(AttributeError):  # The step that writes through a number is told so.
                 write(state, works[number], copy.deepcopy((change,)))
         else:
-            (settle if deed == "settle" else take_back)(state, works[number])
+            (keep_writes if deed == "keep_writes" else undo_writes)(state, works[number])
     for work in works.values():
-        take_back(state, work)
+        undo_writes(state, work)
     assert state.store.kept == 1
     assert state.drafts == PendingWrites()
 
@@ -155,7 +155,7 @@ def test_writes_cost_what_they_overlap() -> None:
         for work in works:
             write(state, work, ((f"part{work.id}", 1), ("last", work.id), (f"parts.{work.id}", 1)))
         for work in works:
-            (settle if work.id % 2 else take_back)(state, work)
+            (keep_writes if work.id % 2 else undo_writes)(state, work)
         assert state.drafts == PendingWrites()
         return time.process_time() - began
 
@@ -204,5 +204,5 @@ def test_the_snapshot_of_a_state_with_drafts_says_everything() -> None:
     write(state, work, (("x", 1), ("new.deep", 2)))
     restored = program().restore(program().snapshot(state))
     assert encode_state(restored) == encode_state(state)
-    take_back(restored, restored.works[1])
+    undo_writes(restored, restored.works[1])
     assert plain(restored.store) == {"x": 0}

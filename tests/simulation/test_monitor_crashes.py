@@ -118,7 +118,7 @@ async def test_deaths_change_nothing_and_a_replay_gives_the_same_again(
 async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_absent(
     seed: int, database: Database
 ) -> None:
-    """Two watchers share three parts and tick by turns; either may die at any point. Everybody speaks all the time."""
+    """Two drivers share three parts and tick by turns; either may die at any point. Everybody speaks all the time."""
     draw, clock, source = random.Random(seed), VirtualClock(10_000.0), Parts(3)
     watch = heat_monitor(source)
     number = died = 0
@@ -129,7 +129,7 @@ async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_a
 
     async with AsyncExitStack() as living:
         stacks = [await living.enter_async_context(AsyncExitStack()) for _ in range(2)]
-        watchers: list[Any] = [None, None]
+        drivers: list[Any] = [None, None]
         for _ in range(80):
             clock.advance(100.0)
             for who in "abcdef":
@@ -137,12 +137,12 @@ async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_a
                 source.held[draw.randrange(3)].append(event(number, clock.now(), who, heat=draw.randrange(100)))
             for turn in draw.choice([[0], [1], [0, 1], [1, 0]]):
                 try:
-                    if watchers[turn] is None:
+                    if drivers[turn] is None:
                         new = watching(database, watch, clock, reached=reached)
-                        watchers[turn] = await stacks[turn].enter_async_context(new)
-                    await watchers[turn].one_tick()
+                        drivers[turn] = await stacks[turn].enter_async_context(new)
+                    await drivers[turn].one_tick()
                 except Death:
-                    died, watchers[turn] = died + 1, None
+                    died, drivers[turn] = died + 1, None
                     await stacks[turn].aclose()
         for stack in stacks:
             await stack.aclose()

@@ -147,7 +147,7 @@ class Both:
         turn.jobs = [(work, self.job()) for work in self.some([1, 2, 3, 4], 2) if work not in at_work]
         turn.stops = self.some([1, 2, 3, 4], 2)
         turn.asks = [(name, "?", None, None) for name in self.some(["n1", "n2"], 1)]
-        turn.settled = [name for name in self.some(["n1", "n2"], 1) if name not in [ask[0] for ask in turn.asks]]
+        turn.answered = [name for name in self.some(["n1", "n2"], 1) if name not in [ask[0] for ask in turn.asks]]
         if chance.random() < 0.3:
             turn.snapshot = self.data()
         if chance.random() < 0.25:

@@ -19,7 +19,7 @@ JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None)
 def whole_turn() -> str:
     """A turn of which every part is needed."""
     going = RunTurn(
-        1, 0, 1, ticks=[b"{}"], used=[1], timers={"a": None, "b": 1.0}, jobs=[(1, JOB)], stops=[2], settled=["ask"]
+        1, 0, 1, ticks=[b"{}"], used=[1], timers={"a": None, "b": 1.0}, jobs=[(1, JOB)], stops=[2], answered=["ask"]
     )
     return _Turns(1, 1, [going, RunTurn(2, 0, 1, ticks=[b"{}"], state="succeeded", result=b"null")]).statement
 

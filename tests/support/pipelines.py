@@ -67,7 +67,7 @@ async def look(database: Database, pipeline: Pipeline) -> BuildPlan:
     await pipeline_view.load()
     await pipeline_view.keep_codes()
     await pipeline_view.survey()
-    await pipeline_view.settle()
+    await pipeline_view.read_unknown()
     return pipeline_view.plan()
 
 

@@ -21,8 +21,8 @@ from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.engine.lease import Lease
 from tidemill.monitors import Monitor, absent, momentary, sustained
-from tidemill.monitors.runner.runner import MonitorRunner, Watcher
-from tidemill.sources import Delivery, JsonlSource, KafkaSource, Page
+from tidemill.monitors.runner.runner import MonitorDriver, MonitorRunner
+from tidemill.sources import Delivery, JsonlSource, KafkaSource, RecordPage
 from tidemill.sources.jsonl import JsonlReader
 from tidemill.store.database import Database
 
@@ -76,7 +76,7 @@ class Pages:
     def add(self, *events: Delivery) -> None:
         self.events += events
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         self.asked.append(since)
         if self.failures:
             raise self.failures.pop(0)
@@ -86,13 +86,13 @@ class Pages:
             found.reverse()
         for start in range(0, max(1, len(found)), self._page):
             last = start + self._page >= len(found)
-            yield Page(found[start : start + self._page], settled=last or not self._newest_first)
+            yield RecordPage(found[start : start + self._page], complete=last or not self._newest_first)
 
-    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[RecordPage]:
         found = [e for e in self.events if e.at >= since and json.loads(e.payload)["who"] == entity]
         begin = int(token or 0)
         for start in range(begin, len(found), self._page):
-            yield Page(found[start : start + self._page], token=str(start + self._page))
+            yield RecordPage(found[start : start + self._page], token=str(start + self._page))
 
     async def close(self) -> None: ...
 
@@ -108,13 +108,13 @@ class Parts:
     async def partitions(self) -> int:
         return len(self.held)
 
-    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[RecordPage]:
         for part, position in positions.items():
             begin, held = position or 0, self.held[part]
             for start in range(begin, len(held), 5):
-                yield Page(held[start : start + 5], positions={part: min(start + 5, len(held))})
+                yield RecordPage(held[start : start + 5], positions={part: min(start + 5, len(held))})
         ends = {part: len(self.held[part]) for part in positions}
-        yield Page([], positions=ends, heard=dict.fromkeys(positions, now))
+        yield RecordPage([], positions=ends, heard=dict.fromkeys(positions, now))
 
     async def close(self) -> None: ...
 
@@ -132,13 +132,13 @@ def heat_monitor(source: Any, **options: Any) -> Monitor:
 @asynccontextmanager
 async def watching(
     database: Database, watch: Monitor, clock: Any = None, task: Any = None, reached: Any = lambda stage: None
-) -> AsyncIterator[Watcher]:
+) -> AsyncIterator[MonitorDriver]:
     """A watcher that owns everything and ticks when the test says so: `await watcher.one_tick()`."""
     runner = MonitorRunner(database, {watch.name: watch})
     lease = Lease(database, runner.describe, lease_seconds=30.0, heartbeat_seconds=1.0)
     await database.open()
     owner = await lease.take(lambda why: None)
-    watcher = Watcher(database, watch, task, clock=clock or VirtualClock(1000.0), heartbeat=0.0, reached=reached)
+    watcher = MonitorDriver(database, watch, task, clock=clock or VirtualClock(1000.0), heartbeat=0.0, reached=reached)
     await watcher.prepare(owner)
     try:
         yield watcher
@@ -220,7 +220,7 @@ class Rounds:
         self._reader = JsonlReader(JsonlSource(folder / "events.jsonl", page=7), restart=True)
         self._clock = FileClock(folder / "clock")
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         async for page in self._reader.pages(since, token, now):
             if self._clock.now() != now:
                 return

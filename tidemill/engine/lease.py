@@ -41,7 +41,7 @@ EXIT_FENCED = 70
 Watch = Callable[[int, asyncio.AbstractEventLoop], Awaitable[bool]]
 
 
-class Condition(msgspec.Struct, frozen=True):
+class ProcessStatus(msgspec.Struct, frozen=True):
     """How a process is, as it is written with each renewal. An idle process renews less often."""
 
     status: str = "running"
@@ -74,7 +74,7 @@ class Lease:
         *,
         lease_seconds: float = 15.0,
         heartbeat_seconds: float = 3.0,
-        condition: Callable[[], Condition] = Condition,
+        process_status: Callable[[], ProcessStatus] = ProcessStatus,
         watch: Watch | None = None,
         after_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -83,7 +83,7 @@ class Lease:
         self._describe = describe
         self._seconds = lease_seconds
         self._heartbeat = heartbeat_seconds
-        self._condition = condition
+        self._process_status = process_status
         self._watch = watch
         self._after_end = after_end
         self._stopped = threading.Event()
@@ -116,24 +116,24 @@ class Lease:
 
     async def _renew_until_stopped(self) -> None:
         connection: Connection | None = None
-        renew_at, written = 0.0, Condition(status="")
+        renew_at, written = 0.0, ProcessStatus(status="")
         while not self._stopped.is_set():
             if self._watch is not None and await self._watch(self.worker_id, self._loop):
                 return
-            condition = self._condition()
-            if time.monotonic() >= renew_at or condition.status != written.status:
+            process_status = self._process_status()
+            if time.monotonic() >= renew_at or process_status.status != written.status:
                 try:
                     if connection is None or connection.is_closed():
                         connection = await self._database.connect(patience=1.0)
-                    alive = await asyncio.wait_for(self._renew(connection, condition), self._seconds)
+                    alive = await asyncio.wait_for(self._renew(connection, process_status), self._seconds)
                 except Exception as error:
                     if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
                         raise
                     if connection is not None:
                         connection.terminate()
                     connection, alive = None, True
-                written = condition
-                renew_at = time.monotonic() + (RETRY_SECONDS if connection is None else self._pause(condition))
+                written = process_status
+                renew_at = time.monotonic() + (RETRY_SECONDS if connection is None else self._pause(process_status))
                 if not alive:
                     self._lose("was silent for longer than its lease")
                     return
@@ -141,19 +141,19 @@ class Lease:
         if connection is not None:
             connection.terminate()
 
-    async def _renew(self, connection: Connection, condition: Condition) -> bool:
+    async def _renew(self, connection: Connection, process_status: ProcessStatus) -> bool:
         return await renew_lease(
             self._database,
             connection,
             self.worker_id,
             lease_seconds=self._seconds,
-            status=condition.status,
-            running=condition.running,
-            models=condition.models,
+            status=process_status.status,
+            running=process_status.running,
+            models=process_status.models,
         )
 
-    def _pause(self, condition: Condition) -> float:
-        return self._heartbeat if condition.is_busy else max(self._heartbeat, self._seconds / IDLE_SHARE)
+    def _pause(self, process_status: ProcessStatus) -> float:
+        return self._heartbeat if process_status.is_busy else max(self._heartbeat, self._seconds / IDLE_SHARE)
 
     def _lose(self, why: str) -> None:
         """Tell the event loop that this process counts as dead; end the process if the loop is stuck."""

@@ -120,7 +120,7 @@ class SettingOptions(TypedDict, total=False):
     log_format: Literal["auto", "human", "json"]
 
 
-class Found(msgspec.Struct, frozen=True):
+class ResolvedSetting(msgspec.Struct, frozen=True):
     """One setting and where its value came from."""
 
     name: str
@@ -140,7 +140,7 @@ def find_settings(
     *,
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
-) -> list[Found]:
+) -> list[ResolvedSetting]:
     """Every setting with its value and origin."""
     environ = os.environ if environ is None else environ
     arguments = {name: value for name, value in (arguments or {}).items() if value is not None}
@@ -155,14 +155,14 @@ def find_settings(
     for name, default in known.items():
         variable = f"TIDEMILL_{name.upper()}"
         if name in arguments:
-            found.append(Found(name, _typed(name, arguments[name], "argument"), "argument"))
+            found.append(ResolvedSetting(name, _typed(name, arguments[name], "argument"), "argument"))
         elif environ.get(variable):
-            found.append(Found(name, _typed(name, environ[variable], variable), variable))
+            found.append(ResolvedSetting(name, _typed(name, environ[variable], variable), variable))
         elif name in project or name.replace("_", "-") in project:
             value = project.get(name, project.get(name.replace("_", "-")))
-            found.append(Found(name, _typed(name, value, str(file)), str(file)))
+            found.append(ResolvedSetting(name, _typed(name, value, str(file)), str(file)))
         else:
-            found.append(Found(name, default, "default"))
+            found.append(ResolvedSetting(name, default, "default"))
     return found
 
 
@@ -174,7 +174,7 @@ def check_names(arguments: Iterable[str], known: Collection[str] = SettingOption
             raise ConfigError(f"there is no setting {name!r}{hint}")
 
 
-def settings_from(found: list[Found]) -> Settings:
+def settings_from(found: list[ResolvedSetting]) -> Settings:
     """The settings as one value, checked."""
     settings = Settings(**{item.name: item.value for item in found})
     settings.database().validate()

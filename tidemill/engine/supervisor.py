@@ -103,7 +103,7 @@ class Supervisor:
 
     async def _keep(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
-        settled, deaths = False, 0
+        stable, deaths = False, 0
         while not self.stopping:
             born = loop.time()
             status = await self._live(spec)
@@ -113,9 +113,9 @@ class Supervisor:
                     log.error("did not stop well", role=spec.name, why=describe_exit(status))
                 return
             if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
-                settled, deaths = True, 0
+                stable, deaths = True, 0
             deaths += 1
-            if not settled and is_hopeless(status, deaths):
+            if not stable and is_hopeless(status, deaths):
                 self._failed = True
                 log.error("cannot be started: giving up", role=spec.name, why=describe_exit(status))
                 self.stop()
@@ -191,7 +191,7 @@ def pause_after(deaths: int) -> float:
 
 
 def is_hopeless(status: int, deaths: int) -> bool:
-    """Whether a child that never settled is not worth another try. Watchdogs and signals prove that it ran."""
+    """Whether a child that never ran for long is not worth another try. Watchdogs and signals prove that it ran."""
     if status == EXIT_MISCONFIGURED:
         return True
     return status > 0 and status not in EXITS and deaths >= TRIES

@@ -3,7 +3,7 @@
 from tidemill.sources import KafkaSource, PostgresSource
 """
 
-from tidemill.sources.base import Page, PartitionReader, Reader, Source, SourceError
+from tidemill.sources.base import PageReader, PartitionReader, RecordPage, Source, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.http import HttpSource
 from tidemill.sources.jsonl import JsonlSource
@@ -32,10 +32,10 @@ __all__ = [
     "KafkaSource",
     "LogSource",
     "NatsSource",
-    "Page",
+    "PageReader",
     "PartitionReader",
     "PostgresSource",
-    "Reader",
+    "RecordPage",
     "RedisSource",
     "Source",
     "SourceError",

@@ -3,7 +3,7 @@
 A declaration such as `KafkaSource("posts")` is plain data and opens nothing. A stream and a monitor take the same
 declaration. Each kind of source implements one of two interfaces, or both:
 
-    reader(context) -> Reader        pages of records from a position: files, tables, HTTP APIs
+    reader(context) -> PageReader        pages of records from a position: files, tables, HTTP APIs
     consumer(context) -> Consumer    records that are acknowledged: brokers, the PostgreSQL log
 
 Streams use consumers and monitors use readers; `tidemill.sources.opening` turns each of them into the other.
@@ -163,11 +163,11 @@ class HasConsumer(Protocol):
 # -- pages of records -------------------------------------------------------------------------------
 
 
-class Page(msgspec.Struct, frozen=True):
+class RecordPage(msgspec.Struct, frozen=True):
     """Some records, and whether everything up to the newest of them has been given."""
 
     records: list[Delivery]
-    settled: bool = True
+    complete: bool = True
     """False while older records are still to come: for sources that give the newest first."""
     token: str | None = None
     """Where the source goes on after this page, for sources that have a position of their own."""
@@ -180,7 +180,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Reader(Protocol):
+class PageReader(Protocol):
     """An open source that gives pages from a position, oldest first or newest first."""
 
     overlap: float
@@ -188,7 +188,7 @@ class Reader(Protocol):
     overlap_most: float
     """And at most, however late records arrive."""
 
-    def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All records from a time on, or from where the token points."""
         ...
 
@@ -206,7 +206,7 @@ class PartitionReader(Protocol):
         """How many there are; they are numbered from 0."""
         ...
 
-    def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+    def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[RecordPage]:
         """All records of these partitions from these positions on (None: from where the source begins) up to now."""
         ...
 
@@ -217,7 +217,7 @@ class PartitionReader(Protocol):
 class HistoryReader(Protocol):
     """A reader that can give the past of one entity."""
 
-    def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+    def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[RecordPage]:
         """The records of the entity from a time on; `token` is where an earlier attempt stopped."""
         ...
 
@@ -226,7 +226,7 @@ class HistoryReader(Protocol):
 class HasReader(Protocol):
     """A declaration that is read in pages."""
 
-    def reader(self, context: SourceContext) -> Reader | PartitionReader: ...
+    def reader(self, context: SourceContext) -> PageReader | PartitionReader: ...
 
 
 # -- what records say -------------------------------------------------------------------------------

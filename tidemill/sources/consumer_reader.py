@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tidemill.core.errors import TidemillError
 from tidemill.engine.cancellation import end
-from tidemill.sources.base import Consumer, Page, SourceError
+from tidemill.sources.base import Consumer, RecordPage, SourceError
 from tidemill.sources.delivery import Delivery
 
 WAIT = 0.2
@@ -28,7 +28,7 @@ class ConsumerReader:
         self._polling: asyncio.Task[list[Delivery]] | None = None
         self._unstored: list[Delivery] = []
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All messages that have arrived since the last call."""
         try:
             if self._consumer is None:
@@ -37,7 +37,7 @@ class ConsumerReader:
                 self._consumer = consumer
             while records := self._unstored or await self._poll(self._consumer):
                 self._unstored = records
-                yield Page(records, by_place=True)
+                yield RecordPage(records, by_place=True)
                 # Only now is the page stored: after a failure before this line it is given again.
                 self._unstored = []
                 self._consumer.ack(records)

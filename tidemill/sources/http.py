@@ -25,7 +25,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.public_url import site_of
-from tidemill.sources.base import Page, Source, SourceContext, SourceError
+from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import PageConsumer, WindowConsumer
 
@@ -105,7 +105,7 @@ class CursorReader:
     def __init__(self, source: HttpSource) -> None:
         self._source, self._client = source, Client(source)
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         source = self._source
         while True:
             at = {} if token is None else {source.cursor: token}
@@ -117,7 +117,7 @@ class CursorReader:
             if not records or str(after) == token:
                 return
             token = str(after)
-            yield Page(records, token=token)
+            yield RecordPage(records, token=token)
 
     async def close(self) -> None:
         await self._client.close()
@@ -131,12 +131,12 @@ class TimeReader:
         self.overlap_most = parse_duration(source.overlap_most, what="overlap_most")
         self._source, self._since, self._client = source, since, Client(source)
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All records from a time on."""
         async for page in self._ask({} if since is None else {self._since: self._written(since)}, 0):
             yield page
 
-    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[RecordPage]:
         """The past of one entity, from the offset in the token."""
         if self._source.of is None:
             raise ConfigError("this source cannot give the past of one entity: name the API's parameter with of=")
@@ -146,7 +146,7 @@ class TimeReader:
     async def close(self) -> None:
         await self._client.close()
 
-    async def _ask(self, query: dict[str, str], offset: int) -> AsyncIterator[Page]:
+    async def _ask(self, query: dict[str, str], offset: int) -> AsyncIterator[RecordPage]:
         source, newest_first = self._source, self._source.order == "newest"
         for _ in range(source.most_pages):
             answer = await self._client.get({**query, source.limit: source.page, source.offset: offset})
@@ -155,7 +155,7 @@ class TimeReader:
             last = len(records) < source.page
             if newest_first:
                 records.reverse()
-            yield Page(records, settled=last or not newest_first, token=str(offset))
+            yield RecordPage(records, complete=last or not newest_first, token=str(offset))
             if last:
                 return
         raise SourceError(f"{self._client.site} gave more than {source.most_pages} pages at once")

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.sources.base import Page, Source, SourceContext, SourceError, read_event
+from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError, read_event
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import PageConsumer
 
@@ -52,7 +52,7 @@ class JsonlReader:
         """`restart`: a file that has become shorter is read from its beginning."""
         self._source, self._restart = source, restart
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All lines after a byte of the file."""
         offset = int(token or 0)
         while True:
@@ -60,9 +60,9 @@ class JsonlReader:
             records, offset = await asyncio.to_thread(self._read, offset)
             if offset == before:
                 return
-            yield Page(records, token=str(offset))
+            yield RecordPage(records, token=str(offset))
 
-    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[RecordPage]:
         """The lines of one entity, by its name in the field `of`."""
         if self._source.of is None:
             raise ConfigError("this source cannot give the past of one entity: name its field with of=")

@@ -28,7 +28,7 @@ import structlog
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.sources.base import Begin, Page, Source, SourceContext, SourceError
+from tidemill.sources.base import Begin, RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery, size_of
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.stored_positions import StoredPositions
@@ -393,7 +393,7 @@ class KafkaReader:
             self._count_at = time.monotonic() + COUNT_EVERY
         return self._count
 
-    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[Page]:
+    async def read(self, positions: Mapping[int, int | None], now: float) -> AsyncIterator[RecordPage]:
         """Everything that these partitions hold now, from these positions on."""
         if not positions:
             return
@@ -423,13 +423,13 @@ class KafkaReader:
     def _where(self) -> str:
         return f"topic {self._source.topic} at {self._source.bootstrap}"
 
-    def _as_page(self, messages: Sequence[Any], behind: set[int], now: float) -> Page:
+    def _as_page(self, messages: Sequence[Any], behind: set[int], now: float) -> RecordPage:
         records = [delivery_of(message) for message in messages]
         heard: dict[int, float] = {part: now for part in self._at if part not in behind}
         for record in records:
             if record.at and record.part in behind:
                 heard[record.part] = min(now, record.at)
-        return Page(records, by_place=True, positions=dict(self._at), heard=heard)
+        return RecordPage(records, by_place=True, positions=dict(self._at), heard=heard)
 
     # -- with the client, which blocks, in a thread -------------------------------------------------
 

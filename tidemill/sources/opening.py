@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core.errors import ConfigError
-from tidemill.sources.base import Consumer, HasConsumer, HasReader, PartitionReader, Reader, Source, SourceContext
+from tidemill.sources.base import Consumer, HasConsumer, HasReader, PageReader, PartitionReader, Source, SourceContext
 from tidemill.sources.consumer_reader import ConsumerReader
 
 
@@ -14,7 +14,7 @@ def open_consumer(source: Source, context: SourceContext) -> Consumer:
     return source.consumer(context)
 
 
-def open_reader(source: Source | Reader | PartitionReader, context: SourceContext) -> Reader | PartitionReader:
+def open_reader(source: Source | PageReader | PartitionReader, context: SourceContext) -> PageReader | PartitionReader:
     """A reader of this source, for a monitor; a reader of the user's own is used as it is."""
     if not isinstance(source, Source):
         return source

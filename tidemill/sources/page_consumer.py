@@ -14,7 +14,16 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from tidemill.sources.base import Backoff, FencedError, Page, Reader, Source, SourceContext, SourceEvent, read_event
+from tidemill.sources.base import (
+    Backoff,
+    FencedError,
+    PageReader,
+    RecordPage,
+    Source,
+    SourceContext,
+    SourceEvent,
+    read_event,
+)
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.stored_positions import StoredPositions
 from tidemill.store.database import Executor
@@ -26,12 +35,12 @@ POLL = (0.05, 1.0)
 class _Sweeps:
     """Pages of a reader, sweep after sweep; waits longer and longer while there is nothing new."""
 
-    def __init__(self, source: Source, reader: Reader) -> None:
+    def __init__(self, source: Source, reader: PageReader) -> None:
         self.backoff = Backoff(*getattr(source, "poll", POLL))
         self._reader = reader
-        self._pages: AsyncIterator[Page] | None = None
+        self._pages: AsyncIterator[RecordPage] | None = None
 
-    async def next(self, since: float | None, token: str | None) -> Page | None:
+    async def next(self, since: float | None, token: str | None) -> RecordPage | None:
         """The next page of this sweep, or of a new one that begins here; None after the end of a sweep and a wait."""
         pages = self._pages or self._reader.pages(since, token, time.time())
         self._pages = None  # A reader that has failed is asked anew.
@@ -48,7 +57,9 @@ class PageConsumer:
 
     transactional = True
 
-    def __init__(self, source: Source, reader: Reader, context: SourceContext, *, part: str, numbered: bool) -> None:
+    def __init__(
+        self, source: Source, reader: PageReader, context: SourceContext, *, part: str, numbered: bool
+    ) -> None:
         """`numbered`: records have no positions of their own and are counted; a position is stored page by page."""
         self._source, self._reader = source, reader
         self._part, self._numbered = part, numbered
@@ -115,7 +126,7 @@ class WindowConsumer:
 
     transactional = True
 
-    def __init__(self, source: Source, reader: Reader, context: SourceContext, *, part: str) -> None:
+    def __init__(self, source: Source, reader: PageReader, context: SourceContext, *, part: str) -> None:
         self._source, self._reader, self._context, self._part = source, reader, context, part
         self._sweeps = _Sweeps(source, reader)
         self._waiting: deque[Delivery] = deque()
@@ -143,7 +154,7 @@ class WindowConsumer:
                 self._take(page)
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
-    def _take(self, page: Page) -> None:
+    def _take(self, page: RecordPage) -> None:
         now = time.time()
         for record in page.records:
             if (event := self._read(record, now)) is None:
@@ -159,7 +170,7 @@ class WindowConsumer:
             record.position, record.token = self._number, token
             self._waiting.append(record)
             self._sweeps.backoff.reset()
-        if page.settled:
+        if page.complete:
             self._settled = self._newest
             if (anchor := self._anchor()) is not None:
                 oldest = anchor - self._reader.overlap

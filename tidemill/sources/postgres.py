@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.sources.base import Page, Source, SourceContext, SourceError
+from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import WindowConsumer
 from tidemill.store.database import Database, DatabaseSettings
@@ -76,12 +76,12 @@ class TableReader:
         )
         self._opened = False
 
-    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[Page]:
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All rows from a time on, oldest first."""
         async for page in self._read(since, None):
             yield page
 
-    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[Page]:
+    async def history(self, entity: str, since: float, token: str | None) -> AsyncIterator[RecordPage]:
         """The rows of one entity, by its name in the column `of`."""
         if self._cursor.of is None:
             raise ConfigError("this source cannot give the past of one entity: name its column with of=")
@@ -93,7 +93,7 @@ class TableReader:
             self._opened = False
             await self._database.close()
 
-    async def _read(self, since: float | None, entity: str | None) -> AsyncIterator[Page]:
+    async def _read(self, since: float | None, entity: str | None) -> AsyncIterator[RecordPage]:
         after: tuple[float, str] | None = None
         while True:
             try:
@@ -105,7 +105,7 @@ class TableReader:
                 raise SourceError(str(error)) from error
             if rows:
                 after = (rows[-1]["exact"], rows[-1]["id"])
-                yield Page([_record(row) for row in rows], token=None if entity is None else repr(rows[-1]["at"]))
+                yield RecordPage([_record(row) for row in rows], token=None if entity is None else repr(rows[-1]["at"]))
             if len(rows) < self._page:
                 return
 

@@ -84,7 +84,7 @@ async def test_a_run_is_cancelled_with_a_node_in_every_state(app: App, database:
         "d",
         [
             node("done", "give"),
-            node("queued", "give", queue="nobodys"),
+            node("queued", "give", queue="unserved"),
             node("running", "endless"),
             node("thread", "polite"),
             node("retrying", "fail"),
@@ -245,7 +245,7 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
 async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_run_worker_lives_and_can_be_repeated(
     app: App, database: Database
 ) -> None:
-    dag = Dag("d", [node("a", "give", args={"value": 1}), node("b", "give", queue="nobodys", deps=["a"])])
+    dag = Dag("d", [node("a", "give", args={"value": 1}), node("b", "give", queue="unserved", deps=["a"])])
     async with running_maintenance(app):
         async with running_run_worker(app), running_worker_of(app, "default"):
             run = await app.start(dag)
@@ -260,7 +260,7 @@ async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_run_worker_live
         await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.job"))
         assert await statuses(run) == {"a": "succeeded", "b": "cancelled"}
         again = await run.rerun()
-        async with running_run_worker(app), running_worker_of(app, "default", "nobodys"):
+        async with running_run_worker(app), running_worker_of(app, "default", "unserved"):
             assert await again.result(timeout=60) == {"b": None}
     assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'") == 2
 

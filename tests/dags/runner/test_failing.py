@@ -231,9 +231,9 @@ async def test_a_task_that_no_worker_knows_waits_is_explained_and_runs_when_one_
 
 async def test_a_queue_that_no_worker_serves_is_explained(app: App, database: Database) -> None:
     async with running_dags(app):
-        run = await app.start(Dag("d", [node("a", "give", queue="nobodys")]))
-        told = await eventually(lambda: explained(run, "a", "nobodys"))
-        assert "no worker serves queue nobodys" in told.lower()
+        run = await app.start(Dag("d", [node("a", "give", queue="unserved")]))
+        told = await eventually(lambda: explained(run, "a", "unserved"))
+        assert "no worker serves queue unserved" in told.lower()
         await run.cancel("enough")
         await fails(run, "enough")
         await eventually(lambda: nothing_left(database))
@@ -326,7 +326,7 @@ async def test_a_node_over_its_budget_fails_and_says_so(app: App, database: Data
 
 async def test_a_node_whose_job_an_operator_cancels_fails_the_run_and_says_so(app: App, database: Database) -> None:
     async with running_dags(app):
-        run = await app.start(Dag("d", [node("a", "give", queue="nobodys")]))
+        run = await app.start(Dag("d", [node("a", "give", queue="unserved")]))
         job = await eventually(lambda: value(database, "SELECT id FROM tidemill.job WHERE run_id = $1", run.id))
         await app.jobs.cancel(job, by="ann")
         await fails(run, "node 'a' was cancelled", "cancelled by ann")

@@ -449,7 +449,7 @@ async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
         await app.enqueue("hold")
         await eventually(lambda: worker.work.models is not None and worker.work.models.in_use() == ["a"])
         waiting = await app.enqueue("other", required_model="b")
-        await eventually(lambda: worker.work._claimer._look is False)
+        await eventually(lambda: worker.work._claimer._may_find_jobs is False)
         turn = worker.work._claimer._turn
         began = time.monotonic()
         await eventually(lambda: time.monotonic() - began > 1.0)

@@ -16,7 +16,7 @@ from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Fold
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityState
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY
-from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, rebuild
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, rebuild
 
 
 class World:
@@ -39,7 +39,7 @@ class World:
             self.rules,
             self.entity_state,
             {self._tick: came} if came else {},
-            Ticks([MonitorTick(self._tick, now)]),
+            TickIndex([MonitorTick(self._tick, now)]),
             past=self.log,
         )
         self.opened += outcome.opened
@@ -297,7 +297,7 @@ def test_a_rebuilt_state_is_the_same_and_tells_nobody_again() -> None:
     )
     rebuild(world.rules, fresh, world.log)
     assert fresh.raw == raw
-    outcome = advance(world.rules, fresh, {}, Ticks([MonitorTick(2, 101.0)]))
+    outcome = advance(world.rules, fresh, {}, TickIndex([MonitorTick(2, 101.0)]))
     assert outcome.opened == []
 
 

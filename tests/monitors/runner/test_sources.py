@@ -17,8 +17,17 @@ from tests.support.ports import closed_port
 from tests.support.receiver import Request, receiver
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
-from tidemill.monitors.runner.runner import Watcher
-from tidemill.sources import HttpSource, JsonlSource, LogSource, Page, PostgresSource, Reader, Source, SourceError
+from tidemill.monitors.runner.runner import MonitorDriver
+from tidemill.sources import (
+    HttpSource,
+    JsonlSource,
+    LogSource,
+    PageReader,
+    PostgresSource,
+    RecordPage,
+    Source,
+    SourceError,
+)
 from tidemill.sources.base import SourceContext, read_event, read_time
 from tidemill.sources.opening import open_reader
 from tidemill.store.database import Database
@@ -26,7 +35,7 @@ from tidemill.store.monitors.monitors import list_problems, read_monitor
 from tidemill.store.streams.event_log import Entry, append
 
 
-async def all_of(pages: AsyncIterator[Page]) -> list[Page]:
+async def all_of(pages: AsyncIterator[RecordPage]) -> list[RecordPage]:
     return [page async for page in pages]
 
 
@@ -78,7 +87,7 @@ def reader_of(source: Source) -> Any:
     return open_reader(source, SourceContext("monitor:test", uuid4(), cast("Database", None)))
 
 
-def ids_of(page: Page) -> list[str]:
+def ids_of(page: RecordPage) -> list[str]:
     """The ids of the records that can be read."""
     found = []
     for record in page.records:
@@ -94,7 +103,7 @@ async def test_all_pages_are_read_over_one_connection_and_only_the_last_settles(
         pages = await all_of(source.pages(903.0, None, 1000.0))
         await source.close()
     assert [ids_of(page) for page in pages] == [["6", "7", "8", "9"], ["3", "4", "5"]]
-    assert [page.settled for page in pages] == [False, True]
+    assert [page.complete for page in pages] == [False, True]
     assert api.log_ins == 1
     assert len({request.connection for request in server.requests}) == 1
 
@@ -260,7 +269,7 @@ async def test_messages_of_the_log_are_events_of_a_monitor_and_each_is_acknowled
 async def test_a_page_of_messages_that_could_not_be_stored_is_given_again(database: Database) -> None:
     await _publish(database, [{"id": i, "at": 900 + i, "who": "a", "heat": 1} for i in range(3)])
     reader = open_reader(LogSource("heats"), SourceContext("monitor:heat", uuid4(), database))
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, PageReader)
     pages = reader.pages(None, None, 1000.0)
     first = await anext(pages)
     await pages.aclose()  # pyright: ignore[reportAttributeAccessIssue]
@@ -275,7 +284,7 @@ async def _publish(database: Database, values: list[Any]) -> None:
         await append(connection, database.schema, [Entry("heats", json.dumps(value).encode()) for value in values])
 
 
-async def _ticked(watcher: Watcher, database: Database, events: int) -> bool:
+async def _ticked(watcher: MonitorDriver, database: Database, events: int) -> bool:
     await watcher.one_tick()
     return (await read_monitor(database, "heat"))["events"] == events
 

@@ -380,7 +380,7 @@ async def test_the_database_forgets_files_that_are_gone(tmp_path: Path, database
     await update(database, plain(tmp_path))
     (tmp_path / "in/a.txt").unlink()
     pipeline_view = PipelineView(database, plain(tmp_path))
-    await pipeline_view.look_around()
+    await pipeline_view.read_all()
     await pipeline_view.forget_gone()
     rows = await database.fetch("SELECT path FROM tidemill.state_file")
     assert [row["path"] for row in rows] == ["in/b.txt"]

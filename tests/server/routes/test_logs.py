@@ -16,7 +16,7 @@ from tidemill.engine.load_app import load_app
 from tidemill.engine.worker.log_capture import MOST_LINES
 from tidemill.store.database import Database
 from tidemill.store.jobs.log import AttemptLog, keep_job_log, read_logs, write_logs
-from tidemill.store.runs.log import StepLog, keep_run_log, read_step_logs, write_step_logs
+from tidemill.store.runs.log import NewStepLog, keep_run_log, read_step_logs, write_step_logs
 
 TALKATIVE = ROOT / "tests" / "support" / "logging_app.py"
 
@@ -113,7 +113,7 @@ async def test_logs_of_steps_go_with_the_days_of_runs(database: Database) -> Non
     old = now - timedelta(days=9)
     for moment in (old, now):
         await keep_run_log(database, moment.date(), keep_days=30)
-    logs = [StepLog(number, 1, "s", 1, at.timestamp(), 0, b"[]") for number, at in ((1, old), (2, now))]
+    logs = [NewStepLog(number, 1, "s", 1, at.timestamp(), 0, b"[]") for number, at in ((1, old), (2, now))]
     await database.run(lambda connection: write_step_logs(database, connection, logs))
     await keep_run_log(database, now.date(), keep_days=7)
     assert await read_step_logs(database, 1) == []

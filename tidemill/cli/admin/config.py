@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.cli.connection_options import ANYWHERE, SERVER, ServerOptions
 from tidemill.cli.render import out, print_json, table
-from tidemill.engine.settings import Found, find_settings, hide_password, settings_from
+from tidemill.engine.settings import ResolvedSetting, find_settings, hide_password, settings_from
 
 
 def config(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
@@ -18,7 +18,7 @@ def config(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
     found = find_settings(place.given())
     settings_from(found)
     if place.server_url is not None:
-        found.append(Found("server", hide_password(place.server_url), "argument" if place.server else SERVER))
+        found.append(ResolvedSetting("server", hide_password(place.server_url), "argument" if place.server else SERVER))
     if json:
         shown = [item.shown if item.name.endswith("_url") and item.value else item.value for item in found]
         return print_json(

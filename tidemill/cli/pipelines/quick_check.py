@@ -64,8 +64,8 @@ async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> i
             fresh = await _glance(pipeline_view)
             amiss = 0
             if fresh is None:
-                await pipeline_view.look_around()
-                await pipeline_view.settle()
+                await pipeline_view.read_all()
+                await pipeline_view.read_unknown()
                 plan = pipeline_view.plan()
                 fresh, amiss = sum(plan.fresh.values()), len(plan.steps)
             left += amiss

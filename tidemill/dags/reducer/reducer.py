@@ -217,13 +217,13 @@ class DagProgram:
         node.left -= 1
         if status == "skipped":
             node.skipped += 1
-        elif status not in DONE and node.hurt is None:
-            node.hurt = dep
+        elif status not in DONE and node.failed_dependency is None:
+            node.failed_dependency = dep
         if node.status != "pending":
             return
         step = self.plan.steps[name]
-        if node.hurt is not None and step.kind != "leave":
-            turn.finish(name, "blocked", note=f"it depends on {node.hurt!r}, which did not succeed")
+        if node.failed_dependency is not None and step.kind != "leave":
+            turn.finish(name, "blocked", note=f"it depends on {node.failed_dependency!r}, which did not succeed")
         elif node.left == 0:
             self._start(turn, step)
 
@@ -297,10 +297,10 @@ class DagProgram:
         """End a sub-dag whose nodes have all ended."""
         node, enter = turn.state.nodes[step.name], turn.state.nodes[self.plan.scopes[step.scope].enter or ""]
         if enter.status == "blocked":  # It has not started: the failure was outside it.
-            node.hurt = enter.hurt
+            node.failed_dependency = enter.failed_dependency
             turn.finish(step.name, "blocked", note=enter.note)
             return
-        if node.hurt is not None:
+        if node.failed_dependency is not None:
             blamed = [name for name in turn.state.failed if name.startswith(step.scope)]
             turn.finish(step.name, "failed", error=NodeFailure("nodes_failed", _describe_failures(turn.state, blamed)))
             return

@@ -49,7 +49,7 @@ class NodeState(msgspec.Struct, omit_defaults=True):
     status: NodeStatus = "pending"
     skipped: int = 0
     """How many of them were skipped."""
-    hurt: str | None = None
+    failed_dependency: str | None = None
     """The first of them that failed, or was blocked or cancelled."""
     began: float | None = None
     ended: float | None = None

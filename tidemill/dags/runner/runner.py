@@ -137,7 +137,7 @@ class DagRun(DurableRun):
             answered = {name for name in self._asks if nodes[name].status != "waiting"}
             self._asks -= answered
             turn = self.turn()
-            turn.settled += answered
+            turn.answered += answered
             turn.asks = [ask for ask in turn.asks if ask[0] not in answered]
         for command in commands:
             if type(command) is Publish and type(command.event) is InputWanted:

@@ -98,8 +98,8 @@ def _failed(program: DagProgram, state: DagState, step: PlannedNode, node: NodeS
 def _blocked(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
     root, blamed = node, step.name
     hops: list[str] = []
-    while root.hurt is not None and root.status == "blocked":
-        blamed, root = root.hurt, state.nodes[root.hurt]
+    while root.failed_dependency is not None and root.status == "blocked":
+        blamed, root = root.failed_dependency, state.nodes[root.failed_dependency]
         if program.plan.steps[blamed].kind != "enter" or root.status != "blocked":
             hops.append(blamed)
     way = "" if len(hops) == 1 else f" (through {hops[0]!r})"

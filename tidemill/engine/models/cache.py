@@ -185,9 +185,9 @@ class ModelCache:
         future = self._waiting.pop(ask, None)
         if isinstance(command, Grant):
             self._figures[ask.model].hits += command.hit
-            return lambda: _settle(future)
+            return lambda: _set_result(future)
         error = ModelError(f"model {ask.model} is not available: {command.why}")
-        return lambda: _settle(future, error)
+        return lambda: _set_result(future, error)
 
     def _load(self, spec: ModelSpec) -> None:
         began = self._clock.monotonic()
@@ -222,7 +222,7 @@ class ModelCache:
             # One exception each, because raising adds a traceback to it.
             each = ModelError(f"model {spec.name} could not be loaded: {type(error).__name__}: {error}")
             each.__cause__ = error
-            _settle(future, each)
+            _set_result(future, each)
 
     def _unload(self, spec: ModelSpec, why: str) -> None:
         value = self._values.pop(spec.name)
@@ -314,7 +314,7 @@ async def _outcome_of(value: Any) -> Any:
     return await value
 
 
-def _settle(future: Future[None] | None, error: BaseException | None = None) -> None:
+def _set_result(future: Future[None] | None, error: BaseException | None = None) -> None:
     """Resolve a future if it is still awaited; otherwise the model is released when its use is closed."""
     if future is None or not future.set_running_or_notify_cancel():
         return

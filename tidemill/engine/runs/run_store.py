@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.engine.lease import Condition, Lease, RenewedLease
+from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
 from tidemill.store.database import Connection, Database, is_away
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
@@ -62,7 +62,7 @@ class RunStore(Protocol):
     def lease(
         self,
         describe: Callable[[], WorkerCard],
-        condition: Callable[[], Condition] = Condition,
+        process_status: Callable[[], ProcessStatus] = ProcessStatus,
         *,
         lease_seconds: float,
         heartbeat_seconds: float,
@@ -159,7 +159,7 @@ class PostgresRunStore:
     def lease(
         self,
         describe: Callable[[], WorkerCard],
-        condition: Callable[[], Condition] = Condition,
+        process_status: Callable[[], ProcessStatus] = ProcessStatus,
         *,
         lease_seconds: float,
         heartbeat_seconds: float,
@@ -169,7 +169,7 @@ class PostgresRunStore:
             describe,
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
-            condition=condition,
+            process_status=process_status,
             after_end=self._free_runs,
         )
 

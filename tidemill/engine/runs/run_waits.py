@@ -23,7 +23,7 @@ FIRST_GAP, LONGEST_GAP = 0.01, 0.5
 _WAITS: WeakKeyDictionary[Database, RunWaits] = WeakKeyDictionary()
 
 
-class Watch:
+class RunWait:
     """One wait, which looks again after each change; on a busy database not more often than every half second."""
 
     def __init__(self, safety_poll: float) -> None:
@@ -50,13 +50,13 @@ class RunWaits:
 
     def __init__(self, database: Database) -> None:
         self._poll = SAFETY_POLL if database.can_listen else POLL_WITHOUT_WAKE_UPS
-        self._watches: set[Watch] = set()
+        self._watches: set[RunWait] = set()
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def watching(self, database: Database) -> AsyncIterator[Watch]:
+    async def watching(self, database: Database) -> AsyncIterator[RunWait]:
         """A wait that hears of changes for as long as the block lasts."""
-        watch = Watch(self._poll)
+        watch = RunWait(self._poll)
         self._watches.add(watch)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._listen(database), name="tidemill-run-waits")

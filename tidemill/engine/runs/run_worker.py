@@ -20,7 +20,7 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import StoreError
 from tidemill.core.ticks import Elapsed, Tick
-from tidemill.engine.lease import Condition, describe_process
+from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life, Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
 from tidemill.engine.runs.journal_writer import JournalWriter
@@ -60,7 +60,7 @@ class RunWorker:
         self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
         self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
-        self._settled: set[int] = set()  # those of them whose turn has been written
+        self._written_inbox: set[int] = set()  # those of them whose turn has been written
         self._numbers = RunIds(store)
         self._born: dict[int, asyncio.Future[None]] = {}
         self._wake_at = 0.0
@@ -91,9 +91,9 @@ class RunWorker:
         """How long to wait for a wake-up; one that owns no run waits for what is sure to be announced."""
         return SAFETY_POLL if self.runs else self._store.idle_poll
 
-    def condition(self) -> Condition:
+    def process_status(self) -> ProcessStatus:
         """How the run worker is, for the lease to tell."""
-        return Condition(is_busy=bool(self.runs))
+        return ProcessStatus(is_busy=bool(self.runs))
 
     def may_rest(self, run: DurableRun) -> None:
         """Look whether a run rests, and since when."""
@@ -227,7 +227,7 @@ class RunWorker:
         return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
-        self._settled.update(turn.used)
+        self._written_inbox.update(turn.used)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)
@@ -370,9 +370,9 @@ class RunWorker:
         """Give the runs what has come for them; returns how much that was."""
         if not self.runs:
             return 0
-        settled, self._settled = self._settled, set()
+        written, self._written_inbox = self._written_inbox, set()
         rows = await self._store.due(self._life.worker_id, list(self._taken), MOST_INBOX)
-        self._taken -= settled  # Their turn was written before this reading: it shows only what is new.
+        self._taken -= written  # Their turn was written before this reading: it shows only what is new.
         brought: dict[DurableRun, list[Any]] = {}
         for row in rows:
             run = self.runs.get(row["run_id"])
@@ -451,7 +451,7 @@ def run_worker_role(
 ) -> Role[RunWorker]:
     """A run worker with its lease, which its store gives."""
     lease = store.lease(
-        worker.describe, worker.condition, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds
+        worker.describe, worker.process_status, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds
     )
     return Role(worker, database, lease=lease, name="run worker")
 

@@ -20,7 +20,7 @@ import msgspec
 from tidemill.core.errors import LeaseLostError, NotFoundError, StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.lease import Condition
+from tidemill.engine.lease import ProcessStatus
 from tidemill.engine.role import Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.run_store import Loaded, Row
@@ -290,7 +290,7 @@ class SimulatedRunStore:
     def lease(
         self,
         describe: Callable[[], WorkerCard],
-        condition: Callable[[], Condition] = Condition,
+        process_status: Callable[[], ProcessStatus] = ProcessStatus,
         *,
         lease_seconds: float,
         heartbeat_seconds: float,

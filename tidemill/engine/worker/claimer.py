@@ -33,7 +33,7 @@ SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
-LOOK_FOR_STRAYS = (2.0, 10.0, 60.0)
+UNHELD_CHECK_DELAYS = (2.0, 10.0, 60.0)
 
 
 class Claimer:
@@ -63,20 +63,20 @@ class Claimer:
         self._appetite = Appetite()
         self._turn = 0
         # Whether a claim may find jobs now, and when to try again without a notification.
-        self._look = True
-        self._look_again_at = 0.0
+        self._may_find_jobs = True
+        self._claim_again_at = 0.0
         self._dry: set[str] = set()  # queues that returned fewer jobs than requested, until a notification
         self._over_limit: list[str] = []  # queues that the last turn left out because of their rate limit
-        self._strays_at: list[float] = []
+        self._check_unheld_at: list[float] = []
         self._closing = False
 
-    def look(self, queue: str | None = None) -> None:
+    def claim_soon(self, queue: str | None = None) -> None:
         """Claim at the next turn: there may be new jobs."""
         if queue is None:
             self._dry.clear()
         else:
             self._dry.discard(queue)
-        self._look = True
+        self._may_find_jobs = True
         self._news.set()
 
     def close(self) -> None:
@@ -97,14 +97,16 @@ class Claimer:
                 try:
                     if claims is None:
                         claims = await self._connect(worker_id, unwritten)
-                    elif self._strays_at and self._clock.monotonic() >= self._strays_at[0]:
-                        self._strays_at.pop(0)
+                    elif self._check_unheld_at and self._clock.monotonic() >= self._check_unheld_at[0]:
+                        self._check_unheld_at.pop(0)
                         await self._release_unheld(claims, unwritten)
                     unwritten = await self._take_turn(claims, unwritten)
                 except CLASHES as error:
                     log.info("deadlock or serialization failure: retrying", error=str(error))
-                    self._strays_at = [self._clock.monotonic()]  # The turn may have claimed jobs before it failed.
-                    self.look()
+                    self._check_unheld_at = [
+                        self._clock.monotonic()
+                    ]  # The turn may have claimed jobs before it failed.
+                    self.claim_soon()
                 except Exception as error:
                     if not (is_away(error) or is_full(error)):
                         raise
@@ -113,10 +115,10 @@ class Claimer:
                         claims.connection.terminate()
                         claims = None
                         now = self._clock.monotonic()
-                        self._strays_at = [now + later for later in LOOK_FOR_STRAYS]
+                        self._check_unheld_at = [now + later for later in UNHELD_CHECK_DELAYS]
                     if is_full(error):
                         await asyncio.sleep(FULL_PAUSE)
-                    self.look()
+                    self.claim_soon()
         finally:
             if claims is not None:
                 claims.connection.terminate()
@@ -147,10 +149,10 @@ class Claimer:
         if requeues:
             await claims.requeue(requeues)
         wanted = self._wanted()
-        if not finished and not requeues and not (wanted and self._look):
+        if not finished and not requeues and not (wanted and self._may_find_jobs):
             await self._wait(claims, wanted)
             return [], []
-        self._look = False
+        self._may_find_jobs = False
         now = self._clock.monotonic()
         plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
         by_model: dict[str, int] = {}
@@ -162,15 +164,15 @@ class Claimer:
                 log.warning("late results were rejected", refused=turn.refused, worker=self._runner.worker)
             self._appetite.finished(len(finished), self._clock.monotonic())
             self._learn(plain, [job.queue for job in turn.jobs])
-            self._look = len(turn.jobs) >= sum(plain.values()) > 0
-            self._look_again_at = turn.look_again_at
+            self._may_find_jobs = len(turn.jobs) >= sum(plain.values()) > 0
+            self._claim_again_at = turn.look_again_at
             self._runner.take_in(turn.jobs)
         if by_model and self._affinity is not None and self._model_claims is not None:
             await self._claim_by_model(self._affinity, self._model_claims, by_model)
         for queue in wanted.keys() & self.limited.keys():
             jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._runner.unknown))
             self.limited[queue] = self._clock.monotonic() + wait
-            self._look = self._look or (bool(jobs) and wait == 0)
+            self._may_find_jobs = self._may_find_jobs or (bool(jobs) and wait == 0)
             self._runner.take_in(jobs)
         return [], []
 
@@ -190,9 +192,9 @@ class Claimer:
                 left[head.queue] -= len(jobs)
                 got += len(jobs)
         self._learn(wanted, [queue for queue, room in wanted.items() for _ in range(room - left[queue])])
-        self._look = got > 0
+        self._may_find_jobs = got > 0
         # Another worker has claimed the chosen jobs: do not wait for the safety poll.
-        self._look_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
+        self._claim_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
     def _wanted(self) -> dict[str, int]:
         """How many jobs to request from each queue now."""
@@ -230,7 +232,7 @@ class Claimer:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
         if wanted:
-            timeout = min(timeout, max(self._look_again_at - now, SHORTEST_WAIT))
+            timeout = min(timeout, max(self._claim_again_at - now, SHORTEST_WAIT))
         for queue in self._over_limit:  # A limit may have passed since, so it must not wait for the safety poll.
             timeout = min(timeout, max(self.limited.get(queue, 0.0) - now, SHORTEST_WAIT))
         try:
@@ -238,7 +240,7 @@ class Claimer:
                 await self._news.wait()
         except TimeoutError:
             self._dry.clear()
-            self._look = True
+            self._may_find_jobs = True
 
 
 def _joined(

@@ -23,7 +23,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.engine.hooks import InvokeContext
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.lease import Condition, Lease, describe_process
+from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.models.spec import ModelSpec
@@ -141,10 +141,10 @@ class Worker:
             return "paused"
         return {"pause": "paused", "drain": "drained", "stop": "stopped"}[modes.pop()]
 
-    def condition(self) -> Condition:
-        """The worker's condition, reported with the lease."""
+    def process_status(self) -> ProcessStatus:
+        """The worker's status, reported with the lease."""
         models = None if self.models is None else self.models.warm()
-        return Condition(self.status, len(self.runner.slots), models, is_busy=self.runner.count > 0)
+        return ProcessStatus(self.status, len(self.runner.slots), models, is_busy=self.runner.count > 0)
 
     def describe(self) -> WorkerCard:
         """What the worker serves, reported with the lease."""
@@ -215,9 +215,9 @@ class Worker:
 
     def _hear_jobs(self, queue: str) -> None:
         if queue == ANYTHING:
-            self._claimer.look()
+            self._claimer.claim_soon()
         elif queue in self.settings.queues:
-            self._claimer.look(queue)
+            self._claimer.claim_soon(queue)
 
     def _open_queues(self) -> list[str]:
         return [] if self._life.is_stopping else [queue for queue in self.settings.queues if queue not in self._modes]
@@ -251,7 +251,7 @@ class Worker:
         stopped = [slot for slot in self.runner.slots.values() if modes.get(slot.claim.queue) == "stop"]
         await self.runner.interrupt(stopped, "its worker was stopped by an operator")
         if all(slot.interruptible for slot in stopped):
-            self._claimer.look()
+            self._claimer.claim_soon()
         else:
             self._life.give_up("ended itself to stop a task in a thread, as an operator asked")
 
@@ -296,7 +296,7 @@ def worker_role(worker: Worker, database: Database) -> Role[Worker]:
         worker.describe,
         lease_seconds=worker.settings.lease_seconds,
         heartbeat_seconds=worker.settings.heartbeat_seconds,
-        condition=worker.condition,
+        process_status=worker.process_status,
         watch=Watchdog(database, worker.runner).check,
     )
     reporter = MeterReporter(database, worker.runner.meter, "worker", host=worker.host)

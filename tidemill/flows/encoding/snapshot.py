@@ -133,7 +133,7 @@ def _restore_work(state: FlowState, work: Work) -> None:
     step = _step(state, work.step)
     if work.slot >= 0:
         step.slots.add(work.slot)
-        state.away += work.queue is not None
+        state.on_queue += work.queue is not None
     for question, wait in work.waiting.items():
         state.waits.setdefault(wait.kind, {})[work.id, question] = work
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.state_undo import take_back
+from tidemill.flows.reducer.state_undo import undo_writes
 from tidemill.flows.reducer.step_ticks import Gathered
 
 
@@ -32,7 +32,7 @@ def gather(state: FlowState, work: Work, note: Gathered) -> None:
 
 def undo(state: FlowState, work: Work, *, since: int = 0) -> None:
     """Undo what an attempt has written (from its write number `since` on), collected and taken."""
-    take_back(state, work, since=since)
+    undo_writes(state, work, since=since)
     for buffer, events in reversed(work.taken):
         for event in reversed(events):
             state.buffers[work.step, buffer].setdefault(type(event), deque()).appendleft(event)

@@ -48,7 +48,7 @@ from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.event_buffer import gather, undo
 from tidemill.flows.reducer.joins import Joins
 from tidemill.flows.reducer.state import FlowState, QueuedEvent, StepProgress, Wait, Work
-from tidemill.flows.reducer.state_undo import settle, write
+from tidemill.flows.reducer.state_undo import keep_writes, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
     Ended,
@@ -139,7 +139,7 @@ class FlowProgram:
         self._narrate(out, work, "not_running", type(ended.events[0]) if ended.events else type(None))
         self._leave(state, work, out)
         if work.undo:
-            settle(state, work)
+            keep_writes(state, work)
         del state.works[work.id]
         if ended.listed:
             self._joins.open_batch(state, work, ended.events, tick.at, out)
@@ -341,7 +341,7 @@ class FlowProgram:
         work.slot = -1
         state.running -= 1
         if work.queue is not None:
-            state.away -= 1
+            state.on_queue -= 1
 
     # -- collecting and waiting -------------------------------------------------------------------
 
@@ -425,7 +425,7 @@ class FlowProgram:
         step.slots.add(slot)
         state.running += 1
         if work.queue is not None:
-            state.away += 1
+            state.on_queue += 1
 
     # -- ends -------------------------------------------------------------------------------------
 

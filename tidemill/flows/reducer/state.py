@@ -127,7 +127,7 @@ class FlowState(msgspec.Struct):
     idle: bool = False
     running: int = 0
     """The number of running attempts that do not wait for an event."""
-    away: int = 0
+    on_queue: int = 0
     """The number of these attempts that are on a queue, where any worker may run them."""
     pending: int = 0
     """The number of retries that are not due yet."""

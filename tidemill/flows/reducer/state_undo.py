@@ -37,7 +37,7 @@ def write_for_good(state: FlowState, changes: Changes) -> None:
         _make_final(state.drafts, state.drafted, path)
 
 
-def settle(state: FlowState, work: Work) -> None:
+def keep_writes(state: FlowState, work: Work) -> None:
     """Make the writes of a successful piece of work final."""
     for act in reversed(work.undo):
         for draft in reversed(act):
@@ -47,13 +47,13 @@ def settle(state: FlowState, work: Work) -> None:
     work.undo = []
 
 
-def take_back(state: FlowState, work: Work, *, since: int = 0) -> None:
+def undo_writes(state: FlowState, work: Work, *, since: int = 0) -> None:
     """Undo the operations of a failed attempt, from number `since` on."""
     unplaced: dict[int, PendingWrite] = {}
     for act in reversed(work.undo[since:]):
         for draft in reversed(act):
             if not draft.void:
-                _take_back(state, draft, unplaced)
+                _undo_write(state, draft, unplaced)
     for draft in unplaced.values():  # The container that it was written into no longer exists.
         if not draft.void:
             _remove(state.drafts, draft)
@@ -76,7 +76,7 @@ def _make_final(drafts: PendingWrites, number: int, path: str) -> None:
     _tidy(drafts, path)
 
 
-def _take_back(state: FlowState, draft: PendingWrite, unplaced: dict[int, PendingWrite]) -> None:
+def _undo_write(state: FlowState, draft: PendingWrite, unplaced: dict[int, PendingWrite]) -> None:
     later = _later(state.drafts, draft)
     _remove(state.drafts, draft)
     place: _Box | FlowState = state

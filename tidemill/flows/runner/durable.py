@@ -33,7 +33,7 @@ from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
-from tidemill.store.runs.log import StepLog
+from tidemill.store.runs.log import NewStepLog
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         state: FlowState = self.loop.state
         if self._starting:
             return False
-        return state.idle or (state.away > 0 and state.away == state.running and state.pending == 0)
+        return state.idle or (state.on_queue > 0 and state.on_queue == state.running and state.pending == 0)
 
     def job_for(self, command: RunWork) -> JobRow:
         spec = self.declared.steps[command.name]
@@ -271,7 +271,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def begun(self, work: Work) -> None:
         listen(StepLogCapture(self._talk, work))
 
-    def _write_logs(self, logs: list[StepLog]) -> None:
+    def _write_logs(self, logs: list[NewStepLog]) -> None:
         if logs and not self.let_go and self.loop.state.status == "running":
             self.turn().logs += logs
 

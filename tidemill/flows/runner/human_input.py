@@ -76,7 +76,7 @@ class Questionnaire:
             del self._open[name]
         changed = {*settled, *asks}
         turn.asks = [ask for ask in turn.asks if ask[0] not in changed] + list(asks.values())
-        turn.settled = [name for name in turn.settled if name not in changed] + settled
+        turn.answered = [name for name in turn.answered if name not in changed] + settled
 
     def _ask(self, asked: Question, show: Any, state: FlowState, due: float | None) -> Ask:
         self._open[asked.name] = asked

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.flows.reducer.state import Work
-from tidemill.store.runs.log import StepLog
+from tidemill.store.runs.log import NewStepLog
 
 WRITE_EVERY = 1.0  # seconds
 
@@ -24,7 +24,7 @@ class RunStepLogs:
 
     __slots__ = ("__weakref__", "_due", "_home", "_lines", "_number", "_write")
 
-    def __init__(self, number: int, home: asyncio.AbstractEventLoop, write: Callable[[list[StepLog]], None]) -> None:
+    def __init__(self, number: int, home: asyncio.AbstractEventLoop, write: Callable[[list[NewStepLog]], None]) -> None:
         """The event loop `home` calls `write` with the logged lines."""
         self._number = number
         self._home = home
@@ -39,13 +39,13 @@ class RunStepLogs:
             self._due = True
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
 
-    def ended(self, work: Work) -> list[StepLog]:
+    def ended(self, work: Work) -> list[NewStepLog]:
         """Return the unwritten lines of an attempt that has ended."""
         key = attempt_of(work)
         lines = self._lines.pop(key, None)
         return [] if lines is None or not lines.fresh else [self._log(key, lines)]
 
-    def take(self) -> list[StepLog]:
+    def take(self) -> list[NewStepLog]:
         """Return all unwritten lines."""
         return [self._log(key, lines) for key, lines in self._lines.items() if lines.fresh]
 
@@ -54,10 +54,10 @@ class RunStepLogs:
         if fresh := self.take():
             self._write(fresh)
 
-    def _log(self, key: Attempt, lines: CapturedLines) -> StepLog:
+    def _log(self, key: Attempt, lines: CapturedLines) -> NewStepLog:
         began_at, dropped, text = lines.take()
         work, step, attempt = key
-        return StepLog(self._number, work, step, attempt, began_at, dropped, text)
+        return NewStepLog(self._number, work, step, attempt, began_at, dropped, text)
 
 
 class StepLogCapture:

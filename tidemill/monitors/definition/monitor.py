@@ -22,7 +22,7 @@ from tidemill.core.memory_size import parse_memory
 from tidemill.monitors.definition.channels import Channel
 from tidemill.monitors.definition.triggers import Momentary, Trigger
 from tidemill.monitors.reducer.state import Bag, read_state
-from tidemill.sources.base import PartitionReader, Reader, Source
+from tidemill.sources.base import PageReader, PartitionReader, Source
 
 DEFAULT_WINDOW = 5000
 
@@ -84,7 +84,7 @@ class Monitor:
         self,
         name: str,
         *,
-        source: Source | Reader | PartitionReader,
+        source: Source | PageReader | PartitionReader,
         entity: Callable[[Any], Any],
         fold: Any,
         triggers: Iterable[Trigger] = (),
@@ -99,7 +99,7 @@ class Monitor:
         notify: Sequence[Channel] = (),
     ) -> None:
         self.name = check_name("monitor", name)
-        if not isinstance(source, Source | Reader | PartitionReader):
+        if not isinstance(source, Source | PageReader | PartitionReader):
             raise ConfigError(f"monitor {name}: {source!r} is not a source: take one of tidemill.sources")
         self.source = source
         self.entity = entity

@@ -39,8 +39,8 @@ class MonitorRules(msgspec.Struct, frozen=True):
     """Which triggers are switched off at each tick."""
 
 
-class Ticks:
-    """Ticks in order, with lookup by number and by time."""
+class TickIndex:
+    """TickIndex in order, with lookup by number and by time."""
 
     def __init__(self, ticks: Iterable[MonitorTick]) -> None:
         self._ticks = sorted(ticks)
@@ -75,7 +75,7 @@ def advance(
     rules: MonitorRules,
     entity_state: EntityState,
     arrivals: Mapping[int, Sequence[Event]],
-    ticks: Ticks,
+    ticks: TickIndex,
     *,
     past: Sequence[Event] = (),
 ) -> EntityOutcome:

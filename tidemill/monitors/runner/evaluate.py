@@ -22,7 +22,7 @@ from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, EntityProblem, EntityState, EventMarks
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
-from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, rebuild
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, rebuild
 from tidemill.monitors.reducer.settings_history import history_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.monitors.runner.notices import notify_job
@@ -118,7 +118,7 @@ class Evaluation:
         dues += [row["realert_at"] for row in opened if row["realert_at"] is not None and row["realert_at"] <= tick.at]
         numbers = sorted({number for came in arrivals.values() for number in came})
         found = await self._database.fetch(READ_TICKS, name, tick.number, numbers, min(dues, default=tick.at))
-        ticks = Ticks({tick.number: tick, **{row["number"]: MonitorTick(*row) for row in found}}.values())
+        ticks = TickIndex({tick.number: tick, **{row["number"]: MonitorTick(*row) for row in found}}.values())
         alerts: dict[str, dict[str, AlertRecord]] = {}
         for row in opened:
             alerts.setdefault(row["entity"], {})[row["trigger"]] = AlertRecord(monitor=name, **dict(row))
@@ -143,7 +143,7 @@ class Evaluation:
         return moved
 
     async def _move(
-        self, rules: MonitorRules, row: Any, entity_state: EntityState, came: dict[int, list[Event]], ticks: Ticks
+        self, rules: MonitorRules, row: Any, entity_state: EntityState, came: dict[int, list[Event]], ticks: TickIndex
     ) -> Moved:
         late = first_late(entity_state.place, [came[number] for number in sorted(came)])
         past: list[Event] = []

@@ -20,9 +20,9 @@ from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.sources.base import (
     HistoryReader,
-    Page,
+    PageReader,
     PartitionReader,
-    Reader,
+    RecordPage,
     Source,
     SourceError,
     SourceEvent,
@@ -68,7 +68,7 @@ class Ingest:
     """Reads the source of a monitor into its log."""
 
     def __init__(
-        self, database: Database, watch: Monitor, reader: Reader | PartitionReader, reached: Callable[[str], None]
+        self, database: Database, watch: Monitor, reader: PageReader | PartitionReader, reached: Callable[[str], None]
     ) -> None:
         self._database = database
         self._watch = watch
@@ -80,7 +80,7 @@ class Ingest:
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def read_pages(self, reader: Reader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
+    async def read_pages(self, reader: PageReader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
         since = ask_from(cursor, lateness, least=least, most=most)
@@ -94,15 +94,15 @@ class Ingest:
         async for page in _pages_of(reader.pages(since, cursor.token, now)):
             pages += 1
             events, unreadable = self._read(page, now)
-            if page.settled:
+            if page.complete:
                 cursor = moved(cursor, [*seen, *events], now, page.token)
             elif events:
                 seen.append(max(events, key=lambda event: event.at))
-            move = CursorMove(cursor.at, cursor.id, cursor.token) if page.settled else CursorMove()
+            move = CursorMove(cursor.at, cursor.id, cursor.token) if page.complete else CursorMove()
             stored = await self._store(events, unreadable, move, began, lateness)
             count += stored.count
             self._reached("ingest")
-            if page.settled and pages >= PAGES_A_TICK:
+            if page.complete and pages >= PAGES_A_TICK:
                 heard = cursor.at  # There may be more: entities whose events are not read yet are not silent.
                 break
         if probing:
@@ -129,7 +129,7 @@ class Ingest:
                 break
         return Ingested(count, parts=parts)
 
-    def _read(self, page: Page, now: float) -> tuple[list[SourceEvent], list[str]]:
+    def _read(self, page: RecordPage, now: float) -> tuple[list[SourceEvent], list[str]]:
         """The events of a page, and why each of the others cannot be read."""
         events: list[SourceEvent] = []
         unreadable: list[str] = []
@@ -253,7 +253,7 @@ def keep_buffers() -> None:
     bytearray(KEPT_BUFFERS)
 
 
-async def _pages_of(pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+async def _pages_of(pages: AsyncIterator[RecordPage]) -> AsyncIterator[RecordPage]:
     """The pages of a source; every exception of it becomes a `SourceError`."""
     while True:
         try:

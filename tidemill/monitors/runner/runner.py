@@ -59,8 +59,8 @@ HOUSEKEEPING = 3600.0
 SAFETY_POLL = 2.0
 
 
-class Watcher:
-    """Follows one monitor in one process."""
+class MonitorDriver:
+    """Drives one monitor in one process."""
 
     def __init__(
         self,
@@ -304,36 +304,36 @@ class MonitorRunner:
         reached: Callable[[str], None] = lambda stage: None,
     ) -> None:
         self.channels = {MONITORS_CHANNEL: self._notified}
-        self.watchers = {
-            name: Watcher(database, watch, task, clock=clock, heartbeat=heartbeat_seconds, reached=reached)
+        self.drivers = {
+            name: MonitorDriver(database, watch, task, clock=clock, heartbeat=heartbeat_seconds, reached=reached)
             for name, watch in monitors.items()
         }
 
     def describe(self) -> WorkerCard:
         """The monitors that it follows, for the worker list."""
-        queues = (member_queue(name, each.watch.fold.version) for name, each in self.watchers.items())
-        return describe_process(queues, max_concurrency=len(self.watchers))
+        queues = (member_queue(name, each.watch.fold.version) for name, each in self.drivers.items())
+        return describe_process(queues, max_concurrency=len(self.drivers))
 
     async def work(self, life: Life) -> None:
         """Follow all monitors until stopped."""
         keep_buffers()
-        for watcher in self.watchers.values():
-            await watcher.prepare(life.worker_id)
+        for driver in self.drivers.values():
+            await driver.prepare(life.worker_id)
         async with asyncio.TaskGroup() as group:
-            for watcher in self.watchers.values():
-                group.create_task(watcher.run())
+            for driver in self.drivers.values():
+                group.create_task(driver.run())
             life.ready()
-            log.info("monitors started", monitors=list(self.watchers), worker=life.worker_id)
+            log.info("monitors started", monitors=list(self.drivers), worker=life.worker_id)
             await life.stopped.wait()
-            for watcher in self.watchers.values():
-                watcher.stop()
+            for driver in self.drivers.values():
+                driver.stop()
         log.info("monitors stopped")
 
     def _notified(self, name: str) -> None:
-        for watcher in self.watchers.values():
+        for driver in self.drivers.values():
             # The only reader of a source needs no wake-up for its own events, and ticks soon enough for requests.
-            if name in (watcher.watch.name, "*") and (watcher.partitioned or not watcher.leads):
-                watcher.wakeup.set()
+            if name in (driver.watch.name, "*") and (driver.partitioned or not driver.leads):
+                driver.wakeup.set()
 
 
 def monitor_role(

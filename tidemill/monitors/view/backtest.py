@@ -20,7 +20,7 @@ from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
-from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, Ticks, advance, evaluate_tick
+from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, evaluate_tick
 from tidemill.monitors.reducer.settings_history import history_of
 from tidemill.monitors.runner.evaluate import read_event
 from tidemill.store.database import Database
@@ -93,7 +93,7 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     off = history_of((change for change in changes if change["entity"] is None), list(row["off"]))
     rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
     labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
-    ticks = Ticks(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
+    ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
     async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
         report.entities += 1
         report.events += len(events)

@@ -27,7 +27,7 @@ from tidemill.pipelines.stores.base import SeenFile, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
-from tidemill.store.states.states import NEWEST_CODE, News, notify_states
+from tidemill.store.states.states import NEWEST_CODE, StatesChanged, notify_states
 
 CHUNK = 500
 PATIENCE_WITH_OLD_WORKERS = 10.0
@@ -101,7 +101,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     stage = step.stage
     pipeline: Pipeline = stage.pipeline
     builder = f"worker {socket.gethostname()}:{os.getpid()}"
-    news = News(pipeline.name, builder, stage.name, [step.entity])
+    news = StatesChanged(pipeline.name, builder, stage.name, [step.entity])
     if code != stage.code.total:
         newest = await database.fetchrow(NEWEST_CODE, pipeline.name, stage.name)
         if newest is not None and newest["code"] == code:
@@ -137,7 +137,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     return {"outcome": outcome, "paths": done.changed}
 
 
-async def _dropped(database: Database, news: News, why: str) -> dict[str, Any]:
+async def _dropped(database: Database, news: StatesChanged, why: str) -> dict[str, Any]:
     """Record that nothing was built: the pipeline's driver plans again."""
     async with database.transaction() as connection:
         await notify_states(database, connection, news)

@@ -28,8 +28,8 @@ from tidemill.store.states.states import (
     FIND_INTENTS,
     Built,
     NewFailure,
-    News,
     NewState,
+    StatesChanged,
     adopt_states,
     fail_states,
     hold_intended,
@@ -156,7 +156,7 @@ class _Batch:
             versions = await promote(database, connection, pipeline, stage.name, self._builder, built)
             changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
             changed += gone
-            news = News(pipeline, self._builder, stage.name, list(versions), changed)
+            news = StatesChanged(pipeline, self._builder, stage.name, list(versions), changed)
             await notify_states(database, connection, news)
         await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
         self._learn(new, versions, signatures, gone)

@@ -72,9 +72,9 @@ class Driver:
     async def begin(self) -> BuildPlan:
         """Scan everything for the first time, and finish interrupted builds of others."""
         await self.pipeline_view.measure_clocks()
-        await self.pipeline_view.look_around()
+        await self.pipeline_view.read_all()
         await self.pipeline_view.keep_codes()
-        await self.pipeline_view.settle()
+        await self.pipeline_view.read_unknown()
         await self._finish_intents()
         return self.pipeline_view.plan()
 
@@ -111,7 +111,7 @@ class Driver:
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
         await self.pipeline_view.look(paths)
-        await self.pipeline_view.settle()
+        await self.pipeline_view.read_unknown()
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
 
@@ -136,7 +136,7 @@ class Driver:
                 self._database, self.pipeline.name, stage.name, failures, builder=self.builder,
                 waits=stage.options.backoff,
             )  # fmt: skip
-            await self.pipeline_view.load_wishes()
+            await self.pipeline_view.load_requests()
 
     # -- actions ------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Driver:
             await self.pipeline_view.look(
                 [path for step, _ in builds if step.entity in overtaken for group in step.paths for path in group]
             )
-            await self.pipeline_view.settle()
+            await self.pipeline_view.read_unknown()
         await self._follow(stage, news)
         self._note_end()
 

@@ -133,7 +133,7 @@ class PipelineRunner:
                 kept.pending.event.set()
             return
         try:
-            news: rows.News = decode(payload, rows.News)
+            news: rows.StatesChanged = decode(payload, rows.StatesChanged)
         except PayloadError:
             return
         if not news.stage and not news.paths:
@@ -143,7 +143,7 @@ class PipelineRunner:
             if driver is not None and self._take_news(news, driver, kept.pending.heard):
                 kept.pending.event.set()
 
-    def _take_news(self, news: rows.News, driver: Driver, heard: ChangeNotice) -> bool:
+    def _take_news(self, news: rows.StatesChanged, driver: Driver, heard: ChangeNotice) -> bool:
         """Turn a notification into pending changes; returns whether it concerns this pipeline."""
         if news.pipeline == driver.pipeline.name:
             if news.by == driver.builder:
@@ -261,7 +261,7 @@ class PipelineRunner:
             if now >= house_at:
                 await self._keep_house(driver)
                 house_at = now + HOUSEKEEPING
-            changed += await pipeline_view.settle()
+            changed += await pipeline_view.read_unknown()
             retries = pipeline_view.due_retries()
             if everything or heard.reload or len(changed) > MANY:
                 await driver.act(pipeline_view.plan())

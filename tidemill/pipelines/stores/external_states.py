@@ -14,7 +14,7 @@ from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
 from tidemill.store.states.blobs import write_blobs
-from tidemill.store.states.states import News, notify_states
+from tidemill.store.states.states import StatesChanged, notify_states
 
 
 class Inputs:
@@ -45,7 +45,7 @@ class Inputs:
                 raise OSError(str(error)) from error  # The store may recover, so the write is retried.
             if missing:
                 raise OSError(f"pipeline {pipeline}: {min(missing)} could not be put in place")
-        await notify_states(database, connection, News(pipeline, paths=sorted(states)))
+        await notify_states(database, connection, StatesChanged(pipeline, paths=sorted(states)))
 
 
 def check_input(pipeline: Pipeline, path: str) -> None:

@@ -23,7 +23,7 @@ from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStoreError
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
-from tidemill.store.states.states import News, notify_states
+from tidemill.store.states.states import StatesChanged, notify_states
 
 
 class StateStore:
@@ -62,7 +62,7 @@ class StateStore:
             await self._states.discard([ready])
             raise StateStoreError(f"{path} was changed by another writer at the same time: write it again")
         async with self._database.transaction() as connection:
-            await notify_states(self._database, connection, News(self._pipeline.name, paths=[path]))
+            await notify_states(self._database, connection, StatesChanged(self._pipeline.name, paths=[path]))
         return path
 
     async def list_entities(self, pattern: str) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from tidemill.pipelines.view.snapshot import PipelineSnapshot, take_snapshot
 from tidemill.store.database import Database
 from tidemill.store.notify import ANYTHING
 from tidemill.store.states.build_jobs import newest_codes
-from tidemill.store.states.states import News
+from tidemill.store.states.states import StatesChanged
 
 GOOD_FOR = 10.0  # Seconds, unless a change is announced.
 QUICK = 1.0  # A snapshot that takes no longer is taken after every change.
@@ -67,7 +67,7 @@ class PipelineCache:
     def hear(self, payload: str) -> None:
         """Take a notification of changed states: snapshots that could show them are taken again."""
         try:
-            news = None if payload == ANYTHING else decode(payload, News)
+            news = None if payload == ANYTHING else decode(payload, StatesChanged)
         except PayloadError:
             return
         changed = None if news is None else self._known.get(news.pipeline)

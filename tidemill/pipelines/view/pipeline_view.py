@@ -102,7 +102,7 @@ class PipelineView:
                     self.intents.append((stage, entity))
                 if signature and path:
                     files[path] = FileFact(0, signature, content, size)
-        await self.load_wishes()
+        await self.load_requests()
 
     async def reload(self) -> None:
         """Learn anew what the database knows, without forgetting what is known of the files."""
@@ -112,9 +112,9 @@ class PipelineView:
             for row in chunk:
                 if row["stage"] in stages and fits(stages[row["stage"]], row["entity"]):
                     world.records[row["stage"]][row["entity"]] = record_of(row)
-        await self.load_wishes()
+        await self.load_requests()
 
-    async def load_wishes(self) -> None:
+    async def load_requests(self) -> None:
         """Learn what failed and what operators want: little, and read anew whenever somebody says that it changed."""
         name, world = self.pipeline.name, self.world
         world.failures.clear()
@@ -150,7 +150,7 @@ class PipelineView:
 
     # -- what the files are -------------------------------------------------------------------------
 
-    async def look_around(self) -> None:
+    async def read_all(self) -> None:
         """Learn all that the database knows and look at all files, both at once."""
         surveying = asyncio.ensure_future(self.states.survey(self.patterns))
         try:
@@ -298,7 +298,7 @@ class PipelineView:
         self.distrusted.update(there)
         return changed
 
-    async def settle(self, *, store: bool = True) -> list[str]:
+    async def read_unknown(self, *, store: bool = True) -> list[str]:
         """Read all files whose content is not known; returns those whose content is news."""
         files = self.world.files
         unknown = [path for path in self.unknown if path in files and files[path].known != files[path].signature]
@@ -421,9 +421,9 @@ class PipelineView:
 async def look_at(database: Database, pipeline: Pipeline) -> tuple[PipelineView, BuildPlan]:
     """A pipeline as it is, and what is to be done about it; nothing is built."""
     pipeline_view = PipelineView(database, pipeline)
-    await pipeline_view.look_around()
+    await pipeline_view.read_all()
     pipeline_view.require_place()
-    await pipeline_view.settle()
+    await pipeline_view.read_unknown()
     return pipeline_view, pipeline_view.plan()
 
 

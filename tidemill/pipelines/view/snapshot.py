@@ -165,9 +165,9 @@ async def take_snapshot(
             for path, fact in before.pipeline_view.world.files.items()
             if fact.known
         }
-    await pipeline_view.look_around()
+    await pipeline_view.read_all()
     pipeline_view.require_place()
-    await pipeline_view.settle(store=store)
+    await pipeline_view.read_unknown(store=store)
     plan = await asyncio.to_thread(pipeline_view.plan)
     problems = [*pipeline_view.problems, *pipeline_view.notes, *plan.problems]
     return PipelineSnapshot(pipeline_view, plan, problems, at=at, took=time.perf_counter() - began)

@@ -112,7 +112,7 @@ class _DryRun:
         pipeline_view = self._pipeline_view
         if pipeline_view is None:
             return
-        await pipeline_view.look_around()
+        await pipeline_view.read_all()
         self.problems += pipeline_view.problems[:5]
         self.entities = self._list_entities()
         if entity is None:
@@ -125,7 +125,7 @@ class _DryRun:
             if path is not None and path in pipeline_view.world.files
         }
         pipeline_view.unknown = paths
-        await pipeline_view.settle(store=False)
+        await pipeline_view.read_unknown(store=False)
         only: dict[str, set[str] | None] = {name: {about.id} for name, about in self._about.items()}
         plan = make_plan(self.order, pipeline_view.world, pipeline_view.now(), only=only)
         self._steps = {step.stage.name: step for step in plan.steps}

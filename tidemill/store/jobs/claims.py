@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
-from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -102,7 +102,7 @@ owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
 {_archive_ended("id IN (SELECT id FROM gone)")}
-SELECT id, concurrency_key, {TOLD} FROM archived
+SELECT id, concurrency_key, {NOTIFY_RUNS} FROM archived
 """
 
 
@@ -121,7 +121,7 @@ gone AS (
 claimed AS ({_CLAIM})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), {TOLD}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets
-from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 from tidemill.store.transaction import Transaction
 
@@ -15,7 +15,7 @@ WITH gone AS (
         SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
     RETURNING *),
 {archive_sql("gone", state="'cancelled'", note="$2::text")}
-SELECT id, concurrency_key, {TOLD} FROM gone
+SELECT id, concurrency_key, {NOTIFY_RUNS} FROM gone
 """
 
 #: Requests the cancellation of running jobs from their workers.

@@ -8,7 +8,7 @@ import asyncpg
 
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 from tidemill.store.jobs.workers import (
@@ -30,7 +30,7 @@ WITH gone AS (
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
 {archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")}
-SELECT id, {TOLD} FROM gone
+SELECT id, {NOTIFY_RUNS} FROM gone
 """
 
 #: Concurrency keys with free slots and due throttled jobs.
@@ -91,8 +91,8 @@ async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: f
         async with database.transaction(patience=None) as connection:
             if not await connection.fetch(database.sql(END_LAPSED), row["id"], "its lease lapsed"):
                 continue
-            settled = await _settle(database, connection, row["id"], name, decide)
-        reclaimed.append((name, settled))
+            finished = await _finish_all(database, connection, row["id"], name, decide)
+        reclaimed.append((name, finished))
     return reclaimed
 
 
@@ -112,7 +112,7 @@ async def _settle_orphans(database: Database, statement: str, *args: object, dec
     for row in await database.fetch(statement, *args, patience=None):
         async with database.transaction(patience=None) as connection:
             name = f"worker #{row['worker_id']}"
-            total += await _settle(database, connection, row["worker_id"], name, decide)
+            total += await _finish_all(database, connection, row["worker_id"], name, decide)
     return total
 
 
@@ -154,8 +154,8 @@ async def route_jobs(database: Database) -> int:
     return len(rows)
 
 
-async def _settle(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
-    settled = 0
+async def _finish_all(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
+    total = 0
     while rows := await connection.fetch(database.sql(HELD_BY), worker_id, AT_ONCE):
         outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name) for row in rows]
         finished = [outcome for outcome in outcomes if isinstance(outcome, Finish)]
@@ -163,10 +163,10 @@ async def _settle(database: Database, connection: Executor, worker_id: int, name
         await requeue_jobs(
             database, connection, worker_id, [outcome for outcome in outcomes if isinstance(outcome, Requeue)]
         )
-        settled += len(rows)
+        total += len(rows)
         if len(rows) < AT_ONCE:
             break  # Another pass would read all jobs again.
-    return settled
+    return total
 
 
 def _lost(row: asyncpg.Record) -> ClaimedJob:

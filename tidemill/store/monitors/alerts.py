@@ -32,7 +32,7 @@ WITH done AS (
     UPDATE tidemill.alert AS a SET resolved_at = to_timestamp(n.at), resolution = n.why, realert_at = NULL
     FROM unnest($1::bigint[], $2::float8[], $3::text[]) AS n(id, at, why)
     WHERE a.id = n.id AND a.resolved_at IS NULL RETURNING a.id, a.resolved_at, a.resolution),
-told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+recorded AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
          SELECT id, resolved_at, 'resolved', 'monitor', resolution FROM done ORDER BY id)
 SELECT id FROM done
 """
@@ -50,7 +50,7 @@ WITH made AS (
         opened_at float8, tick bigint, resolved_at float8, resolution text, realert float8, realert_from text,
         again_after bigint, owner text, silence bigint, explain json)) WITH ORDINALITY AS n ORDER BY n.ordinality
     ON CONFLICT DO NOTHING RETURNING *),
-told AS (
+recorded AS (
     INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
     SELECT id, opened_at, CASE WHEN again_after IS NULL THEN 'opened' ELSE 'opened again' END, 'monitor',
            CASE WHEN silence IS NOT NULL THEN 'silenced by ' || silence END FROM made ORDER BY id),
@@ -103,7 +103,7 @@ WITH done AS (
             + make_interval(secs => realert) END,
         note = coalesce($4, note)
     WHERE id = ANY ($1) AND acked_at IS NULL RETURNING id, monitor),
-told AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+recorded AS (INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
          SELECT id, to_timestamp($2), 'acknowledged', $3, $4 FROM done ORDER BY id)
 SELECT id FROM done ORDER BY id
 """

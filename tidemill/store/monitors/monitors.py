@@ -248,7 +248,7 @@ class NewEvents(msgspec.Struct, frozen=True):
     times: list[float]
     entities: list[str]
     data: list[bytes]
-    nobodys: int = 0
+    without_entity: int = 0
     """Events without an entity."""
 
 
@@ -342,7 +342,7 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
         events.times,
         events.entities,
         events.data,
-        events.nobodys,
+        events.without_entity,
         move.at,
         move.id,
         move.token,

@@ -27,7 +27,7 @@ WHERE run_id = $1 AND ($2::text IS NULL OR step = $2) ORDER BY began_at DESC, wo
 """
 
 
-class StepLog(msgspec.Struct, frozen=True):
+class NewStepLog(msgspec.Struct, frozen=True):
     """The last lines of a step's attempt, as JSON, after `dropped` earlier ones. `began_at` is part of its key."""
 
     run_id: int
@@ -39,7 +39,7 @@ class StepLog(msgspec.Struct, frozen=True):
     lines: bytes
 
 
-async def write_step_logs(database: Database, connection: Executor, logs: Sequence[StepLog]) -> None:
+async def write_step_logs(database: Database, connection: Executor, logs: Sequence[NewStepLog]) -> None:
     """Write the lines of attempts; if an attempt occurs twice, the last one counts."""
     last = {(log.run_id, log.work, log.attempt, log.began_at): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]

@@ -336,7 +336,7 @@ class StoreModel:
             self.inbox.pop(inbox_id, None)
         for timer, due in turn.timers.items():
             self._set_timer(number, timer, due)
-        for node in turn.settled:
+        for node in turn.answered:
             self.inputs.pop((number, node), None)
         for node, prompt, schema, due in turn.asks:
             self.inputs[number, node] = (prompt, schema, due)

@@ -16,7 +16,7 @@ from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import check_key
 from tidemill.store.database import Database, Executor, is_away, left_nothing
-from tidemill.store.jobs.archive import TOLD
+from tidemill.store.jobs.archive import NOTIFY_RUNS
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
 from tidemill.store.transaction import Transaction
 
@@ -148,7 +148,7 @@ unwanted AS (
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
 {relatives_sql("over")}
 SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u),
-       {TOLD}, {ORPHANED} FROM over
+       {NOTIFY_RUNS}, {ORPHANED} FROM over
 """
 
 #: Releases the runs of owners that have ended.

@@ -20,9 +20,9 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.job import NewJob
 from tidemill.store.database import Database, Executor, columns
-from tidemill.store.jobs.archive import TOLD, archive_sql
+from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED
-from tidemill.store.runs.log import StepLog
+from tidemill.store.runs.log import NewStepLog
 
 #: The reason for cancelling a job of a run that no longer needs it.
 UNWANTED = "its run no longer needs it"
@@ -42,12 +42,12 @@ ORPHANED = "(SELECT count(pg_notify('tidemill_runs', 'wake')) FROM (SELECT FROM 
 
 
 def relatives_sql(rows: str) -> str:
-    """The parts `told` and `orphans` of a statement that ends runs: parents are notified, children are cancelled.
+    """The parts `delivered` and `orphans` of a statement that ends runs: parents are notified, children are cancelled.
 
-    The rows in `over` have ended. The statement must also select `TOLD` and `ORPHANED`.
+    The rows in `over` have ended. The statement must also select `NOTIFY_RUNS` and `ORPHANED`.
     """
     return f"""
-told AS (
+delivered AS (
     INSERT INTO tidemill.inbox (run_id, work, data)
     SELECT parent, parent_work, json_build_object(
         'run', id, 'key', key, 'state', state, 'result', result, 'note', note, 'error', error)
@@ -84,9 +84,9 @@ class RunTurn(msgspec.Struct, gc=False):
     stops: list[int] = []
     asks: list[tuple[str, str, bytes | None, float | None]] = []
     """Nodes that wait for a person's input: the prompt, the schema of the answer, the deadline."""
-    settled: list[str] = []
+    answered: list[str] = []
     """Nodes that no longer wait for input."""
-    logs: list[StepLog] = []
+    logs: list[NewStepLog] = []
     new: NewRun | None = None
     reaches_out: bool = True
     """Whether the run may have jobs or questions to people, which end with it."""
@@ -104,7 +104,7 @@ class RunTurn(msgspec.Struct, gc=False):
     @property
     def is_more_than_ticks(self) -> bool:
         """Whether the turn changes anything except the journal and the run's own row."""
-        return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.settled)
+        return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.answered)
 
     @property
     def changes_head(self) -> bool:
@@ -159,7 +159,7 @@ WITH gone AS (
         ORDER BY id LIMIT 5000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
 {archive_sql("gone", state="'cancelled'", note="cancel_reason")}
-SELECT id, concurrency_key, {TOLD} FROM gone
+SELECT id, concurrency_key, {NOTIFY_RUNS} FROM gone
 """
 
 #: Reserves run ids for an owner that starts runs itself.
@@ -327,8 +327,8 @@ born AS (
 
     def _add_asks(self, turns: Sequence[RunTurn]) -> None:
         self._add(
-            "settled",
-            [(t.run_id, node) for t in turns for node in t.settled],
+            "answered",
+            [(t.run_id, node) for t in turns for node in t.answered],
             ("bigint", "text"),
             "DELETE FROM tidemill.run_input WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM {given} AS s(run_id, node)"
             " CROSS JOIN LATERAL (SELECT ctid FROM tidemill.run_input"
@@ -369,7 +369,7 @@ born AS (
 over AS MATERIALIZED (SELECT id FROM mine WHERE id = ANY ({given})),
 ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
 {relatives_sql("changed")}""")
-        self.news += [TOLD, ORPHANED]
+        self.news += [NOTIFY_RUNS, ORPHANED]
         if any(turn.reaches_out for turn in self._over):
             self.parts.append(_CLEAR_AWAY)
             self.news.append(_STOPPED.format("left_over"))

@@ -14,7 +14,7 @@ import msgspec
 
 from tidemill.store.database import Database
 from tidemill.store.states.requests import INVALIDATE, SET_APPROVED, announce
-from tidemill.store.states.states import News, notify_states
+from tidemill.store.states.states import StatesChanged, notify_states
 from tidemill.store.transaction import Transaction
 
 AT_MOST = 5.0  # Seconds of a rate that are marked at once after no process has marked for a while.
@@ -133,7 +133,7 @@ async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
     async with database.transaction(patience=None) as connection:
         (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)
         for pipeline in row["pipelines"] or ():
-            await notify_states(database, connection, News(pipeline))
+            await notify_states(database, connection, StatesChanged(pipeline))
     return row["waiting"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.store.states.states import News, notify_states
+from tidemill.store.states.states import StatesChanged, notify_states
 from tidemill.store.transaction import Transaction
 
 #: Build these states again; running builds of them do not count, and their failures are forgotten.
@@ -99,4 +99,4 @@ async def set_approved(tx: Transaction, pipeline: str, stage: str, code: str, *,
 
 async def announce(tx: Transaction, pipeline: str) -> None:
     """Tell the processes that keep or show a pipeline, when the transaction commits."""
-    await notify_states(tx.database, tx.connection, News(pipeline))
+    await notify_states(tx.database, tx.connection, StatesChanged(pipeline))

@@ -294,11 +294,13 @@ async def fail_states(
             [each.took for each in failures],
             [each.reason for each in failures],
         )
-        await notify_states(database, connection, News(pipeline, builder, stage, [each.entity for each in failures]))
+        await notify_states(
+            database, connection, StatesChanged(pipeline, builder, stage, [each.entity for each in failures])
+        )
         return rows
 
 
-class News(msgspec.Struct, array_like=True):
+class StatesChanged(msgspec.Struct, array_like=True):
     """A notification of changed states: which paths, and which entities of a stage. Neither: re-read everything."""
 
     pipeline: str
@@ -308,11 +310,11 @@ class News(msgspec.Struct, array_like=True):
     paths: list[str] = []
 
 
-async def notify_states(database: Database, connection: Executor, news: News) -> None:
+async def notify_states(database: Database, connection: Executor, news: StatesChanged) -> None:
     """Notify all listeners when the transaction commits."""
     data = encode(news)
     if len(data) > _LONGEST_NEWS:
-        data = encode(News(news.pipeline, news.by))
+        data = encode(StatesChanged(news.pipeline, news.by))
     await connection.execute(database.sql(NOTIFY_STATES), data.decode())
 
 

@@ -118,7 +118,7 @@ async def _http(stream: Stream, live_requests: LiveRequests, address: str) -> As
 
     listening = asyncio.Event()
 
-    class Server(uvicorn.Server):
+    class LiveServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # Signals are the role's business.
@@ -137,7 +137,7 @@ async def _http(stream: Stream, live_requests: LiveRequests, address: str) -> As
         lifespan="off",
         loop="none",
     )
-    server = Server(config)
+    server = LiveServer(config)
     serving = asyncio.create_task(_serve(server, stream.name, address))
     started = asyncio.create_task(listening.wait())
     await asyncio.wait([serving, started], return_when=asyncio.FIRST_COMPLETED)

@@ -9,18 +9,11 @@ continues where it stopped. Nothing here waits, and time is passed in.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Sized
 
 from tidemill.streams.reducer.token_bucket import TokenBucket
 
 NEVER = math.inf
-
-
-class Queue(Protocol):
-    """The queue of a lane."""
-
-    def __len__(self) -> int: ...
 
 
 class Lane:
@@ -28,7 +21,7 @@ class Lane:
 
     __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "queue", "room", "size", "weight")
 
-    def __init__(self, name: str, queue: Queue, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
+    def __init__(self, name: str, queue: Sized, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
         self.name = name
         self.queue = queue
         self.size = 0

@@ -23,7 +23,7 @@ class RetryLater(msgspec.Struct, frozen=True):
     """It stays with this dispatcher, because messages of its key wait behind it; only its attempts are stored."""
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class NewDeadLetter(msgspec.Struct, frozen=True):
     """Give the message up for these plans: it becomes a dead letter."""
 
     why: str
@@ -38,7 +38,7 @@ class MessageOutcome(msgspec.Struct):
 
     delivery: Delivery
     retry: RetryLater | None = None
-    dead: DeadLetter | None = None
+    dead: NewDeadLetter | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -88,7 +88,7 @@ def decide_outcome(
             stays,
         )
     if final:
-        outcome.dead = DeadLetter(
+        outcome.dead = NewDeadLetter(
             "failed",
             delivery.attempt,
             tuple(failure.plan for failure, _ in final),
@@ -101,4 +101,4 @@ def decide_outcome(
 def lost(delivery: Delivery, why: str) -> MessageOutcome:
     """The outcome of a message whose engines have died too often."""
     error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
-    return MessageOutcome(delivery, dead=DeadLetter("lost", delivery.attempt, delivery.plans, "Lost", error))
+    return MessageOutcome(delivery, dead=NewDeadLetter("lost", delivery.attempt, delivery.plans, "Lost", error))

@@ -24,7 +24,7 @@ from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import KeyOrder
-from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, decide_outcome, lost
+from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
 
 #: A message whose engines have died this often while running it runs without another such message beside it.
@@ -276,7 +276,7 @@ class StreamReducer:
         if delivery is None:
             return None
         self.committing += 1
-        return MessageOutcome(delivery, dead=DeadLetter(why, delivery.attempt, delivery.plans, kind, error))
+        return MessageOutcome(delivery, dead=NewDeadLetter(why, delivery.attempt, delivery.plans, kind, error))
 
     def hold(self, ticket: int) -> MessageOutcome | None:
         """It has succeeded, and its outbox must be stored before `committed`."""

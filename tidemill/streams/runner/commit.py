@@ -22,7 +22,7 @@ from tidemill.store.database import Database, Executor, is_passing
 from tidemill.store.streams import streams as store
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
-from tidemill.streams.reducer.outcomes import DeadLetter, MessageOutcome, RetryLater
+from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, RetryLater
 from tidemill.streams.runner.outbox import StateWriter, store_outbox
 
 log = structlog.get_logger("tidemill.streams")
@@ -112,7 +112,7 @@ class OutcomeCommitter:
         """Its outbox cannot be stored, and a retry would not help: make it a dead letter."""
         delivery = commit.delivery
         words = f"its outbox cannot be stored: {describe(error)}"
-        dead = DeadLetter("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
+        dead = NewDeadLetter("failed", delivery.attempt, delivery.plans, type(error).__name__, words)
         commit.outcome, commit.outbox = MessageOutcome(delivery, dead=dead), ()
         await self._commit([commit])
 
@@ -191,7 +191,7 @@ class OutcomeCommitter:
             storable(retry.error), delivery.payload,
         )  # fmt: skip
 
-    def _dead_row(self, delivery: Delivery, dead: DeadLetter) -> tuple[Any, ...]:
+    def _dead_row(self, delivery: Delivery, dead: NewDeadLetter) -> tuple[Any, ...]:
         return (
             self._name(delivery), delivery.place, dead.why, dead.attempts, delivery.at, delivery.id, delivery.key,
             headers_json(delivery), _joined(dead.plans), dead.kind, storable(dead.error), delivery.payload,

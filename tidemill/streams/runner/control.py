@@ -19,7 +19,7 @@ log = structlog.get_logger("tidemill.streams")
 EVERY = 5.0
 
 
-class StreamControl:
+class StreamController:
     """Applies weights and limits, switches sources on and off, drains and resumes."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:

@@ -39,7 +39,7 @@ from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
-from tidemill.streams.runner.control import StreamControl
+from tidemill.streams.runner.control import StreamController
 from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.streams.runner.prefetch import Prefetch
@@ -73,7 +73,7 @@ class Dispatcher:
         )
         self.engines = EnginePool(stream, target or stream.declared_in, self)
         self.live_requests = LiveRequests(stream, self.engines)
-        self.control = StreamControl(database, self)
+        self.control = StreamController(database, self)
         self.retries = RetryFeeder(database, self)
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
