@@ -1,0 +1,122 @@
+"""Run a program: on `llama-index-workflows`, on Tidemill in memory, and durably under faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tests.flows.differential.building import TIMEOUT, build, state_of
+from tests.flows.differential.dialects import Dialect
+from tests.flows.differential.programs import Program
+from tidemill.engine.simulation.store import Faults
+from tidemill.flows.definition import declared as declarations
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.runner.state_store import StateCell
+from tidemill.flows.simulate import simulate
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run gives to its caller. The order of events of steps that run at the same time is nobody's promise."""
+
+    result: Any
+    error: str
+    shown: tuple[tuple[str, int], ...]
+    """The published events with how often each was; of a failed run only the last."""
+    state: dict[str, Any] | None
+    """The state at the end; None of a failed run, whose steps were stopped somewhere."""
+
+
+def reply(dialect: Dialect, event: Any) -> Any:
+    """Return the answer of the person; None if the event asks nothing."""
+    if isinstance(event, dialect.Ask):
+        return dialect.Answer(where=event.where, id=event.id, turn=event.turn, v=len(event.where) + event.turn)
+    for ask, answer in zip(dialect.questions, dialect.replies, strict=True):
+        if isinstance(event, ask):
+            return answer(n=event.n + 5, id=event.id)
+    return None
+
+
+async def run_in_memory(program: Program, dialect: Dialect) -> Outcome:
+    """Run a program in this process."""
+    handler = build(program, dialect)(timeout=TIMEOUT).run(n=program.n, id="0")
+    shown = []
+    async for event in handler.stream_events():
+        shown.append(event)
+        answer = reply(dialect, event)
+        if answer is not None:
+            handler.ctx.send_event(answer)
+    try:
+        result = await handler
+    except Exception as error:  # noqa: BLE001 - the outcome of the program
+        return failed(error, shown)
+    return succeeded(result, shown, await handler.ctx.store.get_state())
+
+
+def run_simulated(program: Program, dialect: Dialect, seed: int) -> Outcome:
+    """Run a program durably on virtual time, with crashes, lost answers, idle releases and takeovers."""
+    flow = build(program, dialect)(timeout=None)
+
+    def person(event: Any) -> Any:
+        return reply(dialect, event)
+
+    ran = simulate(flow, seed=seed, faults=FAULTS, person=person, n=program.n, id="0")
+    try:
+        result = ran.result()
+    except Exception as error:  # noqa: BLE001 - the outcome of the program
+        return failed(error, ran.shown)
+    return succeeded(result, ran.shown, folded(flow, ran.ticks))
+
+
+FAULTS = Faults(crashes=3, pauses=1, cuts=1, slow=0.01, lost=0.1)
+
+
+def folded(flow: Any, ticks: Iterable[Any]) -> Any:
+    """Return the state that the ticks of a run lead to."""
+    known = declarations.declared(flow)
+    program = FlowProgram(known.topology)
+    state = program.begin()
+    state.store = StateCell(known.topology.state_type).store
+    for tick in ticks:
+        program.reduce(state, tick)
+    return state.store
+
+
+def succeeded(result: Any, shown: Iterable[Any], state: Any) -> Outcome:
+    return Outcome(plain(result), "", counted(shown), plain(state_of(state)))
+
+
+def failed(error: Exception, shown: list[Any]) -> Outcome:
+    return Outcome(None, f"{type(error).__name__}: {error}", counted(shown[-1:]), None)
+
+
+def counted(shown: Iterable[Any]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(map(described, shown)).items()))
+
+
+def described(event: Any) -> str:
+    """Return an event in words that are the same in both implementations."""
+    name = type(event).__name__.removeprefix("Tidemill").removeprefix("Workflows")
+    if name == "FailedEvent" or name == "WorkflowFailedEvent":
+        return f"failed {event.step_name} after {event.attempts}"
+    fields = {
+        each: getattr(event, each) for each in ("where", "n", "id", "turn", "v") if each in type(event).model_fields
+    }
+    return f"{name} {fields}{plain(event.result) if name == 'StopEvent' else ''}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value with its dicts in one order, so that it can be compared as text."""
+    if isinstance(value, dict):
+        return {key: plain(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def run(coroutine: Any) -> Any:
+    """Run a coroutine in an event loop of its own."""
+    return asyncio.run(asyncio.wait_for(coroutine, TIMEOUT))

@@ -1,0 +1,64 @@
+"""Random programs give the same on `llama-index-workflows`, on Tidemill in memory, and durably under faults.
+
+    TIDEMILL_DIFFERENTIAL_PROGRAMS=300 TIDEMILL_DIFFERENTIAL_SEED=7 python -m pytest -s tests/flows/differential
+
+The seed is printed; with the same seed the same programs are drawn.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.flows.differential.dialects import Dialect, ours, theirs
+from tests.flows.differential.engines import run, run_in_memory, run_simulated
+from tests.flows.differential.programs import Program, programs
+
+pytest.importorskip("workflows", reason="llama-index-workflows is not installed: there is nothing to compare with")
+
+PROGRAMS = int(os.environ.get("TIDEMILL_DIFFERENTIAL_PROGRAMS", "40"))
+SEED = int(os.environ.get("TIDEMILL_DIFFERENTIAL_SEED", "0")) or random.SystemRandom().randrange(1, 10**9)
+
+drawn = settings(
+    max_examples=PROGRAMS,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+    print_blob=False,
+)
+
+
+@pytest.fixture(scope="module")
+def dialects() -> tuple[Dialect, Dialect]:
+    print(f"\n{PROGRAMS} programs, TIDEMILL_DIFFERENTIAL_SEED={SEED}")
+    return theirs(), ours()
+
+
+def test_programs_give_the_same_in_memory(dialects: tuple[Dialect, Dialect]) -> None:
+    there, here = dialects
+
+    @seed(SEED)
+    @drawn
+    @given(programs())
+    def compare(program: Program) -> None:
+        assert run(run_in_memory(program, here)) == run(run_in_memory(program, there)), f"seed {SEED}"
+
+    compare()
+
+
+def test_programs_give_the_same_durably_under_faults(dialects: tuple[Dialect, Dialect]) -> None:
+    _, here = dialects
+
+    @seed(SEED)
+    @drawn
+    @given(programs())
+    def compare(program: Program) -> None:
+        in_memory = run(run_in_memory(program, here))
+        for number in range(3):
+            assert run_simulated(program, here, number) == in_memory, f"seed {SEED}, simulation {number}"
+
+    compare()
