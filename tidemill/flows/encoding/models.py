@@ -1,8 +1,8 @@
 """The stored form of a pydantic model: its fields with their types, by the model's own serializers where it has any.
 
 A field is stored as the value that it has. A field with a serializer of its own (`field_serializer`, `PlainSerializer`)
-is stored as the serializer gives it, and validated when it is read. A field with `exclude=True` is not stored: it has
-its default when the run is read again. Private attributes are not stored.
+is stored as the serializer gives it, and validated when it is read; if that fails, all fields are stored as they are.
+A field with `exclude=True` is not stored: it has its default when the run is read again. Nor are private attributes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,34 @@ def pack_model(model: BaseModel, pack: Convert, unpack: Convert) -> dict[str, An
             f"{cls.__qualname__}.{known.lost[0]} is excluded and has no default, so a stored {cls.__qualname__} could "
             "not be read: give the field a default"
         )
+    try:
+        return _by_serializers(model, known, pack, unpack)
+    except PayloadError:
+        if not known.whole and not known.serialized:
+            raise
+        # Its serializers fail, or give what it does not accept; its fields may be stored as they are.
+        try:
+            return {"fields": {name: pack(value) for name, value in stored_fields(model).items()}}
+        except PayloadError:
+            pass
+        raise
+
+
+def stored_fields(model: BaseModel) -> dict[str, Any]:
+    """Return the values of a model that are stored: all but excluded fields and private attributes."""
+    excluded = _fields_of(type(model)).excluded
+    values = {**model.__dict__, **(model.__pydantic_extra__ or {})}
+    return {name: value for name, value in values.items() if name not in excluded}
+
+
+def _by_serializers(model: BaseModel, known: _Fields, pack: Convert, unpack: Convert) -> dict[str, Any]:
+    cls = type(model)
     if known.whole:
         return _checked(cls, {"fields": {}, "json": _dump(model, None)}, unpack)
     fields: dict[str, Any] = {}
     by_pydantic = set(known.serialized)
-    for name, value in {**model.__dict__, **(model.__pydantic_extra__ or {})}.items():
-        if name in known.excluded or name in by_pydantic:
+    for name, value in stored_fields(model).items():
+        if name in by_pydantic:
             continue
         try:
             fields[name] = pack(value)

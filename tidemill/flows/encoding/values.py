@@ -20,7 +20,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.events import Event
 from tidemill.flows.encoding.classes import loaded_class, qualified_name, remember_class
 from tidemill.flows.encoding.events import decode_event, encode_event, event_document
-from tidemill.flows.encoding.models import pack_model, unpack_model
+from tidemill.flows.encoding.models import pack_model, stored_fields, unpack_model
 from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
 
 _EVENT, _MODEL, _TUPLE, _DICT = "$event", "$model", "$tuple", "$dict"
@@ -191,7 +191,7 @@ def _find_refused(value: Any, path: str, error: PayloadError) -> tuple[str, Payl
     elif isinstance(value, list | tuple):
         parts = list(enumerate(value))
     elif isinstance(value, BaseModel):
-        parts = [*value.__dict__.items(), *(value.__pydantic_extra__ or {}).items()]
+        parts = list(stored_fields(value).items())
     for name, part in parts:
         try:
             pack(part)
