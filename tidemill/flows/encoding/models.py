@@ -1,7 +1,7 @@
 """The stored form of a pydantic model: its fields with their types, by the model's own serializers where it has any.
 
 A field is stored as the value that it has. A field with a serializer of its own (`field_serializer`, `PlainSerializer`)
-is stored as the serializer gives it, and validated when it is read; if that fails, all fields are stored as they are.
+is stored as the serializer gives it, and validated when it is read; if it fails, all fields are stored as they are.
 A field with `exclude=True` is not stored: it has its default when the run is read again. Nor are private attributes.
 """
 
@@ -41,15 +41,16 @@ def pack_model(model: BaseModel, pack: Convert, unpack: Convert) -> dict[str, An
         )
     try:
         return _by_serializers(model, known, pack, unpack)
-    except PayloadError:
-        if not known.whole and not known.serialized:
-            raise
-        # Its serializers fail, or give what it does not accept; its fields may be stored as they are.
+    except _SerializerFailed:
         try:
             return {"fields": {name: pack(value) for name, value in stored_fields(model).items()}}
         except PayloadError:
             pass
         raise
+
+
+class _SerializerFailed(PayloadError):
+    """The serializers of a model cannot serialise it; its fields may be stored as they are."""
 
 
 def stored_fields(model: BaseModel) -> dict[str, Any]:
@@ -62,7 +63,11 @@ def stored_fields(model: BaseModel) -> dict[str, Any]:
 def _by_serializers(model: BaseModel, known: _Fields, pack: Convert, unpack: Convert) -> dict[str, Any]:
     cls = type(model)
     if known.whole:
-        return _checked(cls, {"fields": {}, "json": _dump(model, None)}, unpack)
+        data = {"fields": {}, "json": _dump(model, None)}
+        try:
+            return _checked(cls, data, unpack)
+        except PayloadError as error:  # For example a field of an abstract class, whose class is not in the dump.
+            raise _SerializerFailed(str(error)) from error
     fields: dict[str, Any] = {}
     by_pydantic = set(known.serialized)
     for name, value in stored_fields(model).items():
@@ -107,7 +112,7 @@ def _dump(model: BaseModel, names: set[str] | None) -> Any:
         )
     except Exception as error:  # a user's serializer may raise any exception
         what = type(model).__qualname__ + ("" if names is None else f".{', '.join(sorted(names))}")
-        raise PayloadError(f"{what} cannot be serialised: {error}") from error
+        raise _SerializerFailed(f"{what} cannot be serialised: {error}") from error
 
 
 def is_stored_with_model(model: BaseModel, name: str) -> bool:
