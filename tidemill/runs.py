@@ -138,7 +138,7 @@ class Runs:
         event = declared(kind.workflow).start_event(start_event, fields)
         new, database = _new_flow_run(kind, event, self._origin()), await self._reach()
         run_worker = self.run_workers.get(asyncio.get_running_loop())
-        alone = unique_key is None and parent is None
+        alone = unique_key is None and parent is None and kind.max_runs is None
         if run_worker is not None and alone and not run_worker.is_stopping:
             run = await run_worker.begin(lambda number: kind.begin(run_worker, number, event, new))
             if run is not None:

@@ -91,9 +91,10 @@ class Both:
     async def claim(self) -> None:
         owner, room = self.owner(), self.chance.randint(1, 3)
         versions = [self.chance.choice(["v1", "v2", None]) for _ in KINDS]
-        rows = await self.postgres.claim(owner, KINDS, versions, room)
-        found = self.model.claim(owner, KINDS, versions, room)
-        assert sorted((row["id"], row["seq"]) for row in rows) == [(run.id, run.seq) for run in found]
+        limits = [self.chance.choice([None, None, 1, 2]) for _ in KINDS]
+        rows = await self.postgres.claim(owner, KINDS, versions, room, limits)
+        found = self.model.claim(owner, KINDS, versions, room, limits)
+        assert sorted((row["id"], row["seq"]) for row in rows) == sorted((run.id, run.seq) for run in found)
 
     async def find_own(self) -> None:
         owner, held = self.owner(), self.some(list(self.model.runs))
@@ -359,8 +360,8 @@ async def test_a_slow_statement_sees_what_there_was_when_it_began(database: Data
         (owner,) = both.owners
         number, _ = await start_run(database, workflow="a", version="v1", input=b"{}")
         both.model.start(workflow="a", version="v1", input=b"{}")
-        await both.postgres.claim(owner, KINDS, [None, None], 1)
-        both.model.claim(owner, KINDS, [None, None], 1)
+        await both.postgres.claim(owner, KINDS, [None, None], 1, [None, None])
+        both.model.claim(owner, KINDS, [None, None], 1, [None, None])
         first = RunTurn(number, 0, 1, ticks=[b"{}"], jobs=[(1, job_row(NewJob("near", "t", msgspec.Raw(b"{}"))))])
         assert await both.postgres.commit(owner, 1, [first]) == both.model.commit(owner, 1, [first])
         (job,) = both.model.claim_jobs(owner, ["near"], 1)

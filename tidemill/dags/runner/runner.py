@@ -48,6 +48,7 @@ class DagKind:
     """Opens, starts and restores dag runs for a run worker."""
 
     version = None
+    max_runs = None
 
     def __init__(
         self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None, *, named: bool = False

@@ -53,6 +53,11 @@ class RunKind(Protocol):
     @property
     def version(self) -> str | None: ...
 
+    @property
+    def max_runs(self) -> int | None:
+        """How many of its runs may be begun and not ended, over all run workers; None for no limit."""
+        ...
+
     def open(
         self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
     ) -> tuple[DurableRun, Tick]:
@@ -67,6 +72,8 @@ class DurableRun:
     result: asyncio.Future[Any]
     queues_work: bool
     """Whether work of this run may be jobs."""
+    has_slot: bool = False
+    """Whether runs of its kind are limited."""
     works_in_place: bool = True
     """Whether work without a queue runs in this process; else everything is a job."""
 

@@ -19,7 +19,6 @@ from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
 from tidemill.store.runs.log import write_step_logs
 from tidemill.store.runs.runs import (
-    CLAIM_RUNS,
     DUE_INBOX,
     FREE_RUNS,
     LOAD_SNAPSHOTS,
@@ -29,6 +28,7 @@ from tidemill.store.runs.runs import (
     OWN_RUNS,
     RUNS_CHANNEL,
     WAKE_RUNS,
+    claim_runs,
     publish,
     resume_runs,
     send_to_run,
@@ -103,8 +103,15 @@ class RunStore(Protocol):
     async def resume_stopped(self, kinds: Sequence[str]) -> None: ...
 
     async def claim(
-        self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int
-    ) -> Sequence[Row]: ...
+        self,
+        owner: int,
+        kinds: Sequence[str],
+        versions: Sequence[str | None],
+        room: int,
+        limits: Sequence[int | None],
+    ) -> Sequence[Row]:
+        """Claim runs; of a kind with a limit, no more are begun and not ended than that."""
+        ...
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
         """Runs that are this owner's without being in its hands."""
@@ -236,8 +243,15 @@ class PostgresRunStore:
     async def resume_stopped(self, kinds: Sequence[str]) -> None:
         await resume_runs(self._database, kinds)
 
-    async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
-        return await self._fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions))
+    async def claim(
+        self,
+        owner: int,
+        kinds: Sequence[str],
+        versions: Sequence[str | None],
+        room: int,
+        limits: Sequence[int | None],
+    ) -> Sequence[Row]:
+        return await claim_runs(self._database, owner, kinds, versions, room, limits)
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
         return await self._fetch(OWN_RUNS, owner, list(held), room)

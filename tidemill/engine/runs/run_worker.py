@@ -248,6 +248,8 @@ class RunWorker:
             return
         if turn.state is not None or turn.release:
             self._forget(run)
+            if turn.state is not None and run.has_slot:
+                self._hear("claims")  # A run of its kind may wait for its slot.
             if turn.release and not turn.awake:
                 self._hear("wake")  # Something may have come for it while it was being let go.
         else:
@@ -332,7 +334,8 @@ class RunWorker:
         if room <= 0:
             return 0
         versions = [kind.version for kind in self._kinds.values()]
-        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room)
+        limits = [kind.max_runs for kind in self._kinds.values()]
+        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room, limits)
         await self._load(rows)
         return len(rows)
 

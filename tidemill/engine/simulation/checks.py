@@ -37,6 +37,10 @@ class _WatchedKind:
     def version(self) -> str | None:
         return self._kind.version
 
+    @property
+    def max_runs(self) -> int | None:
+        return self._kind.max_runs
+
     def open(self, run_worker: Any, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
         run, first = self._kind.open(run_worker, row, snapshot, ticks)
         twin, _ = self._kind.open(run_worker, row, snapshot, ticks)

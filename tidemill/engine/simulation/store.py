@@ -337,8 +337,15 @@ class SimulatedRunStore:
     async def resume_stopped(self, kinds: Sequence[str]) -> None:
         await self.ask("resume_stopped", lambda: self._model.resume_stopped(kinds))
 
-    async def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> Sequence[Row]:
-        return await self.ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room)))
+    async def claim(
+        self,
+        owner: int,
+        kinds: Sequence[str],
+        versions: Sequence[str | None],
+        room: int,
+        limits: Sequence[int | None],
+    ) -> Sequence[Row]:
+        return await self.ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room, limits)))
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
         return await self.ask("find own", lambda: _rows(self._model.find_own(owner, held, room)))

@@ -69,6 +69,7 @@ class WorkflowDeclaration:
         self.steps: dict[str, StepSpec] = steps_of(cls)
         self.start_event_class: type[StartEvent] = find_start_class(self.steps, cls.__name__)
         self.stop_event_class: type[StopEvent] = find_stop_class(self.steps, cls.__name__)
+        self.num_concurrent_runs = num_concurrent_runs
         self.room = None if num_concurrent_runs is None else asyncio.Semaphore(num_concurrent_runs)
         self._disable_validation = disable_validation
         self._skip_graph_checks = tuple(skip_graph_checks)

@@ -58,6 +58,10 @@ class FlowKind:
     def version(self) -> str:
         return declared(self.workflow).topology.version
 
+    @property
+    def max_runs(self) -> int | None:
+        return declared(self.workflow).num_concurrent_runs
+
     def open(
         self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
     ) -> tuple[DurableFlowRun, Tick]:
@@ -99,6 +103,7 @@ class DurableFlowRun(DurableRun, FlowRun):
             self.loop.state = state
         self.kind = kind
         self.queues_work = declared(kind.workflow).topology.queues_work
+        self.has_slot = kind.max_runs is not None
         self._starting = 0  # child runs that its steps are starting
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None

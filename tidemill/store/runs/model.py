@@ -106,6 +106,7 @@ class StoreModel:
         self.clock = clock
         self.tell = tell
         self.runs: dict[int, RunRow] = {}
+        self.slots: set[int] = set()
         self.ticks: dict[int, list[bytes]] = {}
         self.inbox: dict[int, InboxRow] = {}
         self.inputs: dict[tuple[int, str], tuple[str, bytes | None, float | None]] = {}
@@ -176,19 +177,36 @@ class StoreModel:
     def reserve(self, count: int) -> list[int]:
         return [self._next("run") for _ in range(count)]
 
-    def claim(self, owner: int, kinds: Sequence[str], versions: Sequence[str | None], room: int) -> list[RunRow]:
+    def claim(
+        self,
+        owner: int,
+        kinds: Sequence[str],
+        versions: Sequence[str | None],
+        room: int,
+        limits: Sequence[int | None] = (),
+    ) -> list[RunRow]:
         if owner not in self.workers or self.workers[owner].ended:
             return []
         knows = dict(zip(kinds, versions, strict=True))
+        limited = {kind: most for kind, most in zip(kinds, limits, strict=False) if most is not None}
         found = [
             run
             for run in sorted(self.runs.values(), key=lambda run: run.id)
             if run.state == "running" and run.owner is None and run.awake and run.kind in knows
             if run.seq == 0 or run.version == (knows[run.kind] or run.version) or not self._has_home(run)
         ]
-        for run in found[:room]:
+        taken = [run for run in found if run.seq > 0 or run.kind not in limited][:room]
+        if limited and len(taken) < room:
+            held = {number: self.runs[number] for number in self.slots}
+            self.slots = {n for n, run in held.items() if run.state == "running" and (run.seq or run.owner is not None)}
+        for kind, most in limited.items():
+            free = most - sum(self.runs[number].kind == kind for number in self.slots)
+            new = [run for run in found if run.kind == kind and run.seq == 0][: max(0, min(free, room - len(taken)))]
+            self.slots.update(run.id for run in new)
+            taken += new
+        for run in taken:
             run.owner, run.turn = owner, 0
-        return found[:room]
+        return taken
 
     def _has_home(self, run: RunRow) -> bool:
         now, name = self.clock.now(), f"run {run.kind}"

@@ -45,18 +45,46 @@ UNION ALL
 SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT EXISTS (SELECT FROM made)
 """
 
-#: Claims runs without an owner that have something to do. A run that was started by another version of its workflow is
-#: left to an owner with that version, as long as there is one.
+#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5). A run that was
+#: started by another version of its workflow is left to an owner with that version, as long as there is one.
 CLAIM_RUNS = """
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
     WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
+      AND (seq > 0 OR kind <> ALL ($5))
       AND (seq = 0 OR version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
           SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
           AND w.versions ->> ('run ' || r.kind) = r.version))
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
 RETURNING id, kind, version, seq, input
+"""
+
+#: Serialises the first claims of limited kinds, so that two owners do not use the same slot.
+LOCK_SLOTS = "SELECT pg_advisory_xact_lock(hashtext('tidemill.run_slot'))"
+
+#: Frees the slots of runs that have ended or need attention, or whose owner was lost before they began.
+FREE_SLOTS = """
+DELETE FROM tidemill.run_slot AS s WHERE NOT EXISTS (
+    SELECT FROM tidemill.run AS r
+    WHERE r.id = s.run_id AND r.state = 'running' AND (r.seq > 0 OR r.owner IS NOT NULL))
+"""
+
+#: Claims new runs of limited kinds, oldest first, while their kind has free slots. A run keeps its slot until it ends.
+CLAIM_LIMITED = """
+WITH room AS MATERIALIZED (
+    SELECT k.kind, k.most - (SELECT count(*) FROM tidemill.run_slot AS s WHERE s.kind = k.kind) AS free
+    FROM unnest($2::text[], $4::int[]) AS k(kind, most)),
+picked AS MATERIALIZED (
+    SELECT r.id, r.kind FROM room CROSS JOIN LATERAL (
+        SELECT id, kind FROM tidemill.run
+        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0
+        ORDER BY id LIMIT greatest(room.free, 0) FOR UPDATE SKIP LOCKED) AS r
+    WHERE EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
+    LIMIT $3),
+slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
+UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
+RETURNING r.id, r.kind, r.version, r.seq, r.input
 """
 
 #: Runs of this owner that it does not know of: the response to a claim or a start was lost.
@@ -306,6 +334,30 @@ async def fork_run(
         raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
     await tx.fetch(WAKE_RUN, number)
     return number
+
+
+async def claim_runs(
+    database: Database,
+    owner: int,
+    kinds: Sequence[str],
+    versions: Sequence[str | None],
+    room: int,
+    limits: Sequence[int | None],
+) -> list[Any]:
+    """Claim runs of these kinds; of a kind with a limit, no more are begun and not ended than that."""
+    limited = {kind: most for kind, most in zip(kinds, limits, strict=True) if most is not None}
+    rows = await database.fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions), list(limited), patience=None)
+    if not limited or len(rows) >= room:
+        return rows
+
+    async def together(connection: Executor) -> list[asyncpg.Record]:
+        async with connection.transaction():
+            await connection.execute(database.sql(LOCK_SLOTS))
+            await connection.execute(database.sql(FREE_SLOTS))
+            given = (owner, list(limited), room - len(rows), list(limited.values()))
+            return await connection.fetch(database.sql(CLAIM_LIMITED), *given)
+
+    return rows + await database.run(together, patience=None)
 
 
 async def resume_runs(database: Database, kinds: Sequence[str]) -> None:

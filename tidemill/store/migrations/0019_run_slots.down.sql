@@ -1,0 +1,1 @@
+DROP TABLE tidemill.run_slot;
