@@ -104,10 +104,10 @@ class Cast:
         process.wait()
 
     def check(self) -> None:
-        """Nobody may have ended who was not killed."""
+        """Raise if a process ended that was not killed."""
         for process in self._workers:
             if process.poll() is not None:
-                raise RuntimeError(f"a worker that nobody killed ended (exit status {process.returncode})")
+                raise RuntimeError(f"a worker ended that was not killed (exit status {process.returncode})")
 
     def executions(self) -> Counter[int]:
         """How often each job was started, by its number."""

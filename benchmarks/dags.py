@@ -43,7 +43,7 @@ FULL = Plan(nodes=1_000, rounds=9, peer_nodes=1_000, peer_runs=20, model_jobs=30
 
 
 class Run:
-    """One run of the suite on one server; whoever's turn comes after `deadline` is left out."""
+    """One run of the suite on one server; a peer whose turn comes after `deadline` is left out."""
 
     def __init__(self, server: Server, plan: Plan, *, deadline: float) -> None:
         self._server = server
@@ -51,7 +51,7 @@ class Run:
         self._deadline = deadline
 
     def rows(self) -> list[report.Row]:
-        """Measure everybody, then compare ours with each."""
+        """Measure every peer, then compare ours with each."""
         ours = self._measure(OURS, jobs=self._plan.nodes, starts=self._plan.rounds)
         prefect = self._measure(PREFECT, jobs=self._plan.peer_nodes, starts=self._plan.peer_runs)
         models = dags_models.rows(self._server, dags_models.Plan(jobs=self._plan.model_jobs))

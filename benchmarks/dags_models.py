@@ -3,7 +3,7 @@
 Three models, jobs that need them in turn, all enqueued at once, one worker that runs one job at a time. Both sides
 are our worker and our cache; `fifo` has no patience (`model_patience=0`) and so takes jobs strictly in order. Every
 job checks that it was given the right model. A load and a job take what `Plan` says, so the rates mean little; the
-number of loads is what counts, and that nobody waits longer than the worker promises: its patience, once per model.
+number of loads is what counts, and that no job waits longer than the worker promises: its patience, once per model.
 """
 
 import asyncio

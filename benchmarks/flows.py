@@ -89,7 +89,7 @@ FULL = Plan(
 
 
 class Run:
-    """One run of the suite on one server; whoever's turn comes after `deadline` is left out."""
+    """One run of the suite on one server; a peer whose turn comes after `deadline` is left out."""
 
     def __init__(self, server: Server, plan: Plan, *, deadline: float) -> None:
         self._server = server
@@ -98,7 +98,7 @@ class Run:
         self._samples = Samples()
 
     def rows(self) -> list[report.Row]:
-        """Measure everybody, then compare ours with each."""
+        """Measure every peer, then compare ours with each."""
         for _ in range(self._plan.rounds):
             self._measure(RAW, (DURABLE, STEP_P50))
             self._measure(OURS, (DURABLE, STEP_P50))

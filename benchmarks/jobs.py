@@ -134,7 +134,7 @@ class Run:
         self._idle: Future[idle.Idle] | None = None
 
     def rows(self) -> list[report.Row]:
-        """Measure everybody, then compare ours with each."""
+        """Measure every peer, then compare ours with each."""
         with ThreadPoolExecutor(1) as beside:
             self._measure_the_limit_and_ours()
             if not self._peers_only:

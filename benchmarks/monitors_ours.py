@@ -221,7 +221,7 @@ async def _until_folded(database: Database, watch: Monitor) -> float:
 
 
 async def restart(dsn: str) -> dict[str, float]:
-    """A fresh process whose first tick has something for everybody."""
+    """A fresh process whose first tick has an event for every entity."""
     database = await Database(DatabaseSettings(url=dsn)).open()
     took = await _until_folded(database, counting(Still()))
     await database.close()

@@ -113,7 +113,7 @@ async def delayed_jobs(dsn: str, count: int) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def held_xmin(dsn: str, _: int) -> AsyncIterator[None]:
-    """Somebody's transaction has taken a snapshot and stays open: nothing that dies from now on can be removed."""
+    """Another transaction has taken a snapshot and stays open: rows that die from now on cannot be removed."""
     connection = await asyncpg.connect(dsn)
     async with connection.transaction(isolation="repeatable_read"):
         await connection.fetchval("SELECT count(*) FROM tidemill.job")

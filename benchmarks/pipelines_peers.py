@@ -150,13 +150,13 @@ class Peer(msgspec.Struct, frozen=True):
             raise OSError(f"{self.name} ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-300:]}")
 
     def _environment(self, root: Path) -> dict[str, str]:
-        """Nothing is told to anybody, and nothing is kept outside of the folder."""
+        """Nothing is reported, and nothing is stored outside the folder."""
         quiet = {"DAGSTER_DISABLE_TELEMETRY": "yes", "DVC_NO_ANALYTICS": "1", "HOME": str(root)}
         return {**os.environ, **quiet, "PATH": f"{self.programs}:{os.environ['PATH']}"}
 
 
 def prepare_ninja(root: Path, count: int, _: Path, *, is_built: bool = False) -> None:
-    """`is_built`: for a check only, of files that somebody else has built. A generator's outputs are not looked up in
+    """`is_built`: for a check only, of files that another tool has built. A generator's outputs are not looked up in
     the log of builds: ninja has less to do, and need not start 200 000 processes first."""
     told = [" generator = 1"] if is_built else []
     lines = ["rule up", " command = tr a-z A-Z < $in > $out", *told]

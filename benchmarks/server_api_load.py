@@ -1,4 +1,4 @@
-"""Who asks the server in `server_api.py`: `python -m benchmarks.server_api_load WISH`, prints its figures as JSON.
+"""The load on the server in `server_api.py`: `python -m benchmarks.server_api_load WISH`, prints its figures as JSON.
 
 Plain sockets, so that the one who asks takes as little as possible of the machine it shares with the server.
 """

@@ -51,7 +51,7 @@ async def test_a_simulation_inside_of_a_coroutine_is_refused() -> None:
 def test_nothing_goes_wrong_without_faults() -> None:
     outcome = simulate(Asks(timeout=None), faults=Faults(), person=well_read)
     happened = {what for _, _, what, *_ in outcome.history}
-    assert not happened & {"ends", "stands still", "loses its connections", "is told to stop"}
+    assert not happened & {"ends", "stands still", "loses its connections", "is asked to stop"}
 
 
 def test_a_seed_has_the_same_history_in_another_process() -> None:

@@ -1,7 +1,7 @@
-"""Ending tasks for good.
+"""Cancels tasks that swallow a cancellation.
 
-On Python 3.11 a task inside `asyncio.wait_for` overhears a cancellation that comes just as what it waits for happens,
-and clients of brokers wait like that. Who cancels once and then waits for the end may wait for ever.
+On Python 3.11 a task inside `asyncio.wait_for` swallows a cancellation that arrives together with what it waits for,
+and clients of brokers wait like that. A caller that cancels once and then waits for the end may wait forever.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 AGAIN = 1.0
-"""Seconds until a task that goes on is told once more."""
+"""Seconds until a task that is still running is cancelled again."""
 
 
 def is_ending() -> bool:
-    """Whether the task that asks has been told to end, though something that it waited for has overheard it."""
+    """Whether the current task was cancelled, even if something that it awaited swallowed the cancellation."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

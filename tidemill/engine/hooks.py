@@ -1,4 +1,4 @@
-"""Where a host program puts its own parts in: each has a safe default, and `App(...)` takes them all.
+"""Where a host program plugs in its own parts: each has a safe default, and `App(...)` takes them all.
 
     app = App("shop", node_resolver=find_node, invoke_context=with_tenant, workflow_provider=load_dag_from_our_table)
 
@@ -22,7 +22,7 @@ from tidemill.engine.models.spec import ModelSpec
 
 
 class NodeCall(msgspec.Struct, frozen=True):
-    """A node that is about to run, as the host's invoke context is told of it."""
+    """A node that is about to run, as the host's invoke context gets it."""
 
     job: int
     attempt: int
@@ -64,7 +64,7 @@ class ResolvingTasks(TaskRegistry):
         resolve: NodeResolver | None = None,
         filed: Callable[[str], Task[Any, Any] | None] = lambda name: None,
     ) -> None:
-        """`filed` finds what a file declares now: asked every time, for files change."""
+        """`filed` returns what a file declares now; it is called every time, because files change."""
         super().__init__()
         self._resolve = resolve
         self._filed = filed
@@ -82,9 +82,9 @@ class ResolvingTasks(TaskRegistry):
 
 
 async def within(context: InvokeContext, call: NodeCall, run: Callable[[], Any]) -> bytes | None:
-    """Run a node inside of the host's context; its result as JSON, after the host's finaliser.
+    """Run a node inside the host's context; its result as JSON, after the host's finaliser.
 
-    The context hears of a failure, and cannot make it a success.
+    The context sees a failure, but cannot turn it into a success.
     """
     failure: BaseException | None = None
     async with AsyncExitStack() as stack:

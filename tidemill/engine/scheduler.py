@@ -64,7 +64,7 @@ class Scheduler:
         log.info("scheduler stopped")
 
     async def _fire(self) -> float:
-        """Fire what is due; returns how long to sleep."""
+        """Fire due schedules; returns how long to sleep."""
         try:
             for fired in await fire_due(self._database, _plan, self._place):
                 if fired.jobs and self._is_worth_telling(fired.schedule):
@@ -82,7 +82,7 @@ class Scheduler:
         return SAFETY_POLL if wait is None else min(SAFETY_POLL, max(wait, 0.0))
 
     def _is_worth_telling(self, schedule: str) -> bool:
-        """One that fires every second is told of once a minute: its jobs are there to be looked at."""
+        """Log a frequent schedule only once a minute: each fire is visible as a job."""
         now = self._clock.monotonic()
         if now < self._told.get(schedule, now - TELL_EVERY) + TELL_EVERY:
             return False

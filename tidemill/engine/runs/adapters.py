@@ -23,7 +23,7 @@ AdapterDecorator = Callable[[Adapter, str], Adapter]
 
 
 class Passing:
-    """An adapter that hands everything on: the base of decorators."""
+    """An adapter that forwards everything: the base of decorators."""
 
     def __init__(self, inner: Adapter, name: str = "") -> None:
         self.inner = inner
@@ -37,7 +37,7 @@ class Passing:
 
 
 class Recording(Passing):
-    """Keeps the ticks that were to be journaled, the commands that were executed, and all of it in one line."""
+    """Records the journaled ticks, the executed commands, and both in one sequence."""
 
     def __init__(self, inner: Adapter, name: str = "") -> None:
         super().__init__(inner, name)
@@ -57,7 +57,7 @@ class Recording(Passing):
 
 
 class Tracing(Passing):
-    """A span for the run, from its start or its taking up to its end, and inside of it one for each piece of work."""
+    """A span for the run, from its start or load to its end, and inside it one for each piece of work."""
 
     def __init__(self, inner: Adapter, name: str, tracer: Tracer | None = None) -> None:
         super().__init__(inner, name)

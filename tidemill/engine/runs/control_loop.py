@@ -21,16 +21,16 @@ class Adapter(Protocol):
     """What surrounds a run."""
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
-        """Keep these ticks; once they are safe, call `loop.execute(commands)`. In order, never before."""
+        """Journal these ticks; once they are stored, call `loop.execute(commands)`, in order and never before."""
         ...
 
     def execute(self, loop: RunLoop, command: Command) -> None:
-        """Do what a command says."""
+        """Execute a command."""
         ...
 
 
 class _Silence:
-    """What surrounds a run that nobody listens to any more."""
+    """The adapter of a run that has no owner any more: it ignores everything."""
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None: ...
 
@@ -52,18 +52,18 @@ class RunLoop:
         self._draining = False
 
     def post(self, *ticks: Tick) -> None:
-        """Something has happened to the run."""
+        """Post a tick to the run."""
         for tick in ticks:
             (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
         if not self._draining:
             self._drain()
 
     def close(self) -> None:
-        """The run is over, or another's: what is posted from now on is said to nobody."""
-        self._adapter = _SILENCE  # It and the loop know each other: apart, they leave memory at once.
+        """Detach the run, which has ended or has another owner: what is posted from now on is ignored."""
+        self._adapter = _SILENCE  # Breaks the reference cycle between adapter and loop, so that both are freed at once.
 
     def execute(self, commands: Sequence[Command]) -> None:
-        """Do what follows from ticks that are safe now."""
+        """Execute the commands of ticks that are stored now."""
         for command in commands:
             self._adapter.execute(self, command)
 

@@ -33,7 +33,7 @@ NOTHING_BEGUN: Begun = []
 
 
 class WorkEnd(msgspec.Struct, omit_defaults=True):
-    """How a piece of work ended that ran elsewhere: a job, or a run of its own."""
+    """The end of work that ran elsewhere: as a job, or as a run of its own."""
 
     state: str
     job: int | None = None
@@ -45,7 +45,7 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
 
 
 class RunKind(Protocol):
-    """What a run worker needs to know of a kind of runs in order to drive them.
+    """What a run worker needs to drive runs of one kind.
 
     A kind of one `version` folds ticks in one way; None if runs carry their own definition.
     """
@@ -61,7 +61,7 @@ class RunKind(Protocol):
     def open(
         self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
     ) -> tuple[DurableRun, Tick]:
-        """A run from what is stored of it, and the tick with which it goes on. Raises if it does not fit."""
+        """Load a run from its rows; returns it and the tick with which it continues. Raises if it does not fit."""
         ...
 
 
@@ -78,7 +78,7 @@ class DurableRun:
     """Whether work without a queue runs in this process; else everything is a job."""
 
     def own(self, run_worker: RunWorker, number: int, *, stored: int, new: NewRun | None = None) -> None:
-        """Begin to belong to a run worker, with so many ticks in the journal."""
+        """Attach the run to a run worker, with this many ticks in the journal."""
         self.number = number
         self.stored = stored
         self.snapshot_at = stored
@@ -94,12 +94,12 @@ class DurableRun:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing goes on in this process for the run: it only waits for something to come."""
+        """Whether nothing runs in this process for the run: it only waits for input."""
         return self.loop.state.idle
 
     @property
     def patience(self) -> float:
-        """How long it rests before it leaves memory."""
+        """How many seconds an idle run stays in memory."""
         return IDLE_BEFORE_RELEASE
 
     # -- what a shape fills in --------------------------------------------------------------------
@@ -113,7 +113,7 @@ class DurableRun:
         raise NotImplementedError
 
     def encode_shown(self, event: Any) -> bytes | None:
-        """Something published; None for what is not worth a row."""
+        """A published event as it is stored; None if it is not stored."""
         raise NotImplementedError
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
@@ -121,23 +121,23 @@ class DurableRun:
         raise NotImplementedError
 
     def job_for(self, command: RunWork) -> JobRow | None:
-        """The job that does a piece of work; None if there can be none, which the run has then been told."""
+        """The job for a piece of work; None if there can be none, in which case the run gets a tick that says so."""
         raise NotImplementedError
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
-        """What has happened to the run when work that ran elsewhere has ended."""
+        """The tick for work that ran elsewhere and has ended."""
         raise NotImplementedError
 
     def stop_all(self) -> None:
-        """End what runs in this process for the run."""
+        """Stop everything that runs in this process for the run."""
 
     def transaction_over(self) -> None:
-        """A step's own transaction has been committed with a turn, or has not and is gone."""
+        """Report whether a step's own transaction was committed with a turn or rolled back."""
 
     # -- journaling -------------------------------------------------------------------------------
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
-        if self.let_go:  # A step that would not end: what it says now is said to nobody.
+        if self.let_go:  # A step that ignored its cancellation: its ticks are dropped.
             return
         begun: Begun = [command.placed for command in commands if type(command) is RunWork]
         encoded = [self.encode_tick(tick, NOTHING_BEGUN) for tick in ticks[:-1]]
@@ -148,12 +148,12 @@ class DurableRun:
         stops = len(turn.stops)
         for command in commands:
             self._follow(turn, command)
-        if len(turn.stops) > stops and turn.jobs:  # What has not been stored needs no stopping.
+        if len(turn.stops) > stops and turn.jobs:  # A job that has not been stored needs no stop.
             stopped = set(turn.stops)
             turn.jobs = [job for job in turn.jobs if job[0] not in stopped]
 
     def _follow(self, turn: RunTurn, command: Any) -> None:
-        """Put what follows from a tick into the turn, or keep it until the turn is written."""
+        """Add a command to the turn, or keep it until the turn is written."""
         kind = type(command)
         if kind is RunWork and (command.queue is not None or not self.works_in_place):
             job = self.job_for(command)
@@ -174,12 +174,12 @@ class DurableRun:
                 turn.stops.append(command.work)
             elif kind is EndRun:
                 turn.state = command.state
-                turn.timers.clear()  # All of its inbox goes with its end.
+                turn.timers.clear()  # Its inbox is deleted when it ends.
                 turn.jobs.clear()
                 self.write_end(turn, command)
 
     def turn(self) -> RunTurn:
-        """What is to be written down next."""
+        """The turn that is written next."""
         if self._turn is None:
             stored = self.stored
             self._turn = RunTurn(self.number, stored, stored, new=self._new, reaches_out=self.queues_work)
@@ -188,22 +188,22 @@ class DurableRun:
         return self._turn
 
     def take_turn(self) -> tuple[RunTurn, list[Command]]:
-        """Hand over what is to be written, and what follows once it is."""
+        """Return the turn to write, and the commands to execute once it is written."""
         turn, self._turn = self.turn(), None
         after, self._after = self._after, []
         if turn.state is not None and turn.state != "needs_attention":
-            turn.asks.clear()  # Who has ended asks nothing any more, though it may have begun to in this very turn.
+            turn.asks.clear()  # A run that has ended asks for no input, even if it began to in this turn.
         if turn.release:
             turn.awake = not self.at_rest
             if turn.awake and not self._run_worker.is_stopping:
-                turn.release = False  # Something has come for it since it was to be let go.
+                turn.release = False  # Something has arrived since its release was planned.
         if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)
         self.stored = turn.last
         return turn, after
 
     def give_up(self, error: BaseException) -> None:
-        """The run cannot go on through a defect: it waits, loudly, for somebody to decide."""
+        """Stop a run that cannot continue because of a defect: it is logged, and waits for an operator."""
         if self.let_go:
             return
         log.error("run needs attention: it cannot go on", run=self.number, error=repr(error), exc_info=error)
@@ -214,22 +214,22 @@ class DurableRun:
         )
 
     def take_in(self, inbox: Sequence[int], ticks: Sequence[Tick]) -> None:
-        """What came through the inbox; its rows are used up in the turn that journals it."""
+        """Take a tick from the inbox; its rows are deleted in the turn that journals it."""
         self.turn().used += inbox
         self.loop.post(*ticks)
 
     def pass_over(self, inbox_id: int, why: str) -> None:
-        """Something from the inbox that cannot be read: the run remembers that, and goes on."""
+        """Record an inbox row that cannot be decoded, and continue."""
         turn = self.turn()
         turn.used.append(inbox_id)
         turn.note = storable(why)
 
     def unwritten_inbox(self) -> list[int]:
-        """What it has taken from the inbox and will not write down any more: it is there for the next owner."""
+        """Inbox rows that were taken but not journaled: they stay for the next owner."""
         return [] if self._turn is None else self._turn.used
 
     def drop(self) -> None:
-        """The run leaves memory: over, written down and released, or lost to another owner."""
+        """Remove the run from memory: it has ended, was released, or belongs to another owner."""
         self.let_go = True
         if not self.result.done():
             self.result.cancel()
@@ -245,7 +245,7 @@ class DurableRun:
 
 
 class Unopened(DurableRun):
-    """A run that cannot be opened: all that can be done is to write down why."""
+    """A run that cannot be opened: it can only store the reason."""
 
     queues_work = False
 

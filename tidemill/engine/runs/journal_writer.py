@@ -1,4 +1,4 @@
-"""Writing turns down: however often it takes, once each, and without the one that the database refuses.
+"""Writes turns: retried until stored, each once, and without the one that the database refuses.
 
     mine = await writer.write(turns)            # the runs that were still this owner's
     mine = await writer.write_within(turn)      # the same, of one run, with a step's own transaction
@@ -32,7 +32,7 @@ class JournalWriter:
         self._number = 0
 
     async def write(self, turns: list[RunTurn]) -> set[int]:
-        """Write turns of different runs, all together; returns the runs that were still the owner's."""
+        """Write turns of different runs in one transaction; returns the runs that were still the owner's."""
         if not turns:
             return set()
         self._number += 1
@@ -41,13 +41,13 @@ class JournalWriter:
     async def write_within(self, turn: RunTurn) -> set[int]:
         """Write one run's turn together with what its step has written in a transaction of its own.
 
-        If it cannot be written, neither has been; the journal tells what holds.
+        Either both are written or neither; the journal shows which.
         """
         connection, self._number = turn.within, self._number + 1
         number = self._number
         try:
             return await self._store.commit_within(connection, self.owner, number, turn)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the journal tells what holds
+        except Exception as error:  # noqa: BLE001 - the journal shows whether it was written
             log.warning("a step's own transaction was not committed", run=turn.run_id, error=str(error))
             return await self._store.written(self.owner, number, [turn])
         finally:
@@ -63,9 +63,9 @@ class JournalWriter:
                 return mine
             except CLASHES:
                 continue
-            except Exception as error:  # noqa: BLE001 - what is not passing is found, and its run needs attention
+            except Exception as error:  # noqa: BLE001 - the run that causes a lasting error needs attention
                 if is_away(error) or is_full(error):
-                    log.warning("the database is away", error=str(error), runs=len(turns))
+                    log.warning("the database is unavailable", error=str(error), runs=len(turns))
                     uncertain = True
                     if is_full(error):
                         await asyncio.sleep(FULL_PAUSE)
@@ -73,7 +73,7 @@ class JournalWriter:
                 return await self._write_without_the_bad(number, turns, error)
 
     async def _write_without_the_bad(self, number: int, turns: list[RunTurn], error: Exception) -> set[int]:
-        """The database refuses something in these turns: find the run that it is in, and park that one alone."""
+        """Find the run whose turn the database refuses, and set only that one to needs_attention."""
         if len(turns) > 1:
             half = len(turns) // 2
             return await self._write_as(number, turns[:half]) | await self._write_as(number, turns[half:])

@@ -1,4 +1,4 @@
-"""Numbers for runs that a run worker begins itself: reserved ahead, so that a run is stored with its first ticks."""
+"""Ids for runs that a run worker starts itself: reserved ahead, so that a run is stored with its first ticks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OFTEN = 1.0
 
 
 class RunIds:
-    """Few at a time when runs are begun seldom, so that numbers follow time; many when they are begun often."""
+    """Reserves few ids when runs are started rarely, so that ids follow time, and many when they are started often."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store

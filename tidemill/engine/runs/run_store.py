@@ -1,4 +1,4 @@
-"""Where runs are stored: what a run worker asks of that place, and PostgreSQL as that place.
+"""The store of runs: the interface that a run worker needs, and its implementation on PostgreSQL.
 
 The run worker decides; a `RunStore` stores. Everything that another owner may see or prevent goes through here, one
 operation at a time, so that the simulation can put a crash, a delay or a second owner between any two of them.
@@ -47,7 +47,7 @@ Loaded = tuple[dict[int, bytes], dict[int, list[bytes]]]
 
 
 class RunStore(Protocol):
-    """What a run worker asks. Of all that is asked, only `commit` and `commit_within` may not safely be asked twice."""
+    """What a run worker needs of the store. Only `commit` and `commit_within` are not safe to repeat."""
 
     @property
     def clock(self) -> Clock: ...
@@ -56,7 +56,7 @@ class RunStore(Protocol):
 
     @property
     def idle_poll(self) -> float:
-        """How many seconds a worker without runs waits for a wake-up before it looks."""
+        """How many seconds a worker without runs waits for a wake-up before it polls."""
         ...
 
     def lease(
@@ -67,17 +67,17 @@ class RunStore(Protocol):
         lease_seconds: float,
         heartbeat_seconds: float,
     ) -> RenewedLease:
-        """The lease that covers the runs of one owner; when it ends, they go to others."""
+        """The lease that covers the runs of one owner; when it ends, other owners take them."""
         ...
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
-        """Call back with news until cancelled. `ready` is set once nothing is missed any more."""
+        """Call back for each notification until cancelled. `ready` is set once no notification can be missed."""
         ...
 
     # -- writing ----------------------------------------------------------------------------------
 
     async def reserve(self, count: int) -> list[int]:
-        """Numbers for runs that an owner will begin itself."""
+        """Reserve ids for runs that an owner starts itself."""
         ...
 
     async def commit(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
@@ -89,11 +89,11 @@ class RunStore(Protocol):
         ...
 
     async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
-        """The runs of a turn that an earlier try at it has written, though its answer was lost."""
+        """The runs of a turn that an earlier attempt wrote before its response was lost."""
         ...
 
     async def lend(self) -> Any:
-        """A connection for a transaction of a step's own."""
+        """A connection for a step's own transaction."""
         ...
 
     async def close(self) -> None: ...
@@ -114,13 +114,13 @@ class RunStore(Protocol):
         ...
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
-        """Runs that are this owner's without being in its hands."""
+        """Runs that this owner owns but does not have in memory."""
         ...
 
     async def load(self, numbers: Sequence[int]) -> Loaded: ...
 
     async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
-        """What is due for this owner's runs, beside what it has in hand."""
+        """Due inbox rows of this owner's runs, except those that it has already read."""
         ...
 
     async def wake(self) -> float | None:
@@ -128,12 +128,12 @@ class RunStore(Protocol):
         ...
 
     async def clear_away(self) -> None:
-        """Cancel jobs that runs want no longer, as far as nobody has begun them."""
+        """Cancel jobs that runs no longer need and that no worker has started."""
         ...
 
 
 class RunPost(Protocol):
-    """What a step that runs elsewhere asks of the place where its run is kept."""
+    """What a step that runs in another process needs of its run's store."""
 
     @property
     def clock(self) -> Clock: ...
@@ -143,7 +143,7 @@ class RunPost(Protocol):
     async def publish(self, run: int, shown: Sequence[bytes]) -> None: ...
 
     async def noted(self, run: int, work: int) -> Sequence[bytes]:
-        """What was noted by a piece of work, in the journal or on its way there."""
+        """What a piece of work has noted, in the journal or still in the inbox."""
         ...
 
 
@@ -154,7 +154,7 @@ class PostgresRunStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._free: list[Connection] = []  # connections for turns; one for each that is under way at the same time
+        self._free: list[Connection] = []  # connections for turns, one for each that is written at the same time
         self._reader: Connection | None = None
 
     # -- being an owner ---------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class PostgresRunStore:
         )
 
     async def _free_runs(self) -> None:
-        """Let others take up what was started in the name of this owner as it stopped."""
+        """Release runs that were started for this owner while it was stopping."""
         await self._database.fetch(FREE_RUNS, patience=5.0)
         await self._database.fetch(NOTIFY_OWNERS, patience=5.0)
 
@@ -216,13 +216,13 @@ class PostgresRunStore:
         return mine
 
     async def _write_logs(self, connection: Any, turns: Sequence[RunTurn]) -> None:
-        """Keep what steps logged. No turn fails for that: it is written by now."""
+        """Store the log lines of steps. An error is only logged: the turn is already written."""
         logs = [each for turn in turns for each in turn.logs]
         if not logs:
             return
         try:
             await write_step_logs(self._database, connection, logs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, only lines are lost
+        except Exception as error:  # noqa: BLE001 - only log lines are lost
             log.warning("what steps logged cannot be kept", attempts=len(logs), error=str(error))
 
     async def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:

@@ -24,7 +24,7 @@ _WAITS: WeakKeyDictionary[Database, RunWaits] = WeakKeyDictionary()
 
 
 class RunWait:
-    """One wait, which looks again after each change; on a busy database not more often than every half second."""
+    """One wait, which polls again after each change; on a busy database at most every half second."""
 
     def __init__(self, safety_poll: float) -> None:
         self.heard = asyncio.Event()
@@ -41,7 +41,7 @@ class RunWait:
         self._gap = min(self._gap * 1.5, LONGEST_GAP)
 
     def reset(self) -> None:
-        """Something was found: look again soon."""
+        """Something was found: poll again soon."""
         self._gap = FIRST_GAP
 
 
@@ -55,7 +55,7 @@ class RunWaits:
 
     @asynccontextmanager
     async def watching(self, database: Database) -> AsyncIterator[RunWait]:
-        """A wait that hears of changes for as long as the block lasts."""
+        """A wait that is notified of changes while the block runs."""
         watch = RunWait(self._poll)
         self._watches.add(watch)
         if self._task is None or self._task.done():

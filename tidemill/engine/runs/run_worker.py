@@ -47,7 +47,7 @@ WORTH_SHARING = 16
 class RunWorker:
     """Owns and drives the runs of these kinds."""
 
-    channels: Mapping[str, None] = {}  # The store listens, so that the simulation can say what is heard.
+    channels: Mapping[str, None] = {}  # The store listens, so that the simulation decides which notifications arrive.
 
     def __init__(self, store: RunStore, kinds: Mapping[str, RunKind]) -> None:
         self.runs: dict[int, DurableRun] = {}
@@ -59,7 +59,7 @@ class RunWorker:
         self._dirty: dict[DurableRun, None] = {}
         self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
-        self._taken: set[int] = set()  # inbox rows that a run has, as long as a reading may still show them
+        self._taken: set[int] = set()  # inbox rows that a run has taken and that a read may still return
         self._written_inbox: set[int] = set()  # those of them whose turn has been written
         self._numbers = RunIds(store)
         self._born: dict[int, asyncio.Future[None]] = {}
@@ -74,7 +74,7 @@ class RunWorker:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it takes up nothing more."""
+        """Whether it loads no more runs."""
         return self._life.is_stopping
 
     async def lend_connection(self) -> Connection:
@@ -82,21 +82,21 @@ class RunWorker:
         return await self._store.lend()
 
     def has_news(self, run: DurableRun) -> None:
-        """A run has something to write down."""
+        """Mark a run that has a turn to write."""
         self._dirty[run] = None
         self._writes.set()
 
     @property
     def _safety_poll(self) -> float:
-        """How long to wait for a wake-up; one that owns no run waits for what is sure to be announced."""
+        """How long to wait for a wake-up; longer if it owns no run, because what concerns it is always announced."""
         return SAFETY_POLL if self.runs else self._store.idle_poll
 
     def process_status(self) -> ProcessStatus:
-        """How the run worker is, for the lease to tell."""
+        """The run worker's status, reported with the lease."""
         return ProcessStatus(is_busy=bool(self.runs))
 
     def may_rest(self, run: DurableRun) -> None:
-        """Look whether a run rests, and since when."""
+        """Note whether a run is idle, and since when."""
         if not run.at_rest:
             self._idle_since.pop(run.number, None)
         elif self.runs.get(run.number) is run:
@@ -105,21 +105,21 @@ class RunWorker:
                 self._news.set()
 
     def expect(self, due: float) -> None:
-        """Look into the inbox at this time."""
+        """Read the inbox at this time."""
         delay = max(0.0, due - self.clock.now())
         if delay < SAFETY_POLL:
             asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
 
     async def begin(self, open: Callable[[int], DurableRun]) -> DurableRun | None:
-        """Begin a run here. `open` makes it from its number; it is stored together with its first ticks.
+        """Start a run here. `open` creates it from its id; it is stored together with its first ticks.
 
-        None when this run worker stops: others will have to drive it.
+        Returns None if this run worker is stopping: another one has to drive it.
         """
         number = await self._numbers.next()
         if self.is_stopping:
             return None
         if not self.runs:
-            self._news.set()  # It waits for as long as a worker without runs does.
+            self._news.set()  # It may be in the long wait of a worker without runs.
         run = self.runs[number] = open(number)
         stored = self._born[number] = asyncio.get_running_loop().create_future()
         try:
@@ -159,7 +159,7 @@ class RunWorker:
             await self._store.close()
 
     def _hear(self, what: str) -> None:
-        if what == "wake":  # Something has come for a run that sleeps.
+        if what == "wake":  # Something has arrived for a released run.
             self._wake_at = 0.0
         if what == "inbox":
             self._mail = True
@@ -168,7 +168,7 @@ class RunWorker:
         self._news.set()
 
     def _wake_soon(self) -> None:
-        """There is mail, and not for the runs in hand: it may be for one that sleeps."""
+        """The inbox has rows for none of the runs in memory: they may be for a run that was released."""
         now = asyncio.get_running_loop().time()
         if now >= self._woken_at + WAKE_AT_MOST_EVERY:
             self._wake_at, self._claims_due = now, True
@@ -178,22 +178,22 @@ class RunWorker:
     # -- writing ----------------------------------------------------------------------------------
 
     async def _write(self) -> None:
-        """Commit what the runs have to write, many of them together, as fast as the database takes it.
+        """Commit the turns of the runs, many in one transaction, as fast as the database takes them.
 
-        There are several of these: while the database writes the turns of some runs, other runs make theirs.
+        Several of these run at once: while the database writes the turns of some runs, others prepare theirs.
         """
         while True:
             await self._writes.wait()
-            await asyncio.sleep(0)  # What the runs do at once goes into the same turn.
+            await asyncio.sleep(0)  # Ticks of the same moment go into one turn.
             self._writes.clear()
             await self._write_turn(self._take_dirty())
 
     def _take_dirty(self) -> list[DurableRun]:
-        """The runs whose turns are to be written now: never one whose last turn is not written yet."""
+        """The runs whose turns are written now: never one whose last turn is not written yet."""
         runs = [run for run in self._dirty if run not in self._writing]
         if len(runs) >= WORTH_SHARING and not self._writing:
             del runs[len(runs) // 2 :]
-            self._writes.set()  # The rest is for the next who writes.
+            self._writes.set()  # The next writer takes the rest.
         for run in runs:
             del self._dirty[run]
         return runs
@@ -217,7 +217,7 @@ class RunWorker:
             self._writes.set()
 
     async def _write_within(self, run: DurableRun, turn: RunTurn) -> set[int]:
-        """If it cannot be written, the run is taken up again from what is stored, and the step is run again."""
+        """If it cannot be written, the run is loaded again from the store, and the step runs again."""
         try:
             mine = await self._writer.write_within(turn)
         finally:
@@ -243,7 +243,7 @@ class RunWorker:
         try:
             if after:
                 run.loop.execute(after)
-        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+        except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
             run.give_up(error)
             return
         if turn.state is not None or turn.release:
@@ -251,7 +251,7 @@ class RunWorker:
             if turn.state is not None and run.has_slot:
                 self._hear("claims")  # A run of its kind may wait for its slot.
             if turn.release and not turn.awake:
-                self._hear("wake")  # Something may have come for it while it was being let go.
+                self._hear("wake")  # Something may have arrived during its release.
         else:
             self.may_rest(run)
 
@@ -266,14 +266,14 @@ class RunWorker:
     # -- taking up and letting go -----------------------------------------------------------------
 
     async def _take_up(self) -> None:
-        """Claim runs that need an owner, bring them what is due, let the idle ones go."""
+        """Claim runs that need an owner, deliver what is due, and release idle runs."""
         while True:
             pause = SAFETY_POLL
             try:
                 if await self._bring_inbox() == 0 and self._mail:
                     self._wake_soon()
                 self._mail = False
-                if self._claims_due or self._next_wake() <= 0.0:  # Whatever mail comes, sleepers have their time.
+                if self._claims_due or self._next_wake() <= 0.0:  # Not only when the inbox is empty.
                     self._claims_due = False
                     await self._wake_sleepers()
                     await self._claim_all()
@@ -284,7 +284,7 @@ class RunWorker:
             except Exception as error:
                 if not (is_away(error) or is_full(error)):
                     raise
-                log.warning("the database is away", error=str(error))
+                log.warning("the database is unavailable", error=str(error))
                 self._look_for_own_at = 0.0
             try:
                 async with asyncio.timeout(pause):
@@ -300,7 +300,7 @@ class RunWorker:
                 return
 
     async def _clear_away(self) -> None:
-        """Cancel jobs that runs want no longer; maintenance does so too, from time to time."""
+        """Cancel jobs that runs no longer need; maintenance does so too, from time to time."""
         while True:
             await self._unwanted.wait()
             self._unwanted.clear()
@@ -311,17 +311,17 @@ class RunWorker:
                     raise
 
     async def _wake_sleepers(self) -> None:
-        """Every now and then: wake runs for which something is due."""
+        """Wake runs for which something is due, from time to time."""
         now = asyncio.get_running_loop().time()
         if now >= self._wake_at:
             self._woken_at, self._wake_at = now, now + self._safety_poll
             due_in = await self._store.wake()
             if due_in is not None:
-                # Not later than what a release may have said meanwhile.
+                # Not later than a release has asked for meanwhile.
                 self._wake_at = min(self._wake_at, now + due_in + 0.002)
 
     def _next_wake(self) -> float:
-        """How long until it is time to wake sleepers again."""
+        """How long until released runs are checked again."""
         return max(0.0, self._wake_at - asyncio.get_running_loop().time())
 
     async def _claim(self) -> int:
@@ -340,7 +340,7 @@ class RunWorker:
         return len(rows)
 
     async def _load(self, rows: Sequence[Any]) -> None:
-        """Take up runs that are ours from what is stored of them."""
+        """Load our runs from the store."""
         numbers = [row["id"] for row in rows]
         if not numbers:
             return
@@ -361,7 +361,7 @@ class RunWorker:
         self.runs[number] = run
 
     def _park(self, row: Any, why: str) -> None:
-        """A run that does not fit the code any more waits, loudly, for somebody to decide."""
+        """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
         log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
         for run in [run for run in self._dirty if run.number == row["id"]]:
             self._forget(run)
@@ -370,12 +370,12 @@ class RunWorker:
         turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
 
     async def _bring_inbox(self) -> int:
-        """Give the runs what has come for them; returns how much that was."""
+        """Deliver inbox rows to the runs; returns how many."""
         if not self.runs:
             return 0
         written, self._written_inbox = self._written_inbox, set()
         rows = await self._store.due(self._life.worker_id, list(self._taken), MOST_INBOX)
-        self._taken -= written  # Their turn was written before this reading: it shows only what is new.
+        self._taken -= written  # Their turn was written before this read, which returns only new rows.
         brought: dict[DurableRun, list[Any]] = {}
         for row in rows:
             run = self.runs.get(row["run_id"])
@@ -390,7 +390,7 @@ class RunWorker:
         return len(rows)
 
     def _hand_over(self, run: DurableRun, mail: list[Any]) -> None:
-        """Give a run all that has come for it: what is ready together is taken together."""
+        """Deliver all inbox rows of a run together."""
         taken: list[int] = []
         ticks: list[Tick] = []
         now = self.clock.now()
@@ -398,18 +398,18 @@ class RunWorker:
             try:
                 ticks += _ticks_of(run, row, now)
                 taken.append(row["id"])
-            except Exception as error:  # noqa: BLE001 - whatever was sent, the run and its run worker go on
+            except Exception as error:  # noqa: BLE001 - the run and its run worker continue, whatever was sent
                 log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
                 run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
         try:
             run.take_in(taken, ticks)
-        except Exception as error:  # noqa: BLE001 - one run's defect must not become everybody's
+        except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
             run.give_up(error)
 
     def _release_idle(self) -> float:
-        """Let runs go that have rested long enough; returns how long until the next has.
+        """Release runs that were idle long enough; returns how long until the next one is.
 
-        Of very many, those that would leave soon anyway leave at once: what they take is not given back to the system.
+        If there are very many, those that are due soon are released now: their memory is not returned to the system.
         """
         now, soonest = asyncio.get_running_loop().time(), self._safety_poll
         too_many = len(self._idle_since) - MOST_AT_REST
@@ -427,7 +427,7 @@ class RunWorker:
         return soonest
 
     async def _let_go_of_all(self) -> None:
-        """Give every run back for others to take up, with what has happened to it so far."""
+        """Release every run for other owners, with what has happened to it so far."""
         try:
             async with asyncio.timeout(LETTING_GO):
                 while runs := list(self.runs.values()):
@@ -439,7 +439,7 @@ class RunWorker:
             log.warning("runs could not be given back: they wait for the lease to lapse", runs=len(self.runs))
 
     def describe(self) -> WorkerCard:
-        """Which runs it drives, for the lease to tell."""
+        """The kinds of runs that it drives, registered with the lease."""
         kinds = {f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None}
         return describe_process(tasks=self._kinds, versions=kinds)
 
@@ -460,7 +460,7 @@ def run_worker_role(
 
 
 def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:
-    """What a row of the inbox says to a run."""
+    """Decode an inbox row."""
     if row["timer"] is not None:
         return [Elapsed(now, row["timer"])]
     if row["work"] is not None:

@@ -1,4 +1,4 @@
-"""What must hold in a simulation at every moment, watched while it goes on.
+"""Invariants of a simulation, checked at every step.
 
 * no command of a tick runs before that tick is in the journal
 * the journal, folded, is the state that the run has in memory, with what is not written yet on top
@@ -18,7 +18,7 @@ from tidemill.store.runs.model import StoreModel
 
 
 class Watched:
-    """Puts a watch around every run that is opened; `report` hears of what must not be."""
+    """Checks every run that is opened; `report` is called with each violation."""
 
     def __init__(self, model: StoreModel, report: Callable[[SimulationError], None]) -> None:
         self.model = model
@@ -49,7 +49,7 @@ class _WatchedKind:
 
 
 class _Watch(Passing):
-    """Around the shell of one run. The twin is told what is journaled, and nothing else."""
+    """Checks one run. The twin gets the journaled ticks, and nothing else."""
 
     def __init__(self, inner: Adapter, run: DurableRun, twin: RunLoop, watched: Watched) -> None:
         super().__init__(inner)

@@ -31,7 +31,7 @@ from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.jobs.workers import WorkerCard
-from tidemill.store.runs.model import News, StoreModel, StoreView
+from tidemill.store.runs.model import Notification, StoreModel, StoreView
 from tidemill.store.runs.turns import RunTurn
 
 LEASE = 3.0
@@ -43,16 +43,16 @@ SLOW = 4.0
 
 
 class Faults(msgspec.Struct, frozen=True):
-    """What goes wrong. Each of the first four happens so often, at moments that the seed decides."""
+    """Faults to inject. The first four are counts; the seed decides when they happen."""
 
     crashes: int = 0
-    """Owners and workers that are killed; another incarnation comes a little later."""
+    """Owners and workers that are killed; each is started again a little later."""
     pauses: int = 0
-    """Owners and workers that stand still, some of them past their lease: then two believe to own a run."""
+    """Owners and workers that are paused, some beyond their lease: two processes then believe that they own a run."""
     cuts: int = 0
-    """Connections that break: answers are lost, whether the statement was done or not."""
+    """Connections that break: the response is lost, whether the statement was executed or not."""
     stops: int = 0
-    """Owners that are told to stop, as for a deployment: they give their runs back."""
+    """Owners that are stopped, as for a deployment: they release their runs."""
     slow: float = 0.0
     """The share of statements that take seconds."""
     lost: float = 0.0
@@ -60,7 +60,7 @@ class Faults(msgspec.Struct, frozen=True):
     repeated: float = 0.0
     """The share of wake-ups that arrive twice."""
     within: int = 1000
-    """They happen while the first so many things do: a message arrives, a process has a turn."""
+    """Faults happen during this many first events: an event is a message or a turn of a process."""
 
 
 NO_FAULTS = Faults()
@@ -70,7 +70,7 @@ SOME_FAULTS = Faults(crashes=2, pauses=1, cuts=1, slow=0.01, lost=0.2, repeated=
 
 
 class Simulation:
-    """Owners, workers and a sweeper around one store, in a world of their own."""
+    """Owners, workers and a sweeper around one store, in a simulated world."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class Simulation:
         return self.model.start(**row)[0]
 
     def begin(self, open: Callable[[Mapping[str, Any], RunWorker, int], DurableRun]) -> None:
-        """Have an owner begin a run, which is then stored with its first ticks. Tried again until one has been told so:
-        there may be more than one in the end."""
+        """Have an owner start a run, which is stored with its first ticks. Retried until a response arrives, so that
+        there may be more than one run in the end."""
         self._to_begin.append(open)
 
     def go(self, *, limit: float = 600.0) -> None:
@@ -165,7 +165,7 @@ class Simulation:
             try:
                 begun = await run_worker.begin(lambda number, open=open: open(self._kinds(runs), run_worker, number))
             except StoreError:
-                continue  # Nobody knows whether it is stored.
+                continue  # It is unknown whether the run is stored.
             if begun is not None and open in self._to_begin:
                 self._to_begin.remove(open)
 
@@ -179,7 +179,7 @@ class Simulation:
         return self.world.process(f"{what} {self._born}")
 
     def _over(self, process: Process) -> None:
-        """A process has ended, one way or the other; another takes its place."""
+        """A process has ended; another replaces it."""
         if not process.alive:
             return
         self._listening.pop(process, None)
@@ -206,7 +206,7 @@ class Simulation:
     def _stop(self) -> None:
         if self._run_workers:
             process, role = self.world.chance.choice(list(self._run_workers.items()))
-            self.world.note(process.name, "is told to stop")
+            self.world.note(process.name, "is asked to stop")
             process.hear(role.stop)
 
     def _victim(self) -> Process | None:
@@ -215,7 +215,7 @@ class Simulation:
     # -- the store --------------------------------------------------------------------------------
 
     async def ask(self, process: Process, name: str, statement: Callable[[StoreView], Any]) -> Any:
-        """Send a statement to the store and wait for the answer. Raises `ConnectionError` if that is lost."""
+        """Send a statement to the store and wait for the response. Raises `ConnectionError` if it is lost."""
         world, answer = self.world, process.expect()
 
         def arrives() -> None:
@@ -224,7 +224,7 @@ class Simulation:
 
         def done(view: StoreView) -> None:
             if answer.done() and world.chance.random() < 0.5:
-                return  # The connection broke before it was heard.
+                return  # The connection broke before the statement arrived.
             try:
                 result, error = statement(view), None
             except Exception as raised:  # noqa: BLE001 - it is for the one who asked
@@ -246,8 +246,8 @@ class Simulation:
     def listen(self, process: Process, channel: str, hear: Callable[[str], None]) -> None:
         self._listening[process] = (channel, hear)
 
-    def _tell(self, news: News) -> None:
-        said_on, payload = news
+    def _tell(self, notification: Notification) -> None:
+        said_on, payload = notification
         for process, (channel, hear) in self._listening.items():
             if not process.alive or (channel != said_on and not (channel == "jobs" and said_on == "control")):
                 continue
@@ -258,7 +258,7 @@ class Simulation:
                 self.world.later(self._travel(), lambda process=process, hear=hear: process.hear(hear, payload))
 
     def _sweep(self) -> None:
-        """What maintenance does on its rounds."""
+        """One sweep of maintenance."""
         for worker in self.model.end_lapsed():
             self.world.note("sweeper", "ends", worker)
             for job in self.model.held_by(worker):
@@ -375,7 +375,7 @@ class SimulatedRunStore:
         return await self.ask("noted", lambda: self._model.noted(run, work))
 
     async def start(self, **row: Any) -> int:
-        """Start a run from a process of the world; with a key, however often it is asked."""
+        """Start a run from a simulated process; with a key it is started once."""
         return (await self.ask("start", lambda: self._model.start(**row)))[0]
 
     async def show(self, number: int) -> Row:
@@ -386,7 +386,7 @@ class SimulatedRunStore:
 
 
 class SimulatedLease:
-    """A lease that a process of the world renews, for as long as it can reach the store."""
+    """A lease that a simulated process renews while it can reach the store."""
 
     def __init__(
         self, runs: SimulatedRunStore, describe: Callable[[], WorkerCard], seconds: float, heartbeat: float
@@ -435,7 +435,7 @@ class SimulatedConnection:
 
 
 class SimulatedWorker:
-    """A worker host: real tasks in real hands, claimed from the model."""
+    """A worker: a real job runner with real tasks, whose jobs are claimed from the model."""
 
     def __init__(self, simulation: Simulation, process: Process) -> None:
         self._simulation = simulation
@@ -507,7 +507,7 @@ def _rows(rows: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
 
 
 def _told(result: Any) -> Any:
-    """What of an answer goes into the history."""
+    """The part of a response that goes into the history."""
     if isinstance(result, set):
         return sorted(result)
     return len(result) if isinstance(result, list | tuple | dict) else result

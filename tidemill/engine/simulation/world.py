@@ -30,18 +30,18 @@ _AFTER_THE_END = 50
 
 
 class SimulationError(TidemillError):
-    """Something went wrong in a simulation that never may; says how to see it again."""
+    """An invariant was violated in a simulation; the message says how to reproduce it."""
 
 
 class _Nobody:
-    """The selector of a loop that hears nothing from outside."""
+    """The selector of a loop without I/O."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
         return []
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop on a virtual clock, which does one turn when it is told to."""
+    """An event loop on a virtual clock, which runs one turn at a time."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._virtual.monotonic()
 
     def next_at(self) -> float | None:
-        """When it has something to do; None if nothing that it knows of."""
+        """When its next callback is due; None if it has none."""
         if self._ready:  # type: ignore[attr-defined]
             return self._virtual.monotonic()
         waiting: list[Any] = self._scheduled  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.run_forever()
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        """There are no threads here: the call is made now."""
+        """Call the function at once: a simulation has no threads."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -101,35 +101,35 @@ class Process:
         return None if at is None else max(at, self.paused_until)
 
     def crash(self) -> None:
-        """End here and now, without a word."""
+        """Die at once, without any clean-up."""
         self.alive = False
         self.world.bury(self)
 
     def pause(self, seconds: float) -> None:
-        """Stand still for a while, as a stopped process does."""
+        """Pause for a while, as a stopped process does."""
         self.paused_until = max(self.paused_until, self.world.clock.now() + seconds)
         self.world.note(self.name, "stands still", round(seconds, 3))
 
     def hear(self, call: Callable[..., None], *args: Any) -> None:
-        """A message arrives; to a dead process it means nothing."""
+        """Deliver a message; a dead process ignores it."""
         if self.alive:
             self.loop.call_soon(call, *args)
 
     def expect(self) -> asyncio.Future[Any]:
-        """An answer that is to come; it is lost if the connection breaks."""
+        """A pending response; it is lost if the connection breaks."""
         answer = self.loop.create_future()
         self._waiting[answer] = None
         answer.add_done_callback(self._waiting.pop)
         return answer
 
     def cut_off(self) -> None:
-        """All connections break: what was asked may or may not have been done."""
+        """Break all connections: pending statements may or may not have been executed."""
         self.world.note(self.name, "loses its connections", len(self._waiting))
         for answer in self._waiting:
             self.hear(_break, answer)
 
     def clean(self) -> None:
-        """Let the tasks of a world that is over unwind, so that nothing is left behind."""
+        """Unwind the tasks of a finished world, so that none is left."""
         self.loop.set_exception_handler(lambda loop, context: None)
         for _ in range(_AFTER_THE_END):
             left = asyncio.all_tasks(self.loop)
@@ -181,20 +181,20 @@ class World:
         self._dead.append(process)
 
     def note(self, *what: Any) -> None:
-        """Write into the history; it is what two runs of one seed are compared by."""
+        """Add to the history, by which two runs of the same seed are compared."""
         self.history.append((round(self.clock.now(), 9), *what))
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
-        """Have something happen after so many seconds."""
+        """Call a function after this many seconds."""
         self._numbered += 1
         heapq.heappush(self._agenda, (self.clock.now() + delay, self._numbered, call))
 
     def when(self, happened: int, fault: Callable[[], None]) -> None:
-        """Have something go wrong after so many things have happened."""
+        """Inject a fault after this many events."""
         self._faults.setdefault(happened, []).append(fault)
 
     def go(self, until: Callable[[], bool], *, limit: float) -> None:
-        """Let things happen until this is true; a `SimulationError` if it is not after so many seconds."""
+        """Run until this is true; raises a `SimulationError` if it is not after this many seconds."""
         end = self.clock.now() + limit
         while not until():
             if self.broken:
@@ -226,7 +226,7 @@ class World:
         return True
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         for process in self.processes:
             process.alive = False
         for process in [*self.processes, *self._dead]:
@@ -239,7 +239,7 @@ def _break(answer: asyncio.Future[Any]) -> None:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask what may safely be asked twice, until there is an answer."""
+    """Repeat an idempotent request until there is a response."""
     pause = 0.05
     while True:
         try:

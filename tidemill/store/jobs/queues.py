@@ -6,9 +6,9 @@ import asyncpg
 
 from tidemill.store.database import Database
 
-#: Every queue with its counts, limit and mode.
-LIST_QUEUES = """
-WITH live AS (
+#: The parts `live` and `served` of a statement: the unfinished jobs and the living workers of every queue.
+LIVE_AND_SERVED = """
+live AS (
     SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
            count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
            count(*) FILTER (WHERE state = 'throttled') AS throttled,
@@ -18,7 +18,11 @@ WITH live AS (
     FROM tidemill.job GROUP BY queue),
 served AS (
     SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
-    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue),
+    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)"""
+
+#: Every queue with its counts, limit and mode.
+LIST_QUEUES = f"""
+WITH {LIVE_AND_SERVED},
 past AS (
     SELECT queue, count(*) FILTER (WHERE state = 'succeeded') AS succeeded,
            count(*) FILTER (WHERE state <> 'succeeded') AS unsuccessful

@@ -20,7 +20,7 @@ from tidemill.store.runs.turns import UNWANTED, RunTurn
 LIVE = ("running", "needs_attention")
 
 #: A channel and a payload of a notification.
-News = tuple[str, str]
+Notification = tuple[str, str]
 
 
 class RunRow(msgspec.Struct):
@@ -102,7 +102,7 @@ class DuplicateTick(Exception):
 class StoreModel:
     """The rows, and the statements that change them. `tell` receives the notifications of a statement."""
 
-    def __init__(self, clock: Clock, tell: Callable[[News], None] = lambda news: None) -> None:
+    def __init__(self, clock: Clock, tell: Callable[[Notification], None] = lambda notification: None) -> None:
         self.clock = clock
         self.tell = tell
         self.runs: dict[int, RunRow] = {}

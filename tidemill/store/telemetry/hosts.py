@@ -15,6 +15,7 @@ import asyncpg
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.jobs.queues import LIVE_AND_SERVED
 from tidemill.store.streams.streams import read_status
 
 #: Notifies live views that the host named in the payload has a new sample.
@@ -94,18 +95,8 @@ ORDER BY host, pid, role
 """
 
 #: The unfinished jobs of every queue. Finished jobs are not counted: there may be many.
-QUEUE_DEPTHS = """
-WITH live AS (
-    SELECT queue, count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS waiting,
-           count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS scheduled,
-           count(*) FILTER (WHERE state = 'throttled') AS throttled,
-           count(*) FILTER (WHERE state = 'no_worker') AS no_worker,
-           count(*) FILTER (WHERE state = 'running') AS running,
-           extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
-    FROM tidemill.job GROUP BY queue),
-served AS (
-    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
-    WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)
+QUEUE_DEPTHS = f"""
+WITH {LIVE_AND_SERVED}
 SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS scheduled,
        coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
        coalesce(running, 0) AS running, coalesce(oldest, 0) AS oldest, coalesce(workers, 0) AS workers
