@@ -31,7 +31,7 @@ STATIC = ROOT / "tidemill" / "server" / "static"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
 PATIENCE = 90.0
 
-#: No graphics processor is emulated and nothing is fetched in the background, which takes a fifth of the browser's time.
+#: Emulates no graphics processor and fetches nothing in the background, which saves a fifth of the browser's time.
 QUICK = [
     "--disable-gpu",
     "--disable-software-rasterizer",
