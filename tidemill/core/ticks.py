@@ -17,6 +17,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
 
     at: float
     input: Any
+    rules: int = 1
+    """The rules of the program that this tick and those after it are applied by; an older journal has older rules."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -67,6 +69,8 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
 
     at: float
     queued: bool = False
+    rules: int = 1
+    """The rules of the program from here on."""
 
 
 Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed

@@ -48,6 +48,13 @@ class ContextStateError(TidemillError):
     """A method of a context was called where it is not available: before the run, inside or outside of a step."""
 
 
+class StepDiverged(BaseException):
+    """A step that runs again does something else than its record says.
+
+    It is not an `Exception`, so that a step cannot handle it by accident: the run stops, and needs attention.
+    """
+
+
 class StateTypeError(WorkflowConfigurationError, ValueError):
     """The steps of one workflow declare unrelated state types."""
 

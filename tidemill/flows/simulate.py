@@ -7,6 +7,9 @@ assert outcome.history == simulate(Article(), seed=7, topic="tides").history
 
 from __future__ import annotations
 
+import asyncio
+import random
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,13 +22,14 @@ from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.durable_run import WorkEnd
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRunStore, Simulation
-from tidemill.engine.simulation.world import SimulationError
+from tidemill.engine.simulation.world import SimulationError, World
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.workflow import Workflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.values import unpack
+from tidemill.flows.errors import StepDiverged
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import result_of
@@ -35,6 +39,7 @@ from tidemill.store.runs.turns import NewRun
 Person = Callable[[Event], Event | Iterable[Event] | None]
 
 _CHECK_EVERY = 0.05
+_PAUSES = (0.0, 0.0, 0.001, 0.02)
 _THINKING = 0.5
 
 
@@ -84,13 +89,16 @@ def simulate(
     others        the workflows that `ctx.child` starts
     limit         seconds of virtual time after which a run that has not ended is considered stuck
 
-    The code of steps really runs, on virtual time: `asyncio.sleep` takes no real time. A `SimulationError` reports a
-    violated invariant.
+    The code of steps really runs, on virtual time: `asyncio.sleep` takes no real time. Between any two operations of a
+    step on its context a process may crash or lose its run. A `SimulationError` reports a violated invariant, and a
+    step that does not follow its record when it runs again. A write or event whose value differs then is a warning.
     """
-    world = _FlowWorld([workflow, *others])
+    steps = _SimulatedSteps()
+    world = _FlowWorld([workflow, *others], steps)
     simulation = Simulation(
         seed, world.kinds, tasks=world.tasks, faults=faults, owners=owners, workers=workers, run_worker=run_worker
     )
+    steps.world = simulation.world
     known = declared(workflow)
     event = known.start_event(start_event, fields)
     name, version, data = type(workflow).__name__, known.topology.version, encode_event(event)
@@ -115,10 +123,45 @@ def simulate(
         simulation.close()
 
 
+class ReplayedValueWarning(UserWarning):
+    """A step that ran again wrote or sent another value than before; the first one counts."""
+
+
+class _SimulatedSteps:
+    """Lets things happen between the operations of steps, and watches what they do when they run again."""
+
+    def __init__(self) -> None:
+        self.world: World | None = None
+        self._values: dict[tuple[Any, ...], Any] = {}
+
+    async def pause(self) -> None:
+        chance = self.world.chance if self.world is not None else random.Random(0)
+        await asyncio.sleep(chance.choice(_PAUSES))
+
+    def did(self, place: tuple[Any, ...], value: Any) -> None:
+        self._values[place] = repr(value)
+
+    def replayed(self, place: tuple[Any, ...], value: Any) -> None:
+        before = self._values.get(place)
+        if before is not None and before != repr(value):
+            _, _, _, _, kind, key, _ = place
+            warnings.warn(
+                f"{kind}({key}) had the value {before} and has {value!r} when the step runs again; the first one "
+                "counts: use ctx.now(), ctx.random() or ctx.once() for what may differ",
+                ReplayedValueWarning,
+                stacklevel=2,
+            )
+
+    def diverged(self, run: str, error: StepDiverged) -> None:
+        if self.world is not None:
+            self.world.broken.append(SimulationError(f"run {run}: {error}"))
+
+
 class _FlowWorld:
     """The workflows that every simulated process has."""
 
-    def __init__(self, workflows: list[Workflow]) -> None:
+    def __init__(self, workflows: list[Workflow], steps: _SimulatedSteps) -> None:
+        self._steps = steps
         self._workflows = {type(workflow).__name__: workflow for workflow in workflows}
         for workflow in workflows:
             declared(workflow).validate()
@@ -137,13 +180,17 @@ class _FlowWorld:
             row = await runs.show(number)
             return child_end(number, row) if row["state"] not in ("running", "needs_attention") else None
 
-        return {name: FlowKind(name, workflow, start_child) for name, workflow in self._workflows.items()}
+        return {name: FlowKind(name, workflow, start_child, self._steps) for name, workflow in self._workflows.items()}
 
     def tasks(self, runs: SimulatedRunStore) -> dict[str, Task[Any, Any]]:
         async def reach() -> SimulatedRunStore:
             return runs
 
-        made = [task for name, workflow in self._workflows.items() for task in step_tasks(name, workflow, reach)]
+        made = [
+            task
+            for name, workflow in self._workflows.items()
+            for task in step_tasks(name, workflow, reach, self._steps)
+        ]
         return {task.name: task for task in made}
 
 

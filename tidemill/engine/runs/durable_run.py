@@ -202,6 +202,14 @@ class DurableRun:
         self.stored = turn.last
         return turn, after
 
+    def stop_for_attention(self, why: str, *, ways_out: str) -> None:
+        """Stop the run until somebody decides how it goes on."""
+        if not self.let_go:
+            log.error("run needs attention", run=self.number, why=why)
+            turn = self.turn()
+            turn.state = turn.state or "needs_attention"
+            turn.note = turn.note or storable(f"{why}; {ways_out}")
+
     def give_up(self, error: BaseException) -> None:
         """Stop a run that cannot continue because of a defect: it is logged, and waits for an operator."""
         if self.let_go:

@@ -214,6 +214,10 @@ class ChildEnded(Event):
     note: str | None = None
 
 
+class SleepEnded(Event):
+    """What a sleeping step waits for; it never arrives: the wait ends when it times out."""
+
+
 class WorkflowIdleEvent(InternalDispatchEvent):
     """No step runs and no event is queued: the run waits for an event from outside."""
 

@@ -34,6 +34,8 @@ def _around(path: str, outer: Iterable[str]) -> str | None:
 
 
 class _Box:
+    copies = False
+
     def __init__(self, store: Any) -> None:
         self.store = store
 

@@ -13,6 +13,7 @@ from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
@@ -23,6 +24,7 @@ from tidemill.flows.reducer.step_ticks import (
     Note,
     StateEdited,
     StepFailure,
+    Suspended,
     WaitAsked,
     Withdrew,
     Wrote,
@@ -49,6 +51,7 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     timer: str = ""
     reason: str = ""
     queued: bool = False
+    rules: int = 1
     begun: Begun = []
     """The work that started with it; it shows whether the workflow is still the one that the run was started with."""
 
@@ -58,8 +61,11 @@ def encode_tick(tick: Tick, begun: Begun = NOTHING_BEGUN) -> bytes:
     return encode_record(record_of(tick), begun, at=tick.at)
 
 
-def record_of(tick: Tick) -> TickRecord:
-    """Convert a tick to its record; a `PayloadError` if a value in it has no JSON form."""
+def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
+    """Convert a tick to its record; a `PayloadError` if a value in it has no JSON form.
+
+    `store` is the state of the run at this tick, if the tick may refer to its values.
+    """
     if isinstance(tick, Completed):
         ended: Ended = tick.outcome
         failure = ended.error
@@ -74,16 +80,16 @@ def record_of(tick: Tick) -> TickRecord:
             retry_in=ended.retry_in,
         )
     if isinstance(tick, Noted):
-        return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note))))
+        return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note, store))))
     if isinstance(tick, Started):
-        return TickRecord("started", tick.at, event=_raw(tick.input))
+        return TickRecord("started", tick.at, event=_raw(tick.input), rules=tick.rules)
     if isinstance(tick, Received):
         return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, token=tick.token)
     if isinstance(tick, Elapsed):
         return TickRecord("elapsed", tick.at, timer=tick.timer)
     if isinstance(tick, CancelAsked):
         return TickRecord("cancel_asked", tick.at, reason=tick.reason)
-    return TickRecord("resumed", tick.at, queued=tick.queued)
+    return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules)
 
 
 def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
@@ -113,7 +119,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "noted":
             return Noted(record.at, record.work, _unpack_note(decode(bytes(record.note), dict[str, Any])))
         case "started":
-            return Started(record.at, decode_event(bytes(record.event)))
+            return Started(record.at, decode_event(bytes(record.event)), record.rules)
         case "received":
             return Received(record.at, decode_event(bytes(record.event)), record.target, record.token)
         case "elapsed":
@@ -121,7 +127,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "cancel_asked":
             return CancelAsked(record.at, record.reason)
         case "resumed":
-            return Resumed(record.at, record.queued)
+            return Resumed(record.at, record.queued, record.rules)
     raise PayloadError(f"unknown kind of tick {record.kind!r}: it may have been written by a newer version of Tidemill")
 
 
@@ -144,22 +150,31 @@ def _ended(record: TickRecord) -> Ended:
     )
 
 
-def _pack_note(note: Note) -> dict[str, Any]:
+def _pack_note(note: Note, store: Any) -> dict[str, Any]:
     if isinstance(note, EventSent):
         return {"kind": "sent", "events": [[pack(event), target] for event, target in note.events]}
     if isinstance(note, Gathered):
         expected = [qualified_name(kind) for kind in note.expected]
         return {"kind": "gathered", "buffer": note.buffer, "event": pack(note.event), "expected": expected}
     if isinstance(note, WaitAsked):
-        return {
+        data = {
             "kind": "asked",
             "question": note.question,
             "of": qualified_name(note.kind),
             "requirements": pack(note.requirements),
             "show": pack(note.show),
             "timeout": note.timeout,
-            "shown": note.shown,
-            "lapses": note.lapses,
+            "rests_on": note.rests_on,
+            "subclasses": note.subclasses,
+        }
+        if note.operations is None:  # It was written by an older version, and is copied to a fork.
+            return {**data, "shown": note.shown, "lapses": note.lapses}
+        return {**data, "operations": pack_operations(note.operations, store)}
+    if isinstance(note, Suspended):
+        return {
+            "kind": "suspended",
+            "rests_on": note.rests_on,
+            "operations": pack_operations(note.operations, store),
         }
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
@@ -184,9 +199,21 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "asked":
             kind = loaded_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
+            operations = data.get("operations")
             return WaitAsked(
-                data["question"], kind, needed, show, data["timeout"], data["shown"], data.get("lapses", 0)
+                data["question"],
+                kind,
+                needed,
+                show,
+                data["timeout"],
+                None if operations is None else unpack_operations(operations),
+                tuple(data.get("rests_on", ())),
+                data.get("subclasses", False),
+                data.get("shown", 0),
+                data.get("lapses", 0),
             )
+        case "suspended":
+            return Suspended(unpack_operations(data["operations"]), tuple(data["rests_on"]))
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":

@@ -20,13 +20,14 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state import EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
 from tidemill.flows.reducer.step_ticks import StepFailure
 
-FORMAT = 1
+FORMAT = 2
 
 
 class FlowSnapshot(msgspec.Struct, omit_defaults=True):
@@ -48,12 +49,16 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     pairs: list[Any] = []
     buffers: list[Any] = []
     prompts: list[Any] = []
+    mailbox: list[Any] = []
+    dropped: int = 0
+    rules: int = 1
     drafted: int = 0
     settled: list[tuple[int, str]] = []
 
 
 def encode_state(state: FlowState) -> bytes:
     """Encode the state of a run as JSON bytes."""
+    store = NO_STATE if state.store is None else state.store
     return encode(
         FlowSnapshot(
             format=FORMAT,
@@ -66,7 +71,7 @@ def encode_state(state: FlowState) -> bytes:
             store=pack(state.store),
             result=pack(state.result),
             error=_pack_failure(state.error),
-            works=[pack_work(work) for work in state.works.values()],
+            works=[pack_work(work, store) for work in state.works.values()],
             queues={name: [work.id for work in step.queue] for name, step in state.steps.items() if step.queue},
             batches=[_pack_batch(batch) for batch in state.batches.values()],
             pairs=[
@@ -78,6 +83,9 @@ def encode_state(state: FlowState) -> bytes:
                 for (step, buffer), kinds in state.buffers.items()
             ],
             prompts=[pack(event) for event in state.prompts],
+            mailbox=[pack(event) for event in state.mailbox],
+            dropped=state.dropped,
+            rules=state.rules,
             drafted=state.drafted,
             settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
         )
@@ -107,10 +115,13 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         steps={name: StepProgress() for name in topology.steps},
         batches={batch["id"]: _unpack_batch(batch) for batch in snap.batches},
         prompts=deque(unpack(event) for event in snap.prompts),
+        mailbox=deque(unpack(event) for event in snap.mailbox),
+        dropped=snap.dropped,
+        rules=snap.rules,
         drafted=snap.drafted,
     )
     for packed in snap.works:
-        _restore_work(state, unpack_work(packed))
+        _restore_work(state, unpack_work(packed, state.store))
     for name, ids in snap.queues.items():
         _step(state, name).queue.extend(state.works[number] for number in ids)
     for batch in state.batches.values():
@@ -134,6 +145,8 @@ def _restore_work(state: FlowState, work: Work) -> None:
     if work.slot >= 0:
         step.slots.add(work.slot)
         state.on_queue += work.queue is not None
+    elif work.replies:
+        step.woken += 1
     for question, wait in work.waiting.items():
         state.waits.setdefault(wait.kind, {})[work.id, question] = work
 
@@ -165,8 +178,8 @@ def _step(state: FlowState, name: str) -> StepProgress:
     return step
 
 
-def pack_work(work: Work) -> dict[str, Any]:
-    """Convert a piece of work to plain JSON values."""
+def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
+    """Convert a piece of work to plain JSON values; its record may refer to values of the run's state."""
     return {
         "id": work.id,
         "step": work.step,
@@ -181,7 +194,10 @@ def pack_work(work: Work) -> dict[str, Any]:
         "failed_at": work.failed_at,
         "retry_at": work.retry_at,
         "error": _pack_failure(work.error),
-        "waiting": [[w.question, qualified_name(w.kind), pack(w.requirements), w.due] for w in work.waiting.values()],
+        "waiting": [
+            [w.question, qualified_name(w.kind), pack(w.requirements), w.due, w.timeout, w.subclasses]
+            for w in work.waiting.values()
+        ],
         "answers": pack(work.answers),
         "did": pack(work.did),
         "collected": pack(work.collected),
@@ -189,14 +205,26 @@ def pack_work(work: Work) -> dict[str, Any]:
         "taken": [[buffer, pack(events)] for buffer, events in work.taken],
         "undo": [[_pack_draft(draft) for draft in act] for act in work.undo],
         "lapsed": work.lapsed,
-        "sent": work.sent,
+        "record": pack_operations(work.record, store, lenient=store is NO_STATE),
+        "spare": [[pack(event), target] for event, target in work.spare],
+        "asked": sorted(work.asked),
+        "withdrawn": sorted(work.withdrawn),
+        "given_up": sorted(work.given_up),
+        "reborn": work.reborn,
+        "suspended": work.suspended,
+        "asleep": work.asleep,
+        "replies": work.replies,
         "wrote": work.wrote,
+        "gathered_before": work.gathered_before,
+        "taken_before": work.taken_before,
+        "by_count": work.by_count,
+        "sent": work.sent,
         "shown": work.shown,
     }
 
 
-def unpack_work(data: dict[str, Any]) -> Work:
-    """Convert plain JSON values back to a piece of work."""
+def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
+    """Convert plain JSON values back to a piece of work. One without a record was written by an older version."""
     return Work(
         id=data["id"],
         step=data["step"],
@@ -211,7 +239,10 @@ def unpack_work(data: dict[str, Any]) -> Work:
         failed_at=data["failed_at"],
         retry_at=data.get("retry_at"),
         error=_unpack_failure(data["error"]),
-        waiting={q: Wait(q, loaded_class(kind), unpack(needed), due) for q, kind, needed, due in data["waiting"]},
+        waiting={
+            question: Wait(question, loaded_class(kind), unpack(needed), *more)
+            for question, kind, needed, *more in data["waiting"]
+        },
         answers=unpack(data["answers"]),
         did=unpack(data["did"]),
         collected=unpack(data["collected"]),
@@ -219,8 +250,20 @@ def unpack_work(data: dict[str, Any]) -> Work:
         taken=[(buffer, unpack(events)) for buffer, events in data["taken"]],
         undo=[[_unpack_draft(draft) for draft in act] for act in data["undo"]],
         lapsed=data["lapsed"],
-        sent=data["sent"],
+        record=list(resolve(unpack_operations(data.get("record", ())), store)),
+        spare=[(unpack(event), target) for event, target in data.get("spare", ())],
+        asked=set(data["asked"] if "asked" in data else [each[0] for each in data["waiting"]]),
+        withdrawn=set(data.get("withdrawn", ())),
+        given_up=set(data.get("given_up", ())),
+        reborn=data.get("reborn", {}),
+        suspended=data.get("suspended", False),
+        asleep=data.get("asleep", False),
+        replies=data.get("replies", []),
         wrote=data["wrote"],
+        gathered_before=data.get("gathered_before", 0),
+        taken_before=data.get("taken_before", 0),
+        by_count=data.get("by_count", "record" not in data),
+        sent=data["sent"],
         shown=data["shown"],
     )
 

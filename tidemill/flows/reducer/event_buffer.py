@@ -30,18 +30,25 @@ def gather(state: FlowState, work: Work, note: Gathered) -> None:
     work.taken.append((note.buffer, list(work.collected)))
 
 
-def undo(state: FlowState, work: Work, *, since: int = 0) -> None:
-    """Undo what an attempt has written (from its write number `since` on), collected and taken."""
-    undo_writes(state, work, since=since)
-    for buffer, events in reversed(work.taken):
+def undo(state: FlowState, work: Work) -> None:
+    """Undo what an attempt has written, collected and taken since its last suspension."""
+    undo_writes(state, work, since=work.wrote)
+    taken, gathered = work.taken[work.taken_before :], work.gathered[work.gathered_before :]
+    for buffer, events in reversed(taken):
         for event in reversed(events):
             state.buffers[work.step, buffer].setdefault(type(event), deque()).appendleft(event)
-    for buffer, event in reversed(work.gathered):
+    for buffer, event in reversed(gathered):
         queue = state.buffers[work.step, buffer].get(type(event))
         if queue is not None:
             for index, each in enumerate(queue):
                 if each is event:
                     del queue[index]
                     break
-    work.taken, work.gathered, work.collected = [], [], None
-    work.wrote = since
+    del work.taken[work.taken_before :], work.gathered[work.gathered_before :]
+    work.collected = None
+
+
+def undo_all(state: FlowState, work: Work) -> None:
+    """Undo everything that a failed attempt has written, collected and taken."""
+    work.wrote = work.taken_before = work.gathered_before = 0
+    undo(state, work)

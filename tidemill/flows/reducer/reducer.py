@@ -10,6 +10,8 @@ import heapq
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from tidemill.core.ticks import (
     Answer,
     CancelAsked,
@@ -29,9 +31,11 @@ from tidemill.core.ticks import (
     Tick,
 )
 from tidemill.flows.definition.events import (
+    ChildEnded,
     CollectionReleaseEvent,
     HumanResponseEvent,
     InputRequiredEvent,
+    InternalDispatchEvent,
     StepFailedEvent,
     StopEvent,
     UnhandledEvent,
@@ -43,10 +47,13 @@ from tidemill.flows.definition.events import (
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.exceptions import exception_from
+from tidemill.flows.encoding.record import resolve
 from tidemill.flows.encoding.snapshot import decode_state, encode_state
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.reducer.event_buffer import gather, undo
+from tidemill.flows.reducer.event_buffer import gather, undo, undo_all
 from tidemill.flows.reducer.joins import Joins
+from tidemill.flows.reducer.mailbox import keep, meets, send_event_of, take_fitting, take_spare
+from tidemill.flows.reducer.record import Operation
 from tidemill.flows.reducer.state import FlowState, QueuedEvent, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_undo import keep_writes, write
 from tidemill.flows.reducer.step_ticks import (
@@ -57,12 +64,16 @@ from tidemill.flows.reducer.step_ticks import (
     Narrated,
     StateEdited,
     StepFailure,
+    Suspended,
     WaitAsked,
     Withdrew,
     Wrote,
 )
 
 RUN_TIMEOUT = "run"
+
+RULES = 2
+"""The rules of this reducer. 1: no records, no mailbox, a step that continues may exceed the number of workers."""
 
 
 class FlowProgram:
@@ -116,7 +127,7 @@ class FlowProgram:
     # -- ticks ------------------------------------------------------------------------------------
 
     def _started(self, state: FlowState, tick: Started, out: list[Command]) -> None:
-        state.started = tick.at
+        state.started, state.rules = tick.at, tick.rules
         if self.timeout is not None:
             out.append(SetTimer(RUN_TIMEOUT, tick.at + self.timeout))
         self.route(state, QueuedEvent(tick.input), tick.at, out)
@@ -156,8 +167,7 @@ class FlowProgram:
 
     def _failed(self, state: FlowState, work: Work, ended: Ended, at: float, out: list[Command]) -> None:
         """Undo the changes of a failed attempt, then retry it, call its error handler, or end the run."""
-        undo(state, work)
-        work.shown, work.lapsed = 0, {}
+        forget_attempt(state, work)
         work.failed_at, work.error = at, ended.error
         if ended.retry_in is not None:
             work.attempt += 1
@@ -166,7 +176,8 @@ class FlowProgram:
                 work.retry_at = at + ended.retry_in
                 out.append(SetTimer(f"retry:{work.id}", work.retry_at))
             else:
-                state.steps[work.step].queue.appendleft(work)
+                step = state.steps[work.step]
+                step.queue.insert(step.woken, work)
             self._start_queued(state, work.step, out)
             return
         del state.works[work.id]
@@ -208,14 +219,20 @@ class FlowProgram:
             write(state, work, note.changes)
         elif kind is EventSent:
             work.sent += len(note.events)
+            work.spare += note.events
             for event, target in note.events:
                 self._deliver(state, QueuedEvent(event), tick.at, out, target=target)
         elif kind is WaitAsked:
             self._ask(state, work, note, tick.at, out)
+        elif kind is Suspended:
+            self._keep_record(state, work, note.operations, tick.at, out)
+            if all(question in work.waiting for question in note.rests_on):
+                self._suspend(state, work, out)
         elif kind is Withdrew:
             self._withdraw(state, work, note.question, out)
         elif kind is Did:
             work.did[note.name] = note.result
+            out.append(Answer(work.id, once_question(note.name), note.result))
 
     def _elapsed(self, state: FlowState, tick: Elapsed, out: list[Command]) -> None:
         what, _, number = tick.timer.partition(":")
@@ -234,20 +251,39 @@ class FlowProgram:
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
         if work is not None and question in work.waiting:
-            self._continue(state, work, question, out)
             work.lapsed[question] = work.lapsed.get(question, 0) + 1
-            self._deliver_answer(work, question, None, out)
+            self._continue(state, work, question, out)
 
     def _resumed(self, state: FlowState, tick: Resumed, out: list[Command]) -> None:
-        """Start the work in progress again, with the answers that it received before."""
-        for work in state.works.values():
+        """Start the work in progress again, with its record. What only waits runs again when it has its answer."""
+        state.rules = tick.rules
+        for work in list(state.works.values()):
             if tick.queued and work.queue is not None:
                 continue
-            if work.slot >= 0 or work.waiting:
+            if work.slot >= 0 or work.waiting or work.replies:
+                undo(state, work)
+                work.withdrawn.clear()
+                if work.suspended or work.replies:
+                    work.asleep = True
+                    continue
+                if work.by_count and tick.rules > 1:
+                    self._number_waits(state, work, out)
                 # Its questions stay open: an answer that arrives before it asks again is kept.
                 self._occupy(state, work)
-                undo(state, work, since=work.wrote)
                 out.append(self._run(work))
+
+    def _number_waits(self, state: FlowState, work: Work, out: list[Command]) -> None:
+        """Give each wait of an older version its number: one that had timed out twice before is the third."""
+        for base, times in list(work.lapsed.items()):
+            del work.lapsed[base]
+            work.lapsed |= {numbered(base, number + 1): 1 for number in range(times)}
+            question = numbered(base, times + 1)
+            if base in work.answers:
+                work.answers[question] = work.answers.pop(base)
+            if base in work.waiting:
+                wait = work.waiting[base]
+                self._stop_waiting(state, work, base, out)
+                self._open_wait(state, work, msgspec.structs.replace(wait, question=question), out)
 
     # -- routing ----------------------------------------------------------------------------------
 
@@ -285,6 +321,8 @@ class FlowProgram:
                 )
         if not specs and not answered:
             self._unhandled(state, queued_event.event, out)
+            if state.rules > 1 and target is None and not isinstance(queued_event.event, _NOT_KEPT):
+                keep(state, queued_event.event)
 
     def enqueue(
         self,
@@ -322,10 +360,24 @@ class FlowProgram:
     def _begin(self, state: FlowState, step: StepProgress, work: Work, out: list[Command]) -> None:
         self._take_slot(state, step, work)
         self._narrate(out, work, "running", None)
-        out.append(self._run(work))
+        if not work.replies:
+            out.append(self._run(work))
+            return
+        step.woken -= 1
+        self._reply(work, out)
+
+    def _reply(self, work: Work, out: list[Command]) -> None:
+        """Deliver what a step has waited for. A step that is in no process any more is started again instead."""
+        if not work.asleep:
+            out += [Answer(work.id, question, work.answers.get(question)) for question in work.replies]
+        if work.asleep or work.queue is not None:
+            out.append(self._run(work))
+        work.asleep, work.replies = False, []
 
     def _run(self, work: Work) -> RunWork:
-        known = (dict(work.answers), dict(work.lapsed)) if work.answers or work.lapsed else None
+        known = None
+        if work.answers or work.lapsed or work.given_up:
+            known = (dict(work.answers), dict(work.lapsed), frozenset(work.given_up))
         return RunWork(work.id, work.step, work.input, work.attempt, work.queue, known)
 
     def _leave(self, state: FlowState, work: Work, out: list[Command]) -> None:
@@ -335,6 +387,16 @@ class FlowProgram:
                 self._stop_waiting(state, work, question, out)
         if work.slot >= 0:
             self._free_slot(state, work)
+        elif work.replies:
+            self._leave_queue(state, work)
+        work.suspended = False
+
+    def _leave_queue(self, state: FlowState, work: Work) -> None:
+        """Remove a step that was to continue from the queue for a free worker."""
+        step = state.steps[work.step]
+        step.queue.remove(work)
+        step.woken -= 1
+        work.replies = []
 
     def _free_slot(self, state: FlowState, work: Work) -> None:
         state.steps[work.step].slots.discard(work.slot)
@@ -345,55 +407,100 @@ class FlowProgram:
 
     # -- collecting and waiting -------------------------------------------------------------------
 
+    def _keep_record(
+        self, state: FlowState, work: Work, operations: tuple[Operation, ...], at: float, out: list[Command]
+    ) -> None:
+        """Record what a step did since its last suspension: from here on it is kept, and its events leave."""
+        kept = resolve(operations, state.store)
+        for operation in kept:
+            if operation.kind == "send":
+                sent = send_event_of(operation)
+                if operation.leaves:
+                    self._deliver(state, QueuedEvent(sent[0]), at, out, target=sent[1])
+                else:
+                    take_spare(work.spare, sent)
+        work.record += kept
+        work.wrote, work.gathered_before, work.taken_before = len(work.undo), len(work.gathered), len(work.taken)
+        work.given_up |= work.withdrawn
+        work.withdrawn.clear()
+        work.by_count = False
+
     def _ask(self, state: FlowState, work: Work, note: WaitAsked, at: float, out: list[Command]) -> None:
-        # Other steps have seen its writes and events, so they are kept and not repeated when it runs again.
-        work.wrote, work.shown = len(work.undo), max(work.shown, note.shown)
-        if note.lapses < work.lapsed.get(note.question, 0):
-            out.append(Answer(work.id, note.question, None))
+        rests_on = note.rests_on
+        if note.operations is None:  # An older version: other steps have seen its writes and events, so they are kept.
+            work.by_count, work.wrote, work.shown = True, len(work.undo), max(work.shown, note.shown)
+            rests_on = (note.question,)
+        else:
+            self._keep_record(state, work, note.operations, at, out)
+        question = note.question
+        if question in work.answers or note.lapses < work.lapsed.get(question, 0):
+            self._answer_now(work, question, work.answers.get(question), out)
             return
-        if note.question in work.answers:
-            out.append(Answer(work.id, note.question, work.answers[note.question]))
-            return
-        asked = work.waiting.get(note.question)
-        first = asked is None
+        asked = work.waiting.get(question)
         if asked is None:
-            asked = work.waiting[note.question] = Wait(note.question, note.kind, note.requirements)
+            fitting = take_fitting(state, note.kind, note.requirements, subclasses=note.subclasses)
+            if fitting is not None:
+                work.answers[question] = fitting
+                self._answer_now(work, question, fitting, out)
+                return
+            asked = Wait(question, note.kind, note.requirements, None, note.timeout, note.subclasses)
         if asked.due is None and note.timeout is not None:
             asked.due = at + note.timeout
-        state.waits.setdefault(note.kind, {})[work.id, note.question] = work
-        if work.slot >= 0:  # A waiting step holds no worker.
+        work.waiting[question] = asked
+        if all(each in work.waiting for each in rests_on) and rests_on:
+            self._suspend(state, work, out)
+        if question not in work.asked and note.show is not None:
+            out.append(Publish(note.show))
+        work.asked.add(question)
+        self._open_wait(state, work, asked, out)
+
+    def _open_wait(self, state: FlowState, work: Work, wait: Wait, out: list[Command]) -> None:
+        work.waiting[wait.question] = wait
+        state.waits.setdefault(wait.kind, {})[work.id, wait.question] = work
+        if wait.due is not None:
+            out.append(SetTimer(f"wait:{work.id}:{wait.question}", wait.due))
+
+    def _suspend(self, state: FlowState, work: Work, out: list[Command]) -> None:
+        """Free the worker of a step that waits with all its parts."""
+        work.suspended = not work.by_count
+        if work.slot >= 0:
             self._narrate(out, work, "not_running", None)
             self._free_slot(state, work)
             self._start_queued(state, work.step, out)
-        if first and note.show is not None:
-            out.append(Publish(note.show))
-        if asked.due is not None:
-            out.append(SetTimer(f"wait:{work.id}:{note.question}", asked.due))
 
     def _answer(self, state: FlowState, event: Any, out: list[Command]) -> bool:
         """Deliver an event to every step that waits for it; returns False if none does."""
-        waits = state.waits.get(type(event))
-        if not waits:
-            return False
+        kind = type(event)
         answered = False
-        for (_, question), work in list(waits.items()):
-            if _meets(event, work.waiting[question].requirements):
-                self._continue(state, work, question, out)
-                work.answers[question] = event
-                self._deliver_answer(work, question, event, out)
-                answered = True
+        for each in kind.__mro__:
+            waits = state.waits.get(each)
+            for (_, question), work in list(waits.items()) if waits else ():
+                wait = work.waiting[question]
+                if (each is kind or wait.subclasses) and meets(event, wait.requirements):
+                    work.answers[question] = event
+                    self._continue(state, work, question, out)
+                    answered = True
         return answered
 
-    def _deliver_answer(self, work: Work, question: str, event: Any, out: list[Command]) -> None:
-        """Deliver the awaited event to a step. A step on a queue has ended its job, so a new job is started."""
+    def _answer_now(self, work: Work, question: str, event: Any, out: list[Command]) -> None:
+        """Answer a step that has only just asked. A step on a queue has ended its job, so a new job is started."""
         out.append(Answer(work.id, question, event))
         if work.queue is not None:
             out.append(self._run(work))
 
     def _withdraw(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
-        """Stop a wait that the step has given up. An answer that was already sent is kept for its next wait."""
+        """Stop a wait that the step has given up. An answer that was on its way is the first in the mailbox."""
         if question in work.waiting:
-            self._continue(state, work, question, out)
+            self._stop_waiting(state, work, question, out)
+            self._occupy(state, work)
+        elif state.rules > 1 and question in work.answers:
+            state.mailbox.appendleft(work.answers.pop(question))
+            if work.replies == [question]:
+                self._leave_queue(state, work)
+                self._occupy(state, work)
+            elif question in work.replies:
+                work.replies.remove(question)
+        work.withdrawn.add(question)
 
     def _stop_waiting(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
         wait = work.waiting.pop(question)
@@ -405,19 +512,29 @@ class FlowProgram:
             out.append(DropTimer(f"wait:{work.id}:{question}"))
 
     def _continue(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
-        """Continue a step that has received what it waited for."""
+        """Continue a step whose wait is over: at once, or as the next when it has no free worker."""
         self._stop_waiting(state, work, question, out)
-        if work.slot < 0:
-            self._occupy(state, work)
-            self._narrate(out, work, "running", None)
+        work.suspended = False
+        work.replies.append(question)
+        if work.slot >= 0:
+            self._reply(work, out)
+        elif len(work.replies) == 1:
+            step = state.steps[work.step]
+            if state.rules == 1 or len(step.slots) < self.topology.steps[work.step].num_workers:
+                step.woken += 1
+                self._begin(state, step, work, out)
+            else:
+                step.queue.insert(step.woken, work)
+                step.woken += 1
 
     def _occupy(self, state: FlowState, work: Work) -> None:
         """Give a worker to a step that no longer waits."""
-        if work.slot < 0:
+        work.suspended = False
+        if work.slot < 0 and not work.replies:
             self._take_slot(state, state.steps[work.step], work)
 
     def _take_slot(self, state: FlowState, step: StepProgress, work: Work) -> None:
-        """Take the first free worker; a step that continues after a wait may exceed the number of workers."""
+        """Take the first free worker; a step that runs again or gives up its wait may exceed their number."""
         slot = 0
         while slot in step.slots:
             slot += 1
@@ -442,7 +559,8 @@ class FlowProgram:
     ) -> None:
         state.status, state.result, state.error = status, result, error
         for number in heapq.nsmallest(len(state.works), state.works):
-            if state.works[number].slot >= 0 or state.works[number].waiting:
+            work = state.works[number]
+            if work.slot >= 0 or work.waiting or work.replies:
                 out.append(StopWork(number))
         out.append(Publish(event))
         out.append(EndRun(status, result, error, why))
@@ -480,8 +598,32 @@ class FlowProgram:
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
 
 
-def _meets(event: Any, requirements: dict[str, Any]) -> bool:
-    return all(getattr(event, name, None) == value for name, value in requirements.items())
+#: Events that are not kept for a later wait.
+_NOT_KEPT = (InputRequiredEvent, StopEvent, InternalDispatchEvent, ChildEnded)
+
+
+def once_question(name: str) -> str:
+    """Return the name under which a step waits for the commit of a side effect."""
+    return f"once {name}"
+
+
+def numbered(base: str, number: int) -> str:
+    """Return the question of the wait with this number among those that ask the same."""
+    return base if number == 1 else f"{base} #{number}"
+
+
+def forget_attempt(state: FlowState, work: Work) -> None:
+    """Undo a failed attempt as a whole. Answers, side effects and successful children carry over to the next one."""
+    undo_all(state, work)
+    work.spare += [send_event_of(each) for each in work.record if each.kind == "send"]
+    work.record, work.lapsed, work.shown, work.by_count = [], {}, 0, False
+    for names in (work.asked, work.withdrawn, work.given_up):
+        names.clear()
+    for key, answer in list(work.answers.items()):
+        if isinstance(answer, ChildEnded) and answer.state != "succeeded":
+            del work.answers[key]
+            base = key.partition(" again ")[0]
+            work.reborn[base] = work.reborn.get(base, 0) + 1
 
 
 def _as_event(given: Any) -> Any:

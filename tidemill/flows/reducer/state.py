@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.flows.reducer.record import Operation
+
 Lineage = tuple[int, ...]
 Recovered = tuple[tuple[str, int], ...]
 
@@ -27,6 +29,9 @@ class Wait(msgspec.Struct):
     requirements: dict[str, Any]
     due: float | None = None
     """When the wait times out; set by the first attempt to wait and kept when the step waits again."""
+    timeout: float | None = None
+    subclasses: bool = False
+    """Whether an event of a subclass is an answer."""
 
 
 class PendingWrite(msgspec.Struct, eq=False):
@@ -70,19 +75,41 @@ class Work(msgspec.Struct):
     waiting: dict[str, Wait] = {}
     answers: dict[str, Any] = {}
     lapsed: dict[str, int] = {}
-    """How often each wait has timed out in this attempt."""
+    """The waits that have timed out in this attempt."""
     did: dict[str, Any] = {}
+    record: list[Operation] = []
+    """What this attempt did up to its last suspension; the step gets these results when it runs again."""
+    spare: list[tuple[Any, str | None]] = []
+    """Events that have left but are not in the record: those of failed attempts. An equal send is the same event."""
+    asked: set[str] = set()
+    """The questions whose waiter event has been published."""
+    withdrawn: set[str] = set()
+    """The waits that were given up since the last suspension; they are asked again if the step runs again."""
+    given_up: set[str] = set()
+    """The waits that were given up before the last suspension; they stay unanswered if the step runs again."""
+    reborn: dict[str, int] = {}
+    """How often each child run was started again because it had failed with an earlier attempt."""
+    suspended: bool = False
+    """All of the step waits: it holds no worker, and need not be in memory."""
+    asleep: bool = False
+    """It is suspended and in no process; it runs again when a wait has its answer."""
+    replies: list[str] = []
+    """The answered waits of a step that has to wait for a free worker before it continues."""
     collected: list[Any] | None = None
     gathered: list[tuple[str, Any]] = []
     taken: list[tuple[str, list[Any]]] = []
     undo: list[list[PendingWrite]] = []
     """Its pending writes, grouped by operation."""
-    sent: int = 0
-    """How many of its events were already sent; a step that runs again does not send them twice."""
     wrote: int = 0
-    """How many of its writes are kept when it runs again: those before its last wait, first in `undo`."""
+    """How many of its writes are kept when it runs again: those before its last suspension, first in `undo`."""
+    gathered_before: int = 0
+    """How many of the events in `gathered` it had collected at its last suspension."""
+    taken_before: int = 0
+    """How many of the sets in `taken` it had taken at its last suspension."""
+    by_count: bool = False
+    """It was suspended without a record: its first `sent`, `wrote` and `shown` operations are skipped by count."""
+    sent: int = 0
     shown: int = 0
-    """How many of its events had been published at its last wait."""
 
 
 class StepProgress(msgspec.Struct):
@@ -90,6 +117,8 @@ class StepProgress(msgspec.Struct):
 
     queue: deque[Work] = msgspec.field(default_factory=deque)
     slots: set[int] = set()
+    woken: int = 0
+    """How many at the front of the queue have been running before and continue with an answer."""
 
 
 class EventBatch(msgspec.Struct):
@@ -120,7 +149,15 @@ class FlowState(msgspec.Struct):
     waits: dict[type, dict[tuple[int, str], Work]] = {}
     prompts: deque[Any] = msgspec.field(default_factory=deque)
     """The requests for input that steps have returned, oldest first; the next answer from outside is for the first."""
+    mailbox: deque[Any] = msgspec.field(default_factory=deque)
+    """Events that no step and no wait has taken yet, oldest first."""
+    dropped: int = 0
+    """How many events were dropped because the mailbox was full."""
     store: Any = None
+    copies: bool = False
+    """Whether a write copies the containers on its path, so that values which were read do not change."""
+    rules: int = 1
+    """The rules by which ticks are folded; a start or a continuation of the run sets them."""
     drafts: PendingWrites = msgspec.field(default_factory=PendingWrites)
     """Writes of attempts that have not ended."""
     drafted: int = 0

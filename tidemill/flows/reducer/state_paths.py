@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
+
+from pydantic import BaseModel
 
 from tidemill.flows.encoding.dict_like import DictLikeModel
 
@@ -24,7 +27,8 @@ def read_path(value: Any, path: str) -> Any:
 def write_path(holder: Any, path: str, value: Any) -> Any:
     """Write a value at a path of `holder.store`, creating missing dicts; returns the previous value.
 
-    Writing `MISSING` removes the value, which undoes a write.
+    Writing `MISSING` removes the value, which undoes a write. If `holder.copies`, the containers on the path are
+    replaced by copies: whatever was read from the state before stays as it was.
     """
     if not path:
         before, holder.store = holder.store, value
@@ -35,6 +39,9 @@ def write_path(holder: Any, path: str, value: Any) -> Any:
         inner = _step(place, part)
         if inner is MISSING:
             inner = {}
+            _put(place, part, inner)
+        elif holder.copies and isinstance(inner, dict | list | BaseModel):
+            inner = copy(inner)
             _put(place, part, inner)
         place = inner
     before = _step(place, last)

@@ -10,7 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
+from copy import copy
 from typing import Any
+
+from pydantic import BaseModel
 
 from tidemill.flows.reducer.state import FlowState, PendingWrite, PendingWrites, Work
 from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, missing_part, read_path, write_path
@@ -85,7 +88,7 @@ def _undo_write(state: FlowState, draft: PendingWrite, unplaced: dict[int, Pendi
     for each in later:
         if _is_in(each.path, draft.path):
             # A later write has replaced it or its container: only the value that this write restores changes.
-            place, around, replacing = _Box(each.before), each.path, each
+            place, around, replacing = _Box(each.before, state.copies), each.path, each
             break
         if _is_in(draft.path, each.path):
             inside.append(each)
@@ -149,8 +152,10 @@ _NO_PLACE = (AttributeError, IndexError, TypeError, ValueError)
 class _Box:
     """Holds a value that was in the state, so that it can be changed like the state."""
 
-    def __init__(self, store: Any) -> None:
-        self.store = store
+    def __init__(self, store: Any, copies: bool) -> None:
+        # The outermost container may have been read, too, and a write does not copy it.
+        self.store = copy(store) if copies and isinstance(store, dict | list | BaseModel) else store
+        self.copies = copies
 
 
 # -- the tree of drafts by path -------------------------------------------------------------------

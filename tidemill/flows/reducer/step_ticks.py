@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.flows.reducer.record import Operation
+
 
 class EventSent(msgspec.Struct, frozen=True, tag="sent"):
     """The step sends events, to all steps that accept them or to one step."""
@@ -29,10 +31,21 @@ class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
     requirements: dict[str, Any]
     show: Any = None
     timeout: float | None = None
+    operations: tuple[Operation, ...] | None = None
+    """What the step did since its last suspension. None in ticks of older versions, which counted instead."""
+    rests_on: tuple[str, ...] = ()
+    """If all of the step waits now: the questions that it waits for."""
+    subclasses: bool = False
+    """Whether an event of a subclass is an answer."""
     shown: int = 0
-    """How many events the step has published so far; they are not published again when it runs again."""
     lapses: int = 0
-    """How often this wait has timed out before."""
+
+
+class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
+    """All of the step waits now, though it has asked nothing more: a part of it has ended, or a child has started."""
+
+    operations: tuple[Operation, ...]
+    rests_on: tuple[str, ...]
 
 
 class Withdrew(msgspec.Struct, frozen=True, tag="withdrew"):
@@ -61,7 +74,7 @@ class Did(msgspec.Struct, frozen=True, tag="did"):
     result: Any
 
 
-Note = EventSent | Gathered | WaitAsked | Withdrew | Wrote | StateEdited | Did
+Note = EventSent | Gathered | WaitAsked | Suspended | Withdrew | Wrote | StateEdited | Did
 
 
 class Narrated(msgspec.Struct, frozen=True, gc=False):

@@ -6,6 +6,9 @@
     events = ctx.collect_events(ev, [Draft] * 3)       None until three are there
     answer = await ctx.wait_for_event(Approved, waiter_event=NeedsApproval())
     data = await ctx.once("charge", charge_card)       a side effect that is not repeated when the step runs again
+    await ctx.sleep("3d")                              a wait of a durable run outlives its process
+    both = await ctx.gather(ask("Ada"), ask("Bob"))    at the same time; all of it may wait
+    ctx.now(), ctx.random()                            the same when the step runs again
 
 A context is used before its run, inside a step, or outside of a run. A method that is not available there raises a
 `ContextStateError`.
@@ -14,7 +17,7 @@ A context is used before its run, inside a step, or outside of a run. A method t
 from __future__ import annotations
 
 import asyncio
-import inspect
+import random
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable
@@ -23,8 +26,12 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import msgspec
+
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.declared import declared
-from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.definition.events import Event, SleepEnded, StopEvent, qualified_name
 from tidemill.flows.definition.retry_policy import RetryInfo
 from tidemill.flows.definition.timeouts import WAIT_TIMEOUT_IN_MEMORY, durable_timeout
 from tidemill.flows.definition.validate import find_state_type
@@ -41,7 +48,8 @@ from tidemill.flows.encoding.context_dict import (
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
-from tidemill.flows.reducer.step_ticks import Did, EventSent, Gathered, StateEdited, WaitAsked, Wrote
+from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
+from tidemill.flows.runner.replay import StepReplay, raise_recorded, run_effect, run_together
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
@@ -62,8 +70,7 @@ class Context(Generic[S]):
     is_flow_context: ClassVar[bool] = True
 
     _saved: FlowState | None = None
-    _shown = 0
-    _children = 0
+    _replay: StepReplay | None = None
 
     def __init__(
         self, workflow: Workflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
@@ -74,7 +81,6 @@ class Context(Generic[S]):
         self._work: Work | None = None
         self._held: list[tuple[Any, str | None]] = []
         self._holds = False
-        self._to_skip = self._writes_to_skip = self._shown_before = 0
         self._cell: Any = StateCell(find_state_type(known.steps))
         self._serializer = serializer or known.serializer or default_serializer()
         if previous_context:
@@ -89,9 +95,7 @@ class Context(Generic[S]):
         made._work = work
         made._held = []
         made._holds = hold
-        made._to_skip = work.sent
-        made._writes_to_skip = work.wrote
-        made._shown_before = work.shown
+        made._replay = StepReplay(run, work)
         made._cell = run.cell
         return made
 
@@ -102,7 +106,20 @@ class Context(Generic[S]):
         """The state that the steps of the run share."""
         cell = self._cell
         holder = cell if self._run is None else self._run.loop.state
-        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live)
+        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live, self._replay)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._running("run_id").run_id
+
+    @property
+    def attempt_key(self) -> str:
+        """A key of this attempt of the step: the same when the step runs again, another when it is retried.
+
+        Pass it to another system as its idempotency key."""
+        run, work = self._stepping("attempt_key")
+        return f"{run.run_id}.{work.id}.{work.attempt}"
 
     @property
     def is_running(self) -> bool:
@@ -112,14 +129,26 @@ class Context(Generic[S]):
         """Send an event to the steps that accept it, or to one of them."""
         run = self._running("send_event")
         run.check_target(message, step)
-        if self._work is None:
+        replay = self._replay
+        if replay is None:
             run.receive(message, step)
-        elif self._to_skip:
-            self._to_skip -= 1  # It was sent before the step was restarted.
-        else:
+            return
+        key = f"{qualified_name(type(message))} {step or ''}"
+        lane, operation = replay.at("send", key)
+        replay.refuse_inside_effect(lane, "send_event()")
+        replay.observe(lane, operation, "send", key, message)
+        if operation is not None:
+            return
+        if replay.sends_to_skip:
+            replay.sends_to_skip -= 1  # It was sent before the step was restarted.
+        elif not replay.is_spare((message, step)):
+            if self._holds:
+                replay.add(lane, "send", key, message, leaves=True)
+                return
             self._held.append((message, step))
-            if not self._holds and len(self._held) == 1:
+            if len(self._held) == 1:
                 run.soon(self._send_held)  # Events that a step sends without awaiting in between are sent together.
+        replay.add(lane, "send", key, message)
 
     @staticmethod
     def get_step_context() -> Context[Any]:
@@ -134,17 +163,30 @@ class Context(Generic[S]):
 
     def write_event_to_stream(self, ev: Any) -> None:
         """Publish an event in the stream of the run at once."""
-        run, _ = self._stepping("write_event_to_stream")
-        if ev is not None:
-            self._shown += 1
-            if self._shown > self._shown_before:
+        run, replay = self._stepping_by_record("write_event_to_stream")
+        if ev is None:
+            return
+        key = qualified_name(type(ev))
+        lane, operation = replay.at("show", key)
+        if operation is None:
+            replay.add(lane, "show", key)
+            if replay.shows_to_skip:
+                replay.shows_to_skip -= 1
+            else:
                 run.show(ev)
 
     def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
         """Buffer this event; return one event of each expected class, in that order, or None until all are there."""
-        run, work = self._stepping("collect_events")
-        run.note_here(work, Gathered(buffer_id or "", ev, tuple(expected)))
-        return work.collected
+        run, replay = self._stepping_by_record("collect_events")
+        buffer = buffer_id or ""
+        lane, operation = replay.at("collect", buffer)
+        replay.refuse_inside_effect(lane, "collect_events()")
+        if operation is not None:
+            return None if operation.result is None else list(operation.result)
+        run.note_here(replay.work, Gathered(buffer, ev, tuple(expected)))
+        found = replay.work.collected
+        replay.add(lane, "collect", buffer, None if found is None else list(found))
+        return found
 
     async def wait_for_event(
         self,
@@ -156,37 +198,72 @@ class Context(Generic[S]):
     ) -> E:
         """Wait for an event of this class whose fields fit; `waiter_event` is published to ask for it.
 
-        A durable run waits for ever unless a `timeout` is given.
+        An event that has arrived before is taken first. Waits without a `waiter_id` get one event each, also in a loop;
+        a wait with one gets the same event again. A durable run waits for ever unless a `timeout` is given.
         """
-        run, work = self._stepping("wait_for_event")
+        run, replay = self._stepping_by_record("wait_for_event")
         if run.is_durable:
             timeout = durable_timeout(timeout)
         needed = requirements or {}
         name = f"{event_type.__module__}.{event_type.__qualname__}"
-        question = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
-        self._send_held()
-        answer = await run.ask(work, WaitAsked(question, event_type, needed, waiter_event, timeout, self._shown))
+        base = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"
+        subclasses = run.declared.steps[replay.work.step].accept_event_subclasses
+        note = WaitAsked(base, event_type, needed, waiter_event, timeout, subclasses=subclasses)
+        answer = await self._wait("wait", note, named=waiter_id is not None)
         if answer is None:
             raise TimeoutError(f"no {event_type.__name__} arrived within {timeout:g} seconds")
         return answer
 
+    async def sleep(self, duration: Duration) -> None:
+        """Sleep for so many seconds, or "10m", "3d": a durable run may leave memory meanwhile."""
+        await self._wait("sleep", WaitAsked("sleep", SleepEnded, {}, None, parse_duration(duration)))
+
+    async def gather(self, *parts: Awaitable[Any]) -> list[Any]:
+        """Run these awaitables at the same time, and return their results in order.
+
+        If all of them wait, the run may leave memory. The first failure cancels the others and is raised."""
+        _, replay = self._stepping_by_record("gather")
+        return await run_together(replay, parts)
+
     async def once(self, name: str, effect: Callable[[], Awaitable[Any] | Any]) -> Any:
-        """Run a side effect once, even if the step runs again, and return its result."""
-        run, work = self._stepping("once")
-        if name not in work.did:
-            result = effect()
-            run.note(work, Did(name, await result if inspect.isawaitable(result) else result))
+        """Run a side effect once, even if the step runs again, and return its result when it is committed."""
+        run, replay = self._stepping_by_record("once")
+        if replay.observer is not None:
+            await replay.observer.pause()
+        work = replay.work
+        lane, operation = replay.at("once", name)
+        replay.refuse_inside_effect(lane, "ctx.once()")
+        if operation is not None:
+            raise_recorded(operation)
+            return work.did[name]
+        async with replay.effects.setdefault(name, asyncio.Lock()):
+            if name not in work.did:
+                try:
+                    await run.commit_effect(work, name, await run_effect(replay, lane, name, effect))
+                except Exception as error:
+                    replay.add(lane, "once", name, error=error)
+                    raise
+        replay.add(lane, "once", name)
         return work.did[name]
+
+    def now(self) -> datetime:
+        """Return the current time in UTC; the same when the step runs again."""
+        run, replay = self._stepping_by_record("now")
+        return datetime.fromtimestamp(replay.value("now", run.now), UTC)
+
+    def random(self) -> float:
+        """Return a random number from 0 to 1; the same when the step runs again."""
+        _, replay = self._stepping_by_record("random")
+        return replay.value("random", random.random)
 
     async def child(self, workflow: Any, /, **fields: Any) -> Any:
         """Run another workflow as a child run and return its result.
 
         The child run is started once, even if the step runs again. The child of a durable run is durable, and the
         parent can be released from memory while it waits."""
-        run, work = self._stepping("child")
+        run, replay = self._stepping_by_record("child")
         self._send_held()
-        self._children += 1
-        return await run.child(work, self._children, workflow, fields, shown=self._shown)
+        return await run.child(replay, workflow, fields)
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         """Open a database transaction that is committed together with the step's result: both, or neither.
@@ -198,10 +275,11 @@ class Context(Generic[S]):
 
     def retry_info(self) -> RetryInfo:
         """Return information about the earlier attempts of this step."""
-        run, work = self._stepping("retry_info")
+        run, replay = self._stepping_by_record("retry_info")
+        work = replay.work
         error = None if work.error is None else work.error.exception
         failed_at = None if work.failed_at is None else datetime.fromtimestamp(work.failed_at, UTC)
-        elapsed = run.now() - work.began if work.attempt > 1 else 0.0
+        elapsed = replay.value("retry_info", lambda: run.now() - work.began) if work.attempt > 1 else 0.0
         return RetryInfo(work.attempt - 1, elapsed, error, failed_at)
 
     # -- outside of the run -----------------------------------------------------------------------
@@ -253,10 +331,10 @@ class Context(Generic[S]):
     def _write(self, changes: Changes) -> None:
         if self._run is None:
             write_paths(self._cell, changes)
-        elif self._work is None:
+        elif self._work is None or self._replay is None:
             write_for_good(self._run.loop.state, changes)
-        elif self._writes_to_skip:
-            self._writes_to_skip -= 1  # It was written before the step was restarted.
+        elif self._replay.writes_to_skip:
+            self._replay.writes_to_skip -= 1  # It was written before the step was restarted.
         else:
             if self._run.is_durable:
                 changes = storable_changes(self._run.loop.state.store, changes)
@@ -272,6 +350,35 @@ class Context(Generic[S]):
             return ()
         held, self._held = tuple(self._held), []
         return held
+
+    def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
+        """Return the events that leave when the step ends."""
+        return self._replay.unsent() if self._holds and self._replay is not None else self._take_held()
+
+    async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
+        """Wait by the record, or ask; returns None if the wait times out."""
+        run, replay = self._stepping_by_record("wait_for_event")
+        base = note.question
+        if replay.observer is not None:
+            await replay.observer.pause()
+        lane, operation = replay.at(kind, base)
+        replay.refuse_inside_effect(lane, "a wait")
+        if operation is not None:
+            raise_recorded(operation)
+        question = operation.result if operation is not None else replay.question(base, named=named)
+        known, answer = run.recall(replay.work, question)
+        if operation is None:
+            if known:
+                await asyncio.sleep(0)  # A loop over an answer that is there must not block the process.
+            replay.add(lane, kind, base, question)
+        if known:
+            return answer
+        self._send_held()
+        try:
+            return await run.ask(replay, lane, msgspec.structs.replace(note, question=question))
+        except PayloadError as error:
+            replay.fail_wait(lane, kind, base, question, error)
+            raise
 
     def _begin_run(self, run_id: str, workflow: Workflow) -> FlowRun:
         """Create the run of this context, with the context's state."""
@@ -309,6 +416,12 @@ class Context(Generic[S]):
             raise ContextStateError(f"{what}() requires a running workflow. Call workflow.run() first.")
         return self._run
 
+    def _stepping_by_record(self, what: str) -> tuple[FlowRun, StepReplay]:
+        if self._run is None or self._replay is None:
+            self._stepping(what)
+            raise ContextStateError(f"{what}() is only available inside a step")
+        return self._run, self._replay
+
     def _stepping(self, what: str) -> tuple[FlowRun, Work]:
         run = self._running(what)
         if self._work is None:
@@ -319,3 +432,5 @@ class Context(Generic[S]):
 def enter_step(context: Context[Any]) -> None:
     """Set the context of the step that the calling code runs in."""
     _step.set(weakref.ref(context))
+    if context._replay is not None:
+        context._replay.enter()

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import structlog
 
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import PayloadError
@@ -22,13 +24,14 @@ from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
 from tidemill.flows.encoding.values import encode_packed
-from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
+from tidemill.flows.reducer.reducer import RULES, FlowProgram
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
 from tidemill.flows.runner.human_input import Questionnaire
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.queued_step import ended_elsewhere, step_job
+from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
+from tidemill.flows.runner.replay import StepObserver, StepReplay
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
@@ -41,6 +44,13 @@ if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import Workflow
 
 
+log = structlog.get_logger("tidemill.runs")
+
+DIVERGED_WAYS_OUT = (
+    "start the step again as a failed attempt with `tidemill runs restart-step`, deploy code that follows the record, "
+    "fork the run from an earlier tick, or cancel it"
+)
+
 #: Starts a child run of a workflow with these fields, under this key, for this run and piece of work. The child may
 #: already have been started; if it has already ended, its outcome is returned.
 Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEnd | None]]
@@ -49,10 +59,11 @@ Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEn
 class FlowKind:
     """Opens and starts runs of one workflow for a run worker."""
 
-    def __init__(self, name: str, workflow: Workflow, starter: Starter) -> None:
+    def __init__(self, name: str, workflow: Workflow, starter: Starter, observer: StepObserver | None = None) -> None:
         self.name = name
         self.workflow = workflow
         self.starter = starter
+        self.observer = observer
 
     @property
     def version(self) -> str:
@@ -68,9 +79,9 @@ class FlowKind:
         """Open a stored run; returns it with the tick that continues it."""
         now = run_worker.clock.now()
         if row["seq"] == 0:
-            first, state = Started(now, decode_event(row["input"])), None
+            first, state = Started(now, decode_event(row["input"]), RULES), None
         else:
-            first, state = Resumed(now, queued=True), restore(self.workflow, snapshot, ticks)
+            first, state = Resumed(now, queued=True, rules=RULES), restore(self.workflow, snapshot, ticks)
         run = DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state)
         run.enter_span(first.input if isinstance(first, Started) else None)
         return run, first
@@ -101,10 +112,12 @@ class DurableFlowRun(DurableRun, FlowRun):
         FlowRun.__init__(self, kind.workflow, str(number), _blank_cell(kind.workflow))
         if state is not None:
             self.loop.state = state
+        self.loop.state.copies = True
         self.kind = kind
+        self.observer = kind.observer
+        self._dropped = self.loop.state.dropped
         self.queues_work = declared(kind.workflow).topology.queues_work
         self.has_slot = kind.max_runs is not None
-        self._starting = 0  # child runs that its steps are starting
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that are already encoded
@@ -119,8 +132,12 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         super().journal(loop, ticks, commands)
-        if not self.let_go:
-            self._questionnaire.follow(loop.state, ticks, self.turn())
+        if self.let_go:
+            return
+        self._questionnaire.follow(loop.state, ticks, self.turn())
+        if loop.state.dropped > self._dropped:
+            self._dropped = loop.state.dropped
+            log.warning("the mailbox of a run is full: its oldest event was dropped", run=self.number)
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None
@@ -153,7 +170,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self.let_go:
             raise asyncio.CancelledError
         try:  # A note that cannot be stored must not take effect.
-            self._records[id(note)] = record_of(Noted(0.0, work.id, note))
+            self._records[id(note)] = record_of(Noted(0.0, work.id, note), self.loop.state.store)
         except PayloadError as error:
             raise PayloadError(f"step {work.step}: {error}") from error
         try:
@@ -197,8 +214,6 @@ class DurableFlowRun(DurableRun, FlowRun):
     @property
     def at_rest(self) -> bool:
         state: FlowState = self.loop.state
-        if self._starting:
-            return False
         return state.idle or (state.on_queue > 0 and state.on_queue == state.running and state.pending == 0)
 
     def job_for(self, command: RunWork) -> JobRow:
@@ -213,31 +228,40 @@ class DurableFlowRun(DurableRun, FlowRun):
                 child=end.run, key=end.key or "", state=end.state, result=result, error=end.error, note=end.note
             )
             return [Received(now, event)]
+        if end.state == "succeeded" and (why := decode(bytes(end.result), StepJobResult).diverged) is not None:
+            self.stop_for_attention(why, ways_out=DIVERGED_WAYS_OUT)
+            return []
         return ended_elsewhere(now, work, end)
 
-    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
-        key = f"child {nth} of r{self.number}.{work.id}"
-        # Wait first: the child may end before this process learns that it has started.
-        question = WaitAsked(key, ChildEnded, {"key": key}, shown=shown)
-        asking = asyncio.ensure_future(self.ask(work, question))
-        try:
-            end = await self._start_child(workflow, fields, key, work)
-            if end is not None:  # Its end may have been reported before the wait.
-                for tick in self.work_ended(work.id, end):
-                    self.loop.post(tick)
-            ended: ChildEnded = await asking
-        finally:
-            asking.cancel()
+    async def child(self, replay: StepReplay, workflow: Any, fields: dict[str, Any]) -> Any:
+        work = replay.work
+        name = workflow if isinstance(workflow, str) else getattr(workflow, "__name__", type(workflow).__name__)
+        lane, operation = replay.at("child", name)
+        replay.refuse_inside_effect(lane, "ctx.child()")
+        if operation is not None:
+            key = operation.result
+        else:
+            # With its fields: another attempt that passes other fields starts another child.
+            content = blake2b(repr(sorted(fields.items())).encode(errors="replace"), digest_size=6).hexdigest()
+            key = replay.child_key(f"child {name}-{content} of r{self.number}.{work.id}")
+            replay.add(lane, "child", name, key)
+        known, ended = self.recall(work, key)
+        if not known:
+
+            async def start() -> None:
+                end = await self.kind.starter(workflow, fields, key, (self.number, work.id))
+                if end is not None:  # Its end may have been reported before the wait.
+                    for tick in self.work_ended(work.id, end):
+                        self.loop.post(tick)
+
+            # Wait first: the child may end before this process learns that it has started.
+            ended = await self.ask(replay, lane, WaitAsked(key, ChildEnded, {"key": key}), start)
         return result_of(ended.state, ended.result, ended.error, ended.note)
 
-    async def _start_child(self, workflow: Any, fields: dict[str, Any], key: str, work: Work) -> WorkEnd | None:
-        self._starting += 1  # The run must not be released while it waits for a child that has not been started.
-        try:
-            await asyncio.sleep(0)
-            return await self.kind.starter(workflow, fields, key, (self.number, work.id))
-        finally:
-            self._starting -= 1
-            self._run_worker.may_rest(self)
+    def diverge(self, work: Work, error: StepDiverged) -> None:
+        if self.observer is not None:
+            self.observer.diverged(self.run_id, error)
+        self.stop_for_attention(str(error), ways_out=DIVERGED_WAYS_OUT)
 
     # -- a step's own transaction -----------------------------------------------------------------
 
@@ -327,6 +351,7 @@ def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) 
     else:
         state = program.begin()
         state.store = _blank_cell(workflow).store
+    state.copies = True
     begun: Begun = []
     for data in ticks:
         record = read_record(data)

@@ -27,6 +27,7 @@ def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[s
     program = FlowProgram(declared(workflow).topology, durable=True)
     state = program.begin()
     state.store = StateCell(find_state_type(declared(workflow).steps)).store
+    state.copies = True
     timers: dict[str, float] = {}
     for tick in ticks:
         if isinstance(tick, Elapsed):

@@ -19,7 +19,7 @@ from pydantic import PydanticUserError
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Noted, Tick
-from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent
+from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent, SleepEnded
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import WaitAsked
@@ -90,7 +90,7 @@ def questions(topology: Topology, state: FlowState) -> Iterator[Question]:
     """Yield all questions that an event from outside can answer now, including those for programs."""
     for work in state.works.values():
         for question, wait in work.waiting.items():
-            if wait.kind is not ChildEnded:
+            if wait.kind not in (ChildEnded, SleepEnded):
                 yield _waited(work, question)
     yield from _taken(topology, state)
 
@@ -147,6 +147,9 @@ def _waited(work: Work, question: str) -> Question:
 
 def _short(question: str) -> str:
     """Return a short unique name of a question that fits into a URL and an index."""
+    base, _, number = question.rpartition(" #")
+    if number.isdigit():  # It is asked again and again.
+        return f"{_short(base)}-{number}"
     kind, _, needed = question.partition(" ")
     if needed == "[]" and _PLAIN.fullmatch(kind):  # It has no name and requires only a class.
         return kind.rpartition(".")[2]

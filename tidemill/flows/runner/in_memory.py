@@ -16,10 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import msgspec
 from pydantic import InstanceOf, TypeAdapter
 
-from tidemill.core.errors import words_of
+from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.ticks import (
     Answer,
     CancelAsked,
@@ -46,18 +45,20 @@ from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import accepts
 from tidemill.flows.errors import (
+    StepDiverged,
     WorkflowCancelledByUser,
     WorkflowRuntimeError,
     WorkflowStepDoesNotExistError,
     WorkflowTimeoutError,
 )
-from tidemill.flows.reducer.reducer import RUN_TIMEOUT
+from tidemill.flows.reducer.reducer import RULES, RUN_TIMEOUT, once_question
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked, Withdrew
+from tidemill.flows.reducer.step_ticks import Did, Ended, Note, StepFailure, WaitAsked, Withdrew
 from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
+from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay, has_local_timer, limited
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import Workflow
@@ -95,6 +96,9 @@ class FlowRun:
     #: Whether its ticks are journaled: then it has no timeout that the user has not given.
     is_durable = False
 
+    #: What a simulation does at the operations of steps.
+    observer: StepObserver | None = None
+
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         """Return an outcome that can be stored; in memory every outcome can."""
         return ended
@@ -115,7 +119,7 @@ class FlowRun:
     def start(self, event: Event) -> None:
         self._print(f"[tick] add: {event!r}")
         self.enter_span(event)
-        self.loop.post(Started(self.now(), event))
+        self.loop.post(Started(self.now(), event, RULES))
 
     def resume(self) -> None:
         """Continue a saved run. Its timeout and those of its waits start again; retries are due when they were."""
@@ -124,13 +128,16 @@ class FlowRun:
         if self.declared.timeout is not None:
             self.execute(self.loop, SetTimer(RUN_TIMEOUT, now + self.declared.timeout))
         state = self.loop.state
+        state.idle = False  # Its new stream says so again.
+        self.loop.post(Resumed(now, rules=RULES))
         for work in state.works.values():
             for wait in work.waiting.values():
-                wait.due = None
-        self.loop.post(Resumed(now))
+                if wait.timeout is not None:
+                    wait.due = now + wait.timeout
+                    self.execute(self.loop, SetTimer(f"wait:{work.id}:{wait.question}", wait.due))
         queued = {work.id for step in state.steps.values() for work in step.queue}
         for work in list(state.works.values()):
-            if work.slot < 0 and not work.waiting and work.id not in queued:
+            if work.slot < 0 and not work.waiting and not work.replies and work.id not in queued:
                 self.execute(self.loop, SetTimer(f"retry:{work.id}", work.retry_at or now))
 
     def enter_span(self, event: Event | None = None) -> None:
@@ -210,21 +217,63 @@ class FlowRun:
     def publish(self, event: Any) -> None:
         self._events.put(event)
 
-    async def ask(self, work: Work, question: WaitAsked) -> Any:
-        """Wait for the answer to a step's question; None if the wait times out."""
-        memory, name = self._questions.memory(work.id), question.question
-        known, answer = memory.recall(name)
-        if known:
-            return answer
-        waiting = self._questions.wait(work.id, name)
-        try:
-            self.note(work, msgspec.structs.replace(question, lapses=memory.lapses.get(name, 0)))
-            return await waiting
-        finally:
-            if self._questions.leave(work.id, name, waiting) and self.is_running:
-                self.note(work, Withdrew(name))  # The step gives up its wait, so it must not be answered any more.
+    def recall(self, work: Work, question: str) -> tuple[bool, Any]:
+        """Return whether the outcome of a wait is known, and the answer: None if it timed out."""
+        return self._questions.memory(work.id).recall(question)
 
-    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+    def is_closed(self, work: Work, question: str) -> bool:
+        """Return whether a wait has ended without an answer."""
+        return self._questions.memory(work.id).is_closed(question)
+
+    async def ask(
+        self, replay: StepReplay, lane: Lane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> Any:
+        """Wait for the answer to a step's question; None if the wait times out.
+
+        `begin` starts what the step waits for, and the step counts as waiting only after it."""
+        work, question = replay.work, note.question
+        memory = self._questions.memory(work.id)
+        if question in memory.given_up:  # It had been given up when the step went on: it stays unanswered.
+            return await asyncio.get_running_loop().create_future()
+        waiting = self._questions.wait(work.id, question)
+        is_over = False
+        try:
+            if self.is_durable:
+                lane.timed = await has_local_timer()
+            if begin is None:
+                lane.rest(question, waiting)
+                replay.ask(note)
+            else:
+                replay.ask(note)
+                await begin()
+                lane.rest(question, waiting)
+                replay.suspend_if_all_wait()
+            answer = await waiting
+            is_over = True
+            return answer
+        except PayloadError:
+            is_over = True
+            raise
+        finally:
+            lane.go_on()
+            if not is_over and self._questions.leave(work.id, question, waiting) and self.is_running:
+                self.note(work, Withdrew(question))  # The step gives up its wait: it must not be answered any more.
+
+    async def commit_effect(self, work: Work, name: str, result: Any) -> None:
+        """Record the result of a side effect; returns when it is committed."""
+        committed = self._questions.wait(work.id, once_question(name))
+        self.note(work, Did(name, result))
+        await committed
+
+    def diverge(self, work: Work, error: StepDiverged) -> None:
+        """Stop the run: one of its steps does not follow its record."""
+        if not self.result.done():
+            self.result.set_exception(WorkflowRuntimeError(str(error)))
+            self._events.close()
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def child(self, replay: StepReplay, workflow: Any, fields: dict[str, Any]) -> Any:
         """Run a child run and return its result."""
         made = workflow() if isinstance(workflow, type) else workflow
         return await made.run(**fields)
@@ -313,6 +362,7 @@ class FlowRun:
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
+        replay: StepReplay = context._replay  # pyright: ignore[reportAssignmentType]
         self.begun(work)
         try:
             kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
@@ -320,9 +370,12 @@ class FlowRun:
                 kwargs[spec.context_parameter] = context
             if spec.resources:
                 kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
-            result = await self._call(spec, kwargs)
+            result = await self._call(spec, kwargs, context)
             events, listed = _events_of(spec, result)
-            ended = Ended(events, listed, context._take_held())
+            replay.check_end()
+            ended = Ended(events, listed, context._unsent())
+        except StepDiverged:
+            return
         except asyncio.CancelledError as error:
             if not self.is_running:
                 return
@@ -332,9 +385,11 @@ class FlowRun:
         except BaseException as error:  # noqa: BLE001 - for example SystemExit
             ended = self._failure(spec, work, self.exit_of(spec, error))
         finally:
+            replay.close()
             self._tasks.pop(work.id, None)
             self._questions.end(work.id)
-        self.ended(spec, work, ended)
+        if replay.diverged is None:
+            self.ended(spec, work, ended)
 
     def begun(self, work: Work) -> None:
         """Called in the context of an attempt when it starts."""
@@ -343,13 +398,13 @@ class FlowRun:
         """Called when an attempt has ended."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
-    def _call(self, spec: StepSpec, kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def _call(self, spec: StepSpec, kwargs: dict[str, Any], context: Context[Any]) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
         begin = partial(spec.function, *args, **kwargs)
         if not spec.is_async:
-            begin = partial(in_thread, begin)
+            begin = partial(in_thread, partial(_in_root, context, begin))
         call = spans.call_in_span(spec, args, kwargs, begin) if spans.are_wanted() else begin()
-        return call if spec.timeout is None else asyncio.wait_for(call, spec.timeout)
+        return call if spec.timeout is None else limited(call, spec.timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         delay, message = None, words_of(error)
@@ -368,6 +423,12 @@ class FlowRun:
         trace = "".join(traceback.format_exception(error))
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
         return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
+
+
+def _in_root(context: Context[Any], call: Callable[[], Any]) -> Any:
+    """Call a plain step in its thread, which is its lane."""
+    enter_step(context)
+    return call()
 
 
 def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:

@@ -12,21 +12,24 @@ from typing import Any
 from tidemill.core.ticks import Answer
 from tidemill.flows.errors import WorkflowRuntimeError
 
+#: The answers that a step has received before, the waits that have timed out, and those that it has given up.
+Known = tuple[dict[str, Any], dict[str, int], frozenset[str]]
+
 
 class Memory:
     """The answers that one attempt of a step has received."""
 
-    def __init__(self, known: tuple[dict[str, Any], dict[str, int]] | None) -> None:
-        self.answers, self.lapsed = known or ({}, {})
-        self.lapses: dict[str, int] = {}
+    def __init__(self, known: Known | None) -> None:
+        self.answers, self.lapsed, self.given_up = known or ({}, {}, frozenset())
+        self.withdrawn: set[str] = set()
 
     def recall(self, question: str) -> tuple[bool, Any]:
         """Return whether the outcome of this wait is known, and the answer: None if it timed out."""
-        lapses = self.lapses.get(question, 0)
-        if lapses < self.lapsed.get(question, 0):
-            self.lapses[question] = lapses + 1
-            return True, None
-        return question in self.answers, self.answers.get(question)
+        return question in self.answers or question in self.lapsed, self.answers.get(question)
+
+    def is_closed(self, question: str) -> bool:
+        """Return whether a wait has ended without an answer."""
+        return question in self.lapsed or question in self.given_up or question in self.withdrawn
 
 
 class PendingWaits:
@@ -64,15 +67,20 @@ class PendingWaits:
         return waiting
 
     def leave(self, work: int, question: str, waiting: asyncio.Future[Any]) -> bool:
-        """Stop waiting; returns True if no other task waits for the same question."""
+        """Stop waiting without having received the answer; returns True if no other task waits for the same question.
+
+        The answer may have come in the same moment: then it is forgotten here."""
         others = self._open.get((work, question), [])
-        if waiting not in others:
+        if waiting in others:
+            others.remove(waiting)
+            if not others:
+                del self._open[work, question]
+        if others or work not in self._known:
             return False
-        others.remove(waiting)
-        if others:
-            return False
-        del self._open[work, question]
-        return True
+        memory = self.memory(work)
+        memory.answers.pop(question, None)
+        memory.withdrawn.add(question)
+        return question not in memory.lapsed
 
     def answer(self, reply: Answer) -> None:
         """Deliver a journaled answer."""
@@ -82,8 +90,8 @@ class PendingWaits:
         memory = self.memory(reply.work)
         if reply.event is not None:
             memory.answers[reply.question] = reply.event
-        elif waiting:
-            memory.lapses[reply.question] = memory.lapses.get(reply.question, 0) + 1
+        else:
+            memory.lapsed[reply.question] = 1
         for each in waiting:
             if not each.done():
                 each.set_result(reply.event)

@@ -29,11 +29,12 @@ from tidemill.flows.definition.validate import find_state_type
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.snapshot import pack_work, unpack_work
 from tidemill.flows.encoding.values import pack, unpack
-from tidemill.flows.errors import WorkflowRuntimeError
+from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.state_paths import write_path
 from tidemill.flows.reducer.step_ticks import Did, Ended, Gathered, Note, StateEdited, StepFailure, WaitAsked, Wrote
 from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ def task_name(workflow: str, step: str) -> str:
     return f"{workflow}.{step}"
 
 
-def step_tasks(name: str, workflow: Workflow, reach: Reach) -> list[Task[Any, Any]]:
+def step_tasks(
+    name: str, workflow: Workflow, reach: Reach, observer: StepObserver | None = None
+) -> list[Task[Any, Any]]:
     """Create the tasks for the steps of a workflow that are placed on queues."""
     return [
-        Task(_runner(workflow, reach), task_name(name, spec.name), _task_options(spec))
+        Task(_runner(workflow, reach, observer), task_name(name, spec.name), _task_options(spec))
         for spec in declared(workflow).steps.values()
         if spec.queue is not None
     ]
@@ -79,7 +82,7 @@ def step_job(workflow: str, spec: StepSpec, run: int, state: FlowState, command:
 def ended_elsewhere(now: float, work: int, end: WorkEnd) -> Sequence[Tick]:
     """Return the ticks of a run that follow from the end of a step's job."""
     if end.state == "succeeded":
-        ticks = decode(bytes(end.result), dict[str, list[msgspec.Raw]])["ticks"]
+        ticks = decode(bytes(end.result), StepJobResult).ticks
         return [msgspec.structs.replace(decode_tick(bytes(tick)), at=now) for tick in ticks]
     why = f"job {end.job} of the step {_ENDS.get(end.state, end.state)}"
     error = end.error or {}
@@ -89,13 +92,25 @@ def ended_elsewhere(now: float, work: int, end: WorkEnd) -> Sequence[Tick]:
     return [Completed(now, work, Ended(error=failure))]
 
 
+class StepJobResult(msgspec.Struct):
+    """The result of a step's job: the ticks for its run, or why the step does not follow its record."""
+
+    ticks: list[msgspec.Raw] = []
+    diverged: str | None = None
+
+
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired before it ran"}
 
 
-def _runner(workflow: Workflow, reach: Reach) -> Callable[..., Awaitable[dict[str, Any]]]:
+def _runner(
+    workflow: Workflow, reach: Reach, observer: StepObserver | None
+) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run_step(run: int, work: dict[str, Any], store: Any) -> dict[str, Any]:
-        away = QueuedStepRun(workflow, run, unpack(store), await reach())
-        return {"ticks": [msgspec.Raw(tick) for tick in await away.perform(unpack_work(work))]}
+        away = QueuedStepRun(workflow, run, unpack(store), await reach(), observer)
+        done = await away.perform(unpack_work(work))
+        if isinstance(done, StepDiverged):
+            return {"ticks": [], "diverged": str(done)}
+        return {"ticks": [msgspec.Raw(tick) for tick in done]}
 
     return run_step
 
@@ -121,22 +136,27 @@ class QueuedStepRun(FlowRun):
     holds_sends = True
     is_durable = True
 
-    def __init__(self, workflow: Workflow, run: int, store: Any, post: RunPost) -> None:
+    def __init__(
+        self, workflow: Workflow, run: int, store: Any, post: RunPost, observer: StepObserver | None = None
+    ) -> None:
         cell = StateCell(find_state_type(declared(workflow).steps))
         cell.store = store
         super().__init__(workflow, str(run), cell)
+        self.loop.state.copies = True
+        self.observer = observer
         self.number = run
         self.loop: Any = _Collector(self.loop.state)
         self._post = post
         self._sending: list[asyncio.Future[None]] = []
+        self.divergence: StepDiverged | None = None
 
     def now(self) -> float:
         return self._post.clock.now()
 
-    async def perform(self, work: Work) -> list[bytes]:
-        """Run a step and return the ticks for its run."""
+    async def perform(self, work: Work) -> list[bytes] | StepDiverged:
+        """Run a step and return the ticks for its run, or why it does not follow its record."""
         self.loop.state.works[work.id] = work
-        self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed)))
+        self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed), frozenset(work.given_up)))
         job = find_current_job()
         if job is not None and job.attempt > 1:
             await self._recall(work)
@@ -144,6 +164,8 @@ class QueuedStepRun(FlowRun):
             await self._attempt(work)
         for sent in self._sending:
             await sent
+        if self.divergence is not None:
+            return self.divergence
         if job is not None and job.cancel_reason is not None:
             raise JobCancelled(job.cancel_reason)
         return self.loop.ticks
@@ -155,27 +177,32 @@ class QueuedStepRun(FlowRun):
                 f"step {work.step} runs on queue {work.queue}, where collect_events() is not available: "
                 "use a list of events as its parameter"
             )
-        if isinstance(note, Did):
-            work.did[note.name] = note.result
-            tick = encode_tick(Noted(self.now(), work.id, note))
-            self._sending.append(asyncio.ensure_future(self._post.send(self.number, tick)))
-            return
         super().note(work, note)
         for path, value in _writes(note):
             write_path(state, path, value)
 
-    async def ask(self, work: Work, question: WaitAsked) -> Any:
-        memory, name = self._questions.memory(work.id), question.question
-        known, answer = memory.recall(name)
-        if known:
-            return answer
-        self.note(work, msgspec.structs.replace(question, lapses=memory.lapses.get(name, 0)))
+    async def commit_effect(self, work: Work, name: str, result: Any) -> None:
+        await self._post.send(self.number, encode_tick(Noted(self.now(), work.id, Did(name, result))))
+        work.did[name] = result
+
+    async def ask(
+        self, replay: StepReplay, lane: Lane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
+    ) -> Any:
+        if note.question in self._questions.memory(replay.work.id).given_up:
+            return await asyncio.get_running_loop().create_future()
+        self.note(replay.work, msgspec.structs.replace(note, operations=replay.flush(), rests_on=(note.question,)))
         raise _Asked
 
-    async def child(self, work: Work, nth: int, workflow: Any, fields: dict[str, Any], *, shown: int) -> Any:
+    async def child(self, replay: StepReplay, workflow: Any, fields: dict[str, Any]) -> Any:
+        work = replay.work
         raise WorkflowRuntimeError(
             f"step {work.step} runs on queue {work.queue}, where ctx.child() is unavailable: use a step without a queue"
         )
+
+    def diverge(self, work: Work, error: StepDiverged) -> None:
+        self.divergence = error
+        if self.observer is not None:
+            self.observer.diverged(self.run_id, error)
 
     def show(self, event: Any) -> None:
         if isinstance(event, InternalDispatchEvent):

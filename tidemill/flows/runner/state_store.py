@@ -24,8 +24,10 @@ from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.context_dict import load_store, save_store
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.dict_like import DictState
+from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.runner.replay import StepReplay, place_of, raise_recorded
 
 S = TypeVar("S")
 
@@ -34,6 +36,7 @@ class StateCell:
     """Holds the state of a context before its run starts and after it ends."""
 
     def __init__(self, kind: Any = None, store: Any = None) -> None:
+        self.copies = False
         self.kind = DictState if kind in (None, dict) else kind
         self.store = self.kind() if store is None else store
         self.lock = asyncio.Lock()
@@ -45,18 +48,30 @@ class StateStore(Generic[S]):
     """The shared state, for one step or for the caller. `write` writes values at paths as one operation."""
 
     def __init__(
-        self, cell: Any, kind: type, lock: asyncio.Lock, write: Callable[[Changes], None], live: dict[str, Any]
+        self,
+        cell: Any,
+        kind: type,
+        lock: asyncio.Lock,
+        write: Callable[[Changes], None],
+        live: dict[str, Any],
+        replay: StepReplay | None = None,
     ) -> None:
         self._cell = cell
         self._live = live
         self._kind = kind
         self._lock = lock
-        self._write = write
+        self._write_now = write
+        self._replay = replay
 
     async def get(self, path: str, default: Any = MISSING) -> Any:
         """Return the value at a path. Without a default, a path without a value raises a ValueError."""
-        name, _, rest = path.partition(".")
-        found = read_path(self._live[name], rest) if name in self._live else read_path(self._cell.store, path)
+        replay = self._replay
+        if replay is None:
+            found = read_path(*place_of(path, self._cell.store, self._live))
+        else:
+            if replay.observer is not None:
+                await replay.observer.pause()
+            found = replay.read("get", path, self._cell.store, self._live)
         if found is not MISSING:
             return found
         if default is MISSING:
@@ -77,22 +92,24 @@ class StateStore(Generic[S]):
             self._live[path] = value
             return
         self._live.pop(path, None)
-        async with self._lock:
-            self._write(((path, value),))
+        await self._write(path, value)
 
     async def get_state(self) -> S:
         """Return the whole state."""
-        return self._cell.store
+        replay = self._replay
+        if replay is None:
+            return self._cell.store
+        if replay.observer is not None:
+            await replay.observer.pause()
+        return replay.read("state", "", self._cell.store, self._live)
 
     async def set_state(self, state: S) -> None:
         """Replace the whole state; a state of a parent class replaces only the fields that it has."""
-        async with self._lock:
-            self._write((("", merged_state(self._cell.store, state)),))
+        await self._write("", state, merged_state)
 
     async def clear(self) -> None:
         """Reset the state to the initial state of a run."""
-        async with self._lock:
-            self._write((("", blank_state(type(self._cell.store))),))
+        await self._write("", None, lambda current, _: blank_state(type(current)))
 
     def to_dict(self, serializer: Any) -> dict[str, Any]:
         """Return the state as JSON values, serialized with this serializer."""
@@ -101,10 +118,65 @@ class StateStore(Generic[S]):
     @asynccontextmanager
     async def edit_state(self) -> AsyncIterator[S]:
         """Change the state in place, with exclusive access; if the block raises, nothing changes."""
-        async with self._lock:
-            edited = copy_data(self._cell.store)
+        replay = self._replay
+        if replay is None:
+            async with self._lock:
+                edited = copy_data(self._cell.store)
+                yield edited
+                self._write_now(changes(self._cell.store, edited))
+            return
+        if replay.observer is not None:
+            await replay.observer.pause()
+        lane, operation = replay.at("edit", "")
+        replay.refuse_inside_effect(lane, "edit_state()")
+        if operation is not None and operation.result is not UNKNOWN:
+            edited = copy_data(operation.result)
             yield edited
-            self._write(changes(self._cell.store, edited))
+            raise_recorded(operation)
+            return
+        async with self._lock:
+            before, failed = replay.whole(self._cell.store), None
+            edited = copy_data(before)
+            replay.begin_edit(lane)
+            try:
+                yield edited
+                try:
+                    found = changes(self._cell.store, edited)
+                    replay.observe(lane, None, "edit", "", found)
+                    self._write_now(found)
+                except Exception as error:
+                    failed = error
+                    raise
+            finally:
+                # Only now: what another task records meanwhile must not contain an edit that is not written yet.
+                replay.end_edit(lane)
+                if operation is None:
+                    replay.add(lane, "edit", "", before, failed)
+
+    async def _write(self, path: str, value: Any, merge: Callable[[Any, Any], Any] | None = None) -> None:
+        """Write a value, or what `merge` makes of the whole state and the value."""
+        replay = self._replay
+        if replay is None:
+            async with self._lock:
+                self._write_now(((path, value if merge is None else merge(self._cell.store, value)),))
+            return
+        if replay.observer is not None:
+            await replay.observer.pause()
+        lane, operation = replay.at("set", path)
+        replay.refuse_inside_effect(lane, "a write to the state")
+        replay.observe(lane, operation, "set", path, value)
+        if operation is not None:
+            raise_recorded(operation)
+            return
+        async with self._lock:
+            try:
+                if merge is not None:
+                    value = merge(self._cell.store, value)
+                self._write_now(((path, copy_data(value) if replay.copies else value),))
+            except Exception as error:
+                replay.add(lane, "set", path, error=error)
+                raise
+            replay.add(lane, "set", path)
 
 
 class InMemoryStateStore(StateStore[S]):

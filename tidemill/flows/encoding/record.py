@@ -1,0 +1,163 @@
+"""Encode and decode the record of a step: its operations, whose results may refer to values of the run's state.
+
+A value that was read and is still in the state is stored as the path to it, and one that has changed since as the
+parts that differ: a state of 100 kB that is read before each of twenty waits is not stored twenty times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Any
+
+from pydantic import BaseModel
+
+from tidemill.core.errors import PayloadError
+from tidemill.flows.encoding.dict_like import DictLikeModel
+from tidemill.flows.encoding.values import pack, unpack
+from tidemill.flows.reducer.record import READS, Operation
+from tidemill.flows.reducer.state_diff import same
+from tidemill.flows.reducer.state_paths import MISSING, read_path
+
+#: A string that is shorter than this is stored as it is.
+_SHORT = 64
+
+NO_STATE: Any = object()
+"""Stands for the state where there is none to refer to: values are stored as they are."""
+
+
+UNKNOWN: Any = object()
+"""The result of a read of a live object, which could not be saved: it is read again."""
+
+
+class StateReference:
+    """A result of a read as it was stored, until the reducer knows the state that it refers to."""
+
+    __slots__ = ("stored",)
+
+    def __init__(self, stored: Any) -> None:
+        self.stored = stored
+
+
+def pack_operations(operations: Iterable[Operation], store: Any, *, lenient: bool = False) -> list[Any]:
+    """Convert operations to plain JSON values. With `lenient`, a read that has no JSON form is read again later."""
+    return [_pack_operation(each, store, lenient) for each in operations]
+
+
+def unpack_operations(data: Sequence[Any]) -> tuple[Operation, ...]:
+    """Convert plain JSON values back to operations; `resolve` finds what their reads refer to."""
+    return tuple(_unpack_operation(*each) for each in data)
+
+
+def resolve(operations: Iterable[Operation], store: Any) -> tuple[Operation, ...]:
+    """Return the operations with the values of the state that their reads refer to."""
+    return tuple(
+        Operation(each.lane, each.kind, each.key, _resolved(each.result.stored, store))
+        if isinstance(each.result, StateReference)
+        else each
+        for each in operations
+    )
+
+
+def _pack_operation(each: Operation, store: Any, lenient: bool) -> list[Any]:
+    result = each.result
+    if each.kind not in READS:
+        packed = pack(result)
+    else:
+        try:
+            packed = _refer(result, read_path(store, each.key) if store is not NO_STATE else MISSING, each.key)
+        except PayloadError:
+            if not lenient:
+                raise
+            packed = ["~"]
+    data = [each.lane, each.kind, each.key, packed]
+    if each.error is not None or each.leaves:
+        data += [each.error, each.leaves]
+    return data
+
+
+def _unpack_operation(
+    lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
+) -> Operation:
+    result = StateReference(packed) if kind in READS else unpack(packed)
+    return Operation(lane, kind, key, result, None if error is None else tuple(error), leaves)
+
+
+def _refer(value: Any, now: Any, path: str) -> Any:
+    """Return a value as a reference to what the state has at a path, or as the parts that differ from it.
+
+    ["@", path] the value at the path     ["=", value]         another value      ["?"] no value
+    ["{", path, names]  a dict            ["[", path, n, more] a list that begins with n items of another
+    ["$", names, gone]  the whole state   ["~"]                read it again
+    """
+    if value is MISSING or value is UNKNOWN:
+        return ["?"] if value is MISSING else ["~"]
+    if isinstance(value, BaseModel) and path == "" and type(value) is type(now):
+        return _refer_state(value, now)
+    if isinstance(value, str):
+        return ["@", path] if len(value) > _SHORT and value == now else ["=", value]
+    if value is None or isinstance(value, bool | int | float) or now is MISSING:
+        return ["=", pack(value)]
+    if value is now or same(value, now):
+        return ["@", path]
+    if type(value) is dict and type(now) is dict and all(isinstance(name, str) and "." not in name for name in value):
+        return ["{", {name: _refer(each, now.get(name, MISSING), f"{path}.{name}") for name, each in value.items()}]
+    if type(value) is list and type(now) is list:
+        count = 0
+        for one, other in zip(value, now, strict=False):
+            if not (one is other or same(one, other)):
+                break
+            count += 1
+        if count:
+            return ["[", path, count, [pack(each) for each in value[count:]]]
+    return ["=", pack(value)]
+
+
+def _refer_state(value: BaseModel, now: BaseModel) -> Any:
+    if not same(value.__pydantic_private__, now.__pydantic_private__):
+        return ["=", pack(value)]
+    then, here = _names(value), _names(now)
+    if any("." in name or not name for name in (*then, *here)):
+        return ["=", pack(value)]
+    parts = {name: _refer(each, here.get(name, MISSING), name) for name, each in then.items()}
+    if all(part == ["@", name] for name, part in parts.items()) and then.keys() == here.keys():
+        return ["@", ""]
+    return ["$", parts]
+
+
+def _names(state: BaseModel) -> dict[str, Any]:
+    return {**state.__dict__, **(state.__pydantic_extra__ or {})}
+
+
+def _resolved(stored: Any, store: Any) -> Any:
+    match stored:
+        case ["=", value]:
+            return unpack(value)
+        case ["@", path]:
+            return read_path(store, path) if path else copy(store)
+        case ["{", names]:
+            return {name: _resolved(each, store) for name, each in names.items()}
+        case ["[", path, count, more]:
+            return [*read_path(store, path)[:count], *map(unpack, more)]
+        case ["$", names]:
+            return _with_values(store, {name: _resolved(each, store) for name, each in names.items()})
+        case ["?"]:
+            return MISSING
+        case ["~"]:
+            return UNKNOWN
+    raise PayloadError(f"unknown form of a recorded value {stored!r}: it may be of a newer version of Tidemill")
+
+
+def _with_values(store: Any, values: dict[str, Any]) -> Any:
+    """Return a copy of the state that has exactly these values."""
+    made = copy(store)
+    fields = type(made).__pydantic_fields__
+    made.__dict__.update({name: value for name, value in values.items() if name in fields})
+    dynamic = {name: value for name, value in values.items() if name not in fields}
+    if isinstance(made, DictLikeModel):
+        made._data.clear()
+        made._data.update(dynamic)
+    elif made.__pydantic_extra__ is not None:
+        made.__pydantic_extra__.clear()
+        made.__pydantic_extra__.update(dynamic)
+    return made

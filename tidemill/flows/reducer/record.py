@@ -1,0 +1,34 @@
+"""The record of a step's attempt: what it did with its context, for the step to get the same when it runs again. Pure.
+
+A step that waits is run again from its beginning when its run comes back. Each operation that is in the record gives
+its recorded result and has no effect; behind the end of the record the step goes on. Operations are compared by lane,
+kind and key, never by value: a time stamp may differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+ROOT = ""
+"""The lane of the step itself; tasks and threads inside of it have lanes of their own."""
+
+
+class Operation(msgspec.Struct, frozen=True, gc=False):
+    """One operation of a step on its context."""
+
+    lane: str
+    kind: str
+    """get, state, edit, set, send, show, collect, wait, sleep, child, once, now, random or retry_info."""
+    key: str
+    """A path; the class and target of an event; a buffer; a question; a name."""
+    result: Any = None
+    error: tuple[str, str] | None = None
+    """The class and message of the exception that the operation has raised."""
+    leaves: bool = False
+    """Whether the event of a `send` leaves with the tick that this operation is recorded with."""
+
+
+READS = frozenset(("get", "state", "edit"))
+"""The kinds whose results are values of the run's state."""

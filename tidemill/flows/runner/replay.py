@@ -1,0 +1,491 @@
+"""Run a step again by its record: operations that are recorded give what they gave, and the step goes on from there.
+
+Each asyncio task and each thread inside a step is a lane with a record of its own, so that `asyncio.gather` may run its
+parts in another order than before. A task that a step starts gets the first recorded lane of its parent that no other
+task has, whose coroutine has the same name, and that begins with the same operation. `ctx.gather` names its lanes by
+place instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from tidemill.core.errors import PayloadError
+from tidemill.flows.encoding.copies import copy_data
+from tidemill.flows.encoding.exceptions import exception_document, exception_from
+from tidemill.flows.encoding.record import UNKNOWN
+from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
+from tidemill.flows.reducer.mailbox import Sent, take_spare
+from tidemill.flows.reducer.record import ROOT, Operation
+from tidemill.flows.reducer.reducer import numbered
+from tidemill.flows.reducer.state_paths import MISSING, read_path
+from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
+
+if TYPE_CHECKING:
+    from tidemill.flows.reducer.state import Work
+    from tidemill.flows.runner.in_memory import FlowRun
+
+_TIMERS = ("Timeout", "CancelScope")
+
+#: The recorded operations of a lane, by kind and key, in order.
+Recorded = dict[tuple[str, str], deque[Operation]]
+
+
+class StepObserver(Protocol):
+    """What a simulation does at the operations of a step."""
+
+    async def pause(self) -> None:
+        """Let other things happen between two operations."""
+        ...
+
+    def did(self, place: tuple[Any, ...], value: Any) -> None:
+        """Remember the value of an operation."""
+        ...
+
+    def replayed(self, place: tuple[Any, ...], value: Any) -> None:
+        """Compare the value of an operation that was replayed with the remembered one."""
+        ...
+
+    def diverged(self, run: str, error: StepDiverged) -> None:
+        """Report a step that does not follow its record."""
+        ...
+
+
+class Lane:
+    """A task or thread inside a step, with what is left of its record."""
+
+    __slots__ = (
+        "future",
+        "gathers",
+        "inside",
+        "joined",
+        "left",
+        "name",
+        "owner",
+        "question",
+        "record",
+        "replay",
+        "timed",
+    )
+
+    def __init__(self, replay: StepReplay, name: str, owner: Any = None, inside: str | None = None) -> None:
+        self.replay: StepReplay | None = replay
+        self.name = name
+        self.owner = owner
+        self.record: Recorded = {}
+        self.left = 0
+        self.question: str | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.gathers = 0
+        self.joined = 0
+        self.timed = False
+        self.inside = inside
+        """The name of the side effect that runs in this lane: its operations are not recorded."""
+
+    def rest(self, question: str, future: asyncio.Future[Any]) -> None:
+        """Wait for an answer."""
+        self.question, self.future = question, future
+
+    def go_on(self) -> None:
+        """Wait no more."""
+        self.question = self.future = None
+
+    @property
+    def waits(self) -> bool:
+        return self.future is not None and not self.future.done() and not self.timed
+
+
+_lane: ContextVar[Lane] = ContextVar("tidemill_lane")
+
+
+class StepReplay:
+    """The record of one attempt: what is left of it, and what the attempt has done since."""
+
+    def __init__(self, run: FlowRun, work: Work) -> None:
+        self.run = run
+        self.work = work
+        self.copies = run.is_durable
+        self.root = Lane(self, ROOT)
+        self.diverged: StepDiverged | None = None
+        self.ended = False
+        self.observer = run.observer
+        self._lanes = [self.root]
+        self._fresh: list[Operation] = []
+        self._editing: dict[str, int] = {}
+        self._spare: list[Sent] = list(work.spare)
+        self._questions: dict[str, list[str]] = {}
+        self._children: dict[str, int] = {}
+        self._names: dict[str, int] = {}
+        self._unclaimed: dict[str, list[str]] = {}
+        self._recorded: dict[str, Recorded] = {}
+        self._first: dict[str, tuple[str, str]] = {}
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self.effects: dict[str, asyncio.Lock] = {}
+        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
+        if work.by_count:
+            self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
+        for operation in work.record:
+            self._load(operation)
+        if work.record:
+            self._give(self.root, ROOT)
+
+    def enter(self) -> None:
+        """Make the calling task or thread the root lane."""
+        self.root.owner = _current_owner()
+        _lane.set(self.root)
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def at(self, kind: str, key: str) -> tuple[Lane, Operation | None]:
+        """Return the lane of the caller, and the recorded operation that this is; None behind the end of the record."""
+        lane = self.lane(kind, key)
+        if not lane.left:
+            return lane, None
+        queue = lane.record.get((kind, key))
+        if not queue:
+            raise self.diverge(lane, f"the step now does {_named(kind, key)}")
+        lane.left -= 1
+        return lane, queue.popleft()
+
+    def lane(self, kind: str = "", key: str = "") -> Lane:
+        """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
+        lane = _lane.get(None)
+        owner = _current_owner()
+        if lane is None or lane.replay is not self:
+            lane = self.root
+        if lane.owner != owner and owner is not None and lane.inside is None:
+            return self._enter_lane(lane, owner, kind, key)
+        return lane
+
+    def expect_lane(self, lane: Lane) -> None:
+        """Add a lane whose task has not begun yet, with what is recorded of it."""
+        self._give(lane, lane.name)
+        self._lanes.append(lane)
+
+    def open_lane(self, lane: Lane) -> None:
+        """Make the calling task this lane."""
+        lane.owner = _current_owner()
+        _lane.set(lane)
+        lane.owner.add_done_callback(partial(self._end_lane, lane))
+
+    def _enter_lane(self, parent: Lane, owner: Any, kind: str, key: str) -> Lane:
+        """Make a task or thread that the step has started a lane under its parent."""
+        base = f"{parent.name}/{_name_of(owner)}."
+        candidates = self._unclaimed.get(base, [])
+        for name in candidates:
+            if self._first[name] == (kind, key):
+                candidates.remove(name)
+                lane = Lane(self, name, owner)
+                self._give(lane, name)
+                break
+        else:
+            self._names[base] = self._names.get(base, 0) + 1
+            lane = Lane(self, f"{base}{self._names[base]}", owner)
+        self._begin_lane(lane)
+        return lane
+
+    def _begin_lane(self, lane: Lane) -> None:
+        self._lanes.append(lane)
+        _lane.set(lane)
+        if isinstance(lane.owner, asyncio.Future):
+            lane.owner.add_done_callback(partial(self._end_lane, lane))
+
+    def _end_lane(self, lane: Lane, task: Any) -> None:
+        lane.owner = None
+        if lane in self._lanes:
+            self._lanes.remove(lane)
+        self.suspend_if_all_wait()
+
+    def _load(self, operation: Operation) -> None:
+        """Take one operation of the record into the lane that it belongs to."""
+        name = operation.lane
+        if name not in self._recorded:
+            self._recorded[name], self._first[name] = {}, (operation.kind, operation.key)
+            if name:
+                base, _, number = name.rpartition(".")
+                self._unclaimed.setdefault(f"{base}.", []).append(name)
+                if number.isdigit():
+                    self._names[f"{base}."] = max(self._names.get(f"{base}.", 0), int(number))
+        self._recorded[name].setdefault((operation.kind, operation.key), deque()).append(operation)
+        if operation.kind in ("wait", "sleep"):
+            self._questions.setdefault(operation.key, []).append(operation.result)
+        elif operation.kind == "child":
+            base = child_base(operation.result)
+            self._children[base] = self._children.get(base, 0) + 1
+        elif operation.kind == "send" and not operation.leaves:
+            take_spare(self._spare, (operation.result, operation.key.partition(" ")[2] or None))
+
+    def _give(self, lane: Lane, name: str) -> None:
+        lane.record = self._recorded.pop(name, {})
+        lane.left = sum(map(len, lane.record.values()))
+
+    # -- recording --------------------------------------------------------------------------------
+
+    def add(
+        self, lane: Lane, kind: str, key: str, result: Any = None, error: Exception | None = None, leaves: bool = False
+    ) -> None:
+        """Add an operation behind the end of the record."""
+        if lane.inside is None:
+            raised = None
+            if error is not None:
+                document = exception_document(error)
+                raised = (document["exception_type"], document["exception_message"])
+            self._fresh.append(Operation(lane.name, kind, key, result, raised, leaves))
+
+    def flush(self) -> tuple[Operation, ...]:
+        """Return what the step did since its last suspension, for the tick that records it."""
+        fresh = self._fresh
+        count = len(fresh)
+        taken = fresh[:count]
+        del fresh[:count]
+        if self._editing:  # What a lane does inside an edit is recorded with the edit or not at all.
+            held = [each for n, each in enumerate(taken) if n >= self._editing.get(each.lane, count)]
+            taken = [each for n, each in enumerate(taken) if n < self._editing.get(each.lane, count)]
+            fresh[:0] = held
+            self._editing = dict.fromkeys(self._editing, 0)
+        return tuple(taken)
+
+    def begin_edit(self, lane: Lane) -> None:
+        self._editing[lane.name] = len(self._fresh)
+
+    def end_edit(self, lane: Lane) -> None:
+        self._editing.pop(lane.name, None)
+
+    def unsent(self) -> tuple[Sent, ...]:
+        """Return the events that leave when the step ends."""
+        return tuple((each.result, each.key.partition(" ")[2] or None) for each in self._fresh if each.leaves)
+
+    def is_spare(self, sent: Sent) -> bool:
+        """Return whether an equal event has left with an earlier attempt."""
+        return bool(self._spare) and take_spare(self._spare, sent)
+
+    def refuse_inside_effect(self, lane: Lane, what: str) -> None:
+        """Raise if a side effect uses what is not available to it."""
+        if lane.inside is not None:
+            raise WorkflowRuntimeError(
+                f"{what} is not available inside ctx.once({lane.inside!r}), which is not repeated when the step runs "
+                "again: return a value from the side effect and use it after"
+            )
+
+    # -- reads ------------------------------------------------------------------------------------
+
+    def read(self, kind: str, path: str, store: Any, live: dict[str, Any]) -> Any:
+        """Return the value at a path of the state, as it was when the step read it first. Live objects are as now."""
+        lane, operation = self.at(kind, path)
+        if operation is not None and operation.result is not UNKNOWN:
+            found = operation.result
+        else:
+            holder, rest = place_of(path, store, live)
+            found = read_path(holder, rest) if path else self.whole(store)
+            if operation is None:
+                self.add(lane, kind, path, found if holder is store else UNKNOWN)
+            if holder is not store:
+                return found
+        return copy_data(found) if self.copies and found is not MISSING else found
+
+    def whole(self, store: Any) -> Any:
+        """Return the whole state for the record: the values of its names change in place, so it is copied."""
+        return copy(store) if self.copies else store
+
+    def value(self, kind: str, make: Callable[[], Any]) -> Any:
+        """Return a value that is made once and then recorded."""
+        lane, operation = self.at(kind, "")
+        if operation is not None:
+            return operation.result
+        made = make()
+        self.add(lane, kind, "", made)
+        return made
+
+    # -- waits ------------------------------------------------------------------------------------
+
+    def question(self, base: str, *, named: bool) -> str:
+        """Return the question of a wait that is not in the record: the next number, or the same again if it is named.
+
+        A named wait that has timed out, or was given up, is asked anew.
+        """
+        asked = self._questions.setdefault(base, [])
+        if named and asked and not self.run.is_closed(self.work, asked[-1]):
+            return asked[-1]
+        asked.append(numbered(base, len(asked) + 1))
+        return asked[-1]
+
+    def child_key(self, base: str) -> str:
+        """Return the key of a child run that is not in the record."""
+        number = self._children[base] = self._children.get(base, 0) + 1
+        key = f"{base} {number}"
+        again = self.work.reborn.get(key, 0)
+        return f"{key} again {again}" if again else key
+
+    def ask(self, note: WaitAsked) -> None:
+        """Post a wait, with what the step did since its last suspension."""
+        operations = self.flush()
+        try:
+            self.run.note(self.work, msgspec.structs.replace(note, operations=operations, rests_on=self.rests_on()))
+        except PayloadError:
+            self._fresh[:0] = operations
+            raise
+
+    def fail_wait(self, lane: Lane, kind: str, key: str, question: str, error: Exception) -> None:
+        """Record that a wait could not be asked."""
+        self._fresh = [each for each in self._fresh if each.kind != kind or each.result != question]
+        self.add(lane, kind, key, question, error)
+
+    def rests_on(self) -> tuple[str, ...]:
+        """Return the questions that the step waits for if all of it waits; nothing if a part of it goes on."""
+        if self.ended or not (self.root.waits or self.root.joined):
+            return ()
+        questions: list[str] = []
+        for lane in self._lanes:
+            if lane.waits and lane.question is not None:
+                questions.append(lane.question)
+            elif not lane.joined:
+                return ()
+        return tuple(questions)
+
+    def suspend_if_all_wait(self) -> None:
+        """Post that all of the step waits, if it does."""
+        if (rests_on := self.rests_on()) and self.run.is_running:
+            self.run.note(self.work, Suspended(self.flush(), rests_on))
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The attempt has ended: what its tasks have left behind keeps nothing of it in memory."""
+        self.ended = True
+        for lane in self._lanes:
+            lane.replay = lane.owner = None
+
+    def check_end(self) -> None:
+        """Raise if the step returns though its record goes on."""
+        if self.diverged is not None:
+            raise self.diverged
+        if self.root.left:
+            raise self.diverge(self.root, "the step now returns")
+
+    def diverge(self, lane: Lane, came: str) -> StepDiverged:
+        """Return the exception of a step that does not follow its record; the run is stopped."""
+        if self.diverged is None:
+            left = [each for queue in lane.record.values() for each in queue]
+            names = ", ".join(_named(each.kind, each.key) for each in left[:3])
+            part = f" (in its task {lane.name})" if lane.name else ""
+            self.diverged = StepDiverged(
+                f"step {self.work.step}{part} does not follow the record of its earlier run: the record continues with "
+                f"{names}, but {came}"
+            )
+            self.run.diverge(self.work, self.diverged)
+        return self.diverged
+
+    def observe(self, lane: Lane, operation: Operation | None, kind: str, key: str, value: Any) -> None:
+        """Tell a simulation the value of a write or a send, replayed or not."""
+        if self.observer is not None:
+            part = (lane.name, kind, key)
+            number = self._counts[part] = self._counts.get(part, 0) + 1
+            place = (self.run.run_id, self.work.id, self.work.attempt, *part, number)
+            (self.observer.did if operation is None else self.observer.replayed)(place, value)
+
+
+def raise_recorded(operation: Operation) -> None:
+    """Raise again what a recorded operation has raised."""
+    if operation.error is not None:
+        name, message = operation.error
+        raise exception_from({"exception_type": name, "exception_message": message})
+
+
+def place_of(path: str, store: Any, live: dict[str, Any]) -> tuple[Any, str]:
+    """Return what a path leads into, the state or a live object of this process, and the rest of the path."""
+    if live:
+        name, _, rest = path.partition(".")
+        if name in live:
+            return live[name], rest
+    return store, path
+
+
+def child_base(key: str) -> str:
+    """Return the key of a child run without its number."""
+    return key.partition(" again ")[0].rpartition(" ")[0]
+
+
+async def run_together(replay: StepReplay, parts: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Run the parts of `ctx.gather`, each in a lane that is named by its place."""
+    around = replay.lane()
+    around.gathers += 1
+
+    async def run_part(place: int, part: Awaitable[Any]) -> Any:
+        replay.open_lane(lanes[place])
+        return await part
+
+    lanes = [Lane(replay, f"{around.name}/gather{around.gathers}.{place}") for place in range(len(parts))]
+    for lane in lanes:
+        replay.expect_lane(lane)
+    tasks = [asyncio.ensure_future(run_part(place, part)) for place, part in enumerate(parts)]
+    around.joined += 1
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        around.joined -= 1
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def limited(call: Awaitable[Any], seconds: float) -> Any:
+    """Await a step for so many seconds. It stays in its task, which is its lane."""
+    async with asyncio.timeout(seconds):
+        return await call
+
+
+async def has_local_timer() -> bool:
+    """Return whether the caller is inside `asyncio.timeout`: then it waits for a timer of this process, too."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    probe: asyncio.Future[bool] = loop.create_future()
+    # The frames can be looked into only while the task is suspended.
+    loop.call_soon(lambda: None if probe.done() else probe.set_result(_is_timed(task)))
+    return await probe
+
+
+def _is_timed(task: asyncio.Task[Any] | None) -> bool:
+    inner: Any = None if task is None else task.get_coro()
+    while inner is not None:
+        for held in gc.get_referents(inner) if getattr(inner, "cr_code", None) is not limited.__code__ else ():
+            if type(getattr(held, "__self__", held)).__name__ in _TIMERS:
+                return True
+        inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)
+    return False
+
+
+def _current_owner() -> Any:
+    loop = asyncio._get_running_loop()
+    return threading.get_ident() if loop is None else asyncio.current_task(loop)
+
+
+def _name_of(owner: Any) -> str:
+    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
+    return getattr(coroutine, "__name__", "thread" if isinstance(owner, int) else "task")
+
+
+def _named(kind: str, key: str) -> str:
+    return f"{kind}({key})" if key else kind
+
+
+Effect = Callable[[], Awaitable[Any] | Any]
+
+
+async def run_effect(replay: StepReplay, lane: Lane, name: str, effect: Effect) -> Any:
+    """Run a side effect. Its own operations are not recorded: only its result counts."""
+    silent = Lane(replay, lane.name, lane.owner, inside=name)
+    token = _lane.set(silent)
+    try:
+        result = effect()
+        return await result if isinstance(result, Awaitable) else result
+    finally:
+        _lane.reset(token)
