@@ -359,7 +359,7 @@ async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(
             await run.send_event(Go(word="go"))
             await eventually(lambda run=run: needs_attention(database, run))
         notes = [await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id) for run in runs]
-        assert "this snapshot has format 99, but this version of Tidemill reads only 1" in notes[0]
+        assert "this snapshot has format 99, but this version of Tidemill reads only 2" in notes[0]
         assert "unknown kind of tick 'dreamt'" in notes[1]
         assert await (await app.start(Chain)).result(timeout=60) == 45
 

@@ -14,24 +14,28 @@ from typing import Any
 import pytest
 
 from tests.simulation.journeys import JOURNEYS
+from tests.simulation.replayed_programs import PROGRAMS
 from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed, Noted
 from tidemill.engine.simulation.store import NO_FAULTS
+from tidemill.engine.simulation.world import SimulationError
+from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.reducer.step_ticks import Did
-from tidemill.flows.simulate import SimulatedRun, simulate
+from tidemill.flows.simulate import ReplayedValueWarning, SimulatedRun, simulate
 
 SEEDS = 60
 FILE = "tests/simulation/test_simulated_flows.py"
+ALL = JOURNEYS | PROGRAMS
 
 
 @lru_cache
 def undisturbed(name: str) -> SimulatedRun:
-    journey = JOURNEYS[name]
+    journey = ALL[name]
     return simulate(journey.workflow, seed="undisturbed", faults=NO_FAULTS, **journey.options)
 
 
 def disturbed(name: str, seed: int, **more: Any) -> SimulatedRun:
-    journey = JOURNEYS[name]
+    journey = ALL[name]
     faults = drawn(seed, happened=undisturbed(name).happened)
     return simulate(journey.workflow, seed=seed, faults=faults, **journey.options, **more)
 
@@ -55,7 +59,7 @@ def effects(outcome: SimulatedRun) -> set[tuple[int, str]]:
     return {(work, note.name) for work, note in notes if isinstance(note, Did)}
 
 
-@pytest.mark.parametrize("name", JOURNEYS)
+@pytest.mark.parametrize("name", ALL)
 def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
     expected = undisturbed(name)
     for seed in seeds(SEEDS):
@@ -101,3 +105,52 @@ def test_many_kinds_of_faults_have_been_seen() -> None:
     assert min(happened[each] for each in ("owner ends", "owner stands still", "owner loses its connections")) > 20
     assert happened["sweeper ends"] > 10, "leases have lapsed"
     assert happened["a turn was refused"] > 3, "an owner that had lost its run wanted to write"
+
+
+class Forgetful(Workflow):
+    """Does something else when it runs again, because it asks the process and not its context."""
+
+    lives = 0
+
+    @step
+    async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        type(self).lives += 1
+        await ctx.store.set(f"life_{self.lives}", True)
+        await ctx.sleep(1)
+        return StopEvent()
+
+
+class Stamping(Workflow):
+    """Writes and sends another value each time it runs."""
+
+    lives = 0
+
+    @step
+    async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        type(self).lives += 1
+        await ctx.store.set("stamp", self.lives)
+        await ctx.sleep(1)
+        return StopEvent(result=await ctx.store.get("stamp"))
+
+
+def test_a_simulation_fails_at_once_when_a_step_does_not_follow_its_record() -> None:
+    Forgetful.lives = 0
+    said = r"the record continues with set\(life_1\), sleep, but the step now does set\(life_2\)"
+    with pytest.raises(SimulationError, match=said):
+        simulate(Forgetful(timeout=None), seed=1, faults=NO_FAULTS)
+
+
+def test_a_simulation_warns_of_values_that_differ_when_a_step_runs_again_and_the_first_counts() -> None:
+    Stamping.lives = 0
+    with pytest.warns(ReplayedValueWarning, match=r"set\(stamp\) had the value 1 and has 2"):
+        outcome = simulate(Stamping(timeout=None), seed=1, faults=NO_FAULTS)
+    assert outcome.result() == 1
+
+
+def test_steps_are_brought_back_between_any_two_operations() -> None:
+    """The programs really run again: without their record most of them would end in another way."""
+    resumed = Counter[str]()
+    for seed in range(20):
+        for tick in disturbed("AppendsToList", seed).ticks:
+            resumed[type(tick).__name__] += 1
+    assert resumed["Resumed"] > 40

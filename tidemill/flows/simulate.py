@@ -40,7 +40,7 @@ Person = Callable[[Event], Event | Iterable[Event] | None]
 
 _CHECK_EVERY = 0.05
 _PAUSES = (0.0, 0.0, 0.001, 0.02)
-_THINKING = 0.5
+_THINKING = 1.0  # Most answers come when the run has left memory.
 
 
 class SimulatedRun(msgspec.Struct):

@@ -118,10 +118,11 @@ async def test_a_wait_whose_time_ran_out_waits_anew_when_it_is_asked_again() -> 
             for n in range(4):
                 patience = 0.01 if n < 2 else 60
                 try:
-                    reply = await ctx.wait_for_event(Reply, waiter_event=Question(n=n), timeout=patience)
+                    asked = Question(n=n)
+                    reply = await ctx.wait_for_event(Reply, waiter_event=asked, waiter_id="reply", timeout=patience)
                 except TimeoutError:
                     continue
-                again = await ctx.wait_for_event(Reply)
+                again = await ctx.wait_for_event(Reply, waiter_id="reply")
                 return StopEvent(result=(n, reply.text, again.text))
             return StopEvent(result="nobody came")
 

@@ -110,13 +110,18 @@ async def test_a_subclass_is_not_what_was_waited_for() -> None:
     assert "UnhandledEvent" in names(seen)
 
 
-async def test_two_waits_of_one_kind_in_one_call_have_the_same_answer_unless_they_are_named() -> None:
+async def test_two_waits_of_one_name_have_the_same_answer_and_others_have_one_each() -> None:
     class Same(Workflow):
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            first = await ctx.wait_for_event(Reply)
-            second = await ctx.wait_for_event(Reply)
+            first = await ctx.wait_for_event(Reply, waiter_id="name")
+            second = await ctx.wait_for_event(Reply, waiter_id="name")
             return StopEvent(result=[first.text, second.text])
+
+    class Unnamed(Workflow):
+        @step
+        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=[(await ctx.wait_for_event(Reply)).text for _ in range(3)])
 
     class Named(Workflow):
         @step
@@ -127,6 +132,8 @@ async def test_two_waits_of_one_kind_in_one_call_have_the_same_answer_unless_the
 
     result, _ = await play(Same().run(), Reply(text="a"))
     assert result == ["a", "a"]
+    result, _ = await play(Unnamed().run(), Reply(text="a"), Reply(text="b"), Reply(text="c"))
+    assert result == ["a", "b", "c"]
     result, seen = await play(Named().run(), Reply(text="a"), Reply(text="b"))
     assert result[1] == "b"
     assert [event.text for event in seen if isinstance(event, Question)] == ["1", "2"]

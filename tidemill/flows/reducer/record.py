@@ -20,7 +20,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 
     lane: str
     kind: str
-    """get, state, edit, set, send, show, collect, wait, sleep, child, once, now, random or retry_info."""
+    """get, state, edit, set, send, show, collect, wait, sleep, child, once, now, random, retry_info, or begin."""
     key: str
     """A path; the class and target of an event; a buffer; a question; a name."""
     result: Any = None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import is_dataclass
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
 from tidemill.flows.encoding.dict_like import DictLikeModel
 
 MISSING: Any = object()
+
+#: Values with inner paths; a dataclass is one, too.
+CONTAINERS = (dict, list, BaseModel, msgspec.Struct)
 
 #: Paths with the values to write there.
 Changes = tuple[tuple[str, Any], ...]
@@ -40,7 +45,7 @@ def write_path(holder: Any, path: str, value: Any) -> Any:
         if inner is MISSING:
             inner = {}
             _put(place, part, inner)
-        elif holder.copies and isinstance(inner, dict | list | BaseModel):
+        elif holder.copies and (isinstance(inner, CONTAINERS) or is_dataclass(inner)):
             inner = copy(inner)
             _put(place, part, inner)
         place = inner

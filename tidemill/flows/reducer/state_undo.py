@@ -13,10 +13,16 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from pydantic import BaseModel
-
 from tidemill.flows.reducer.state import FlowState, PendingWrite, PendingWrites, Work
-from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, missing_part, read_path, write_path
+from tidemill.flows.reducer.state_paths import (
+    CONTAINERS,
+    MISSING,
+    Changes,
+    inner_path,
+    missing_part,
+    read_path,
+    write_path,
+)
 
 
 def write(state: FlowState, work: Work, changes: Changes) -> None:
@@ -154,7 +160,7 @@ class _Box:
 
     def __init__(self, store: Any, copies: bool) -> None:
         # The outermost container may have been read, too, and a write does not copy it.
-        self.store = copy(store) if copies and isinstance(store, dict | list | BaseModel) else store
+        self.store = copy(store) if copies and isinstance(store, CONTAINERS) else store
         self.copies = copies
 
 

@@ -229,7 +229,7 @@ class Context(Generic[S]):
         """Run a side effect once, even if the step runs again, and return its result when it is committed."""
         run, replay = self._stepping_by_record("once")
         if replay.observer is not None:
-            await replay.observer.pause()
+            await replay.pause("once", name)
         work = replay.work
         lane, operation = replay.at("once", name)
         replay.refuse_inside_effect(lane, "ctx.once()")
@@ -359,8 +359,9 @@ class Context(Generic[S]):
         """Wait by the record, or ask; returns None if the wait times out."""
         run, replay = self._stepping_by_record("wait_for_event")
         base = note.question
+        run.check_may_wait(replay.work)
         if replay.observer is not None:
-            await replay.observer.pause()
+            await replay.pause(kind, base)
         lane, operation = replay.at(kind, base)
         replay.refuse_inside_effect(lane, "a wait")
         if operation is not None:

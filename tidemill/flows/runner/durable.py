@@ -120,6 +120,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self.has_slot = kind.max_runs is not None
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
+        self._is_inside_transaction = False
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that are already encoded
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._talk = RunStepLogs(number, self._home, self._write_logs)
@@ -254,6 +255,7 @@ class DurableFlowRun(DurableRun, FlowRun):
                     for tick in self.work_ended(work.id, end):
                         self.loop.post(tick)
 
+            self.check_may_wait(work)
             # Wait first: the child may end before this process learns that it has started.
             ended = await self.ask(replay, lane, WaitAsked(key, ChildEnded, {"key": key}), start)
         return result_of(ended.state, ended.result, ended.error, ended.note)
@@ -278,7 +280,9 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._transaction = (work.id, connection)
         try:
             await connection.execute("BEGIN")
+            self._is_inside_transaction = True
             yield connection
+            self._is_inside_transaction = False
             await connection.execute(
                 "SET CONSTRAINTS ALL IMMEDIATE"
             )  # A violation that would fail the commit fails here.
@@ -286,7 +290,15 @@ class DurableFlowRun(DurableRun, FlowRun):
             self._roll_back(work)
             raise
 
+    def check_may_wait(self, work: Work) -> None:
+        if self._is_inside_transaction and self._transaction is not None and self._transaction[0] == work.id:
+            raise WorkflowRuntimeError(
+                f"step {work.step} waits inside ctx.transaction(), whose connection and locks would be held as long: "
+                "wait before the transaction, or after it"
+            )
+
     def _roll_back(self, work: Work) -> None:
+        self._is_inside_transaction = False
         if self._transaction is not None and self._transaction[0] == work.id:
             self._transaction[1].terminate()
             self._transaction = None

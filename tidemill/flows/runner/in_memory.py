@@ -217,6 +217,9 @@ class FlowRun:
     def publish(self, event: Any) -> None:
         self._events.put(event)
 
+    def check_may_wait(self, work: Work) -> None:
+        """Raise if the step must not wait now."""
+
     def recall(self, work: Work, question: str) -> tuple[bool, Any]:
         """Return whether the outcome of a wait is known, and the answer: None if it timed out."""
         return self._questions.memory(work.id).recall(question)

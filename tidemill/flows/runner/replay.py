@@ -1,9 +1,9 @@
 """Run a step again by its record: operations that are recorded give what they gave, and the step goes on from there.
 
 Each asyncio task and each thread inside a step is a lane with a record of its own, so that `asyncio.gather` may run its
-parts in another order than before. A task that a step starts gets the first recorded lane of its parent that no other
-task has, whose coroutine has the same name, and that begins with the same operation. `ctx.gather` names its lanes by
-place instead.
+parts in another order than before. Lanes are named by their parent, their coroutine and the order in which they begin.
+A task gets the recorded lane of its name if that begins with the same operation, and else the first that does and that
+no other task has. `ctx.gather` names its lanes by place instead.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from bisect import insort
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -105,6 +106,9 @@ class Lane:
         return self.future is not None and not self.future.done() and not self.timed
 
 
+#: The kind of the operation that begins a lane; its key is the first operation of the lane.
+BEGIN = "begin"
+
 _lane: ContextVar[Lane] = ContextVar("tidemill_lane")
 
 
@@ -125,10 +129,11 @@ class StepReplay:
         self._spare: list[Sent] = list(work.spare)
         self._questions: dict[str, list[str]] = {}
         self._children: dict[str, int] = {}
-        self._names: dict[str, int] = {}
+        self._begun: dict[str, int] = {}
+        self._last: dict[str, int] = {}
         self._unclaimed: dict[str, list[str]] = {}
         self._recorded: dict[str, Recorded] = {}
-        self._first: dict[str, tuple[str, str]] = {}
+        self._first: dict[str, str] = {}
         self._counts: dict[tuple[str, str, str], int] = {}
         self.effects: dict[str, asyncio.Lock] = {}
         self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
@@ -181,24 +186,25 @@ class StepReplay:
     def _enter_lane(self, parent: Lane, owner: Any, kind: str, key: str) -> Lane:
         """Make a task or thread that the step has started a lane under its parent."""
         base = f"{parent.name}/{_name_of(owner)}."
-        candidates = self._unclaimed.get(base, [])
-        for name in candidates:
-            if self._first[name] == (kind, key):
-                candidates.remove(name)
-                lane = Lane(self, name, owner)
-                self._give(lane, name)
-                break
-        else:
-            self._names[base] = self._names.get(base, 0) + 1
-            lane = Lane(self, f"{base}{self._names[base]}", owner)
-        self._begin_lane(lane)
-        return lane
-
-    def _begin_lane(self, lane: Lane) -> None:
+        begun = self._begun[base] = self._begun.get(base, 0) + 1
+        unclaimed = self._unclaimed.get(base, [])
+        fitting = [name for name in unclaimed if self._first[name] == f"{kind} {key}"]
+        name = f"{base}{begun}"
+        if fitting:
+            name = name if name in fitting else fitting[0]
+            unclaimed.remove(name)
+        elif name in self._first:
+            self._last[base] += 1
+            name = f"{base}{self._last[base]}"
+        lane = Lane(self, name, owner)
+        self._give(lane, name)
+        if not fitting:
+            self.add(lane, BEGIN, f"{kind} {key}")
         self._lanes.append(lane)
         _lane.set(lane)
-        if isinstance(lane.owner, asyncio.Future):
-            lane.owner.add_done_callback(partial(self._end_lane, lane))
+        if isinstance(owner, asyncio.Future):
+            owner.add_done_callback(partial(self._end_lane, lane))
+        return lane
 
     def _end_lane(self, lane: Lane, task: Any) -> None:
         lane.owner = None
@@ -209,14 +215,14 @@ class StepReplay:
     def _load(self, operation: Operation) -> None:
         """Take one operation of the record into the lane that it belongs to."""
         name = operation.lane
-        if name not in self._recorded:
-            self._recorded[name], self._first[name] = {}, (operation.kind, operation.key)
-            if name:
-                base, _, number = name.rpartition(".")
-                self._unclaimed.setdefault(f"{base}.", []).append(name)
-                if number.isdigit():
-                    self._names[f"{base}."] = max(self._names.get(f"{base}.", 0), int(number))
-        self._recorded[name].setdefault((operation.kind, operation.key), deque()).append(operation)
+        if operation.kind == BEGIN:
+            base, _, number = name.rpartition(".")
+            insort(self._unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
+            self._first[name] = operation.key
+            self._last[f"{base}."] = max(self._last.get(f"{base}.", 0), int(number))
+            return
+        recorded = self._recorded.setdefault(name, {})
+        recorded.setdefault((operation.kind, operation.key), deque()).append(operation)
         if operation.kind in ("wait", "sleep"):
             self._questions.setdefault(operation.key, []).append(operation.result)
         elif operation.kind == "child":
@@ -228,6 +234,12 @@ class StepReplay:
     def _give(self, lane: Lane, name: str) -> None:
         lane.record = self._recorded.pop(name, {})
         lane.left = sum(map(len, lane.record.values()))
+
+    async def pause(self, kind: str, key: str) -> None:
+        """Let a simulation do other things before an operation."""
+        self.lane(kind, key)
+        if self.observer is not None:
+            await self.observer.pause()
 
     # -- recording --------------------------------------------------------------------------------
 
@@ -473,8 +485,12 @@ def _name_of(owner: Any) -> str:
     return getattr(coroutine, "__name__", "thread" if isinstance(owner, int) else "task")
 
 
+def _number_of(name: str) -> int:
+    return int(name.rpartition(".")[2])
+
+
 def _named(kind: str, key: str) -> str:
-    return f"{kind}({key})" if key else kind
+    return f"{kind}({key})" if key and key != kind else kind
 
 
 Effect = Callable[[], Awaitable[Any] | Any]

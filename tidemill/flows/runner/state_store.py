@@ -70,7 +70,7 @@ class StateStore(Generic[S]):
             found = read_path(*place_of(path, self._cell.store, self._live))
         else:
             if replay.observer is not None:
-                await replay.observer.pause()
+                await replay.pause("get", path)
             found = replay.read("get", path, self._cell.store, self._live)
         if found is not MISSING:
             return found
@@ -100,7 +100,7 @@ class StateStore(Generic[S]):
         if replay is None:
             return self._cell.store
         if replay.observer is not None:
-            await replay.observer.pause()
+            await replay.pause("state", "")
         return replay.read("state", "", self._cell.store, self._live)
 
     async def set_state(self, state: S) -> None:
@@ -126,7 +126,7 @@ class StateStore(Generic[S]):
                 self._write_now(changes(self._cell.store, edited))
             return
         if replay.observer is not None:
-            await replay.observer.pause()
+            await replay.pause("edit", "")
         lane, operation = replay.at("edit", "")
         replay.refuse_inside_effect(lane, "edit_state()")
         if operation is not None and operation.result is not UNKNOWN:
@@ -161,7 +161,7 @@ class StateStore(Generic[S]):
                 self._write_now(((path, value if merge is None else merge(self._cell.store, value)),))
             return
         if replay.observer is not None:
-            await replay.observer.pause()
+            await replay.pause("set", path)
         lane, operation = replay.at("set", path)
         replay.refuse_inside_effect(lane, "a write to the state")
         replay.observe(lane, operation, "set", path, value)
