@@ -120,7 +120,7 @@ async def test_time_outs_are_told_again_in_order_and_a_new_wait_is_a_new_one(app
     assert heard == [0, 1]
     async with running_run_worker(app):
         await run.send_event(Go(word="at last"))
-        assert await run.result(timeout=60) == [2, 2], "two reminders, though the step ran twice"
+        assert await run.result(timeout=60) == (2, 2), "two reminders, though the step ran twice"
     assert heard == [0, 1, 0, 1]
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
 

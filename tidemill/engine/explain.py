@@ -35,6 +35,19 @@ def explain_run(row: Mapping[str, Any]) -> str:
     return "It waits for an event or a timer."
 
 
+def explain_buffered(buffered: Mapping[str, Any] | None) -> list[str]:
+    """What is in the mailbox of a run, and what was dropped from it."""
+    if not buffered:
+        return []
+    said: list[str] = []
+    if kept := buffered["events"]:
+        names = ", ".join(f"{count} {name.rpartition('.')[2]}" for name, count in kept.items())
+        said.append(f"Buffered, until a step waits for them: {names}.")
+    if buffered["dropped"]:
+        said.append(f"{_count(buffered['dropped'], 'event')} had to be dropped, because too many were buffered.")
+    return said
+
+
 def explain_origin(job: Job) -> str:
     """Who enqueued the job, and why."""
     origin = job.get("origin")

@@ -202,8 +202,7 @@ class Context(Generic[S]):
         a wait with one gets the same event again. A durable run waits for ever unless a `timeout` is given.
         """
         run, replay = self._stepping_by_record("wait_for_event")
-        if run.is_durable:
-            timeout = durable_timeout(timeout)
+        timeout = durable_timeout(timeout) if run.is_durable else timeout and float(timeout)
         needed = requirements or {}
         name = f"{event_type.__module__}.{event_type.__qualname__}"
         base = waiter_id or f"{name} {sorted(needed.items(), key=str)!r}"

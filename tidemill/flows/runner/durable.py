@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -21,7 +22,7 @@ from tidemill.engine.worker.log_capture import listen
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
-from tidemill.flows.encoding.events import decode_event
+from tidemill.flows.encoding.events import decode_event, qualified_name
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
 from tidemill.flows.encoding.values import encode_packed
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
@@ -37,7 +38,7 @@ from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
 from tidemill.store.runs.log import NewStepLog
-from tidemill.store.runs.turns import JobRow, NewRun, RunTurn, job_row
+from tidemill.store.runs.turns import BufferedEvents, JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
@@ -115,7 +116,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self.loop.state.copies = True
         self.kind = kind
         self.observer = kind.observer
-        self._dropped = self.loop.state.dropped
+        self._buffered = BufferedEvents()
         self.queues_work = declared(kind.workflow).topology.queues_work
         self.has_slot = kind.max_runs is not None
         self._in_transaction = asyncio.Lock()
@@ -136,9 +137,15 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self.let_go:
             return
         self._questionnaire.follow(loop.state, ticks, self.turn())
-        if loop.state.dropped > self._dropped:
-            self._dropped = loop.state.dropped
-            log.warning("the mailbox of a run is full: its oldest event was dropped", run=self.number)
+        state = loop.state
+        if state.mailbox or self._buffered.events:
+            buffered = BufferedEvents(
+                dict(Counter(qualified_name(type(each)) for each in state.mailbox)), state.dropped
+            )
+            if buffered.dropped > self._buffered.dropped:
+                log.warning("the mailbox of a run is full: its oldest event was dropped", run=self.number)
+            if buffered != self._buffered:
+                self._buffered, self.turn().buffered = buffered, encode(buffered)
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
         record = None

@@ -12,7 +12,7 @@ from tidemill.core.codec import SECRET, decode, mask_secrets
 from tidemill.core.errors import ConfigError
 
 JOB_JSON = ("args", "options", "origin", "errors", "result")
-RUN_JSON = ("input", "result", "error", "origin")
+RUN_JSON = ("input", "result", "error", "origin", "buffered")
 
 
 def readable(row: Mapping[str, Any] | asyncpg.Record, columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.ticks import CancelAsked
 from tidemill.declarations import Declarations
-from tidemill.engine.explain import explain_run
+from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import SAMPLE, Preview
 from tidemill.ops.operator.cursor import page_json, read_cursor
@@ -41,6 +41,7 @@ from tidemill.store.runs.runs import (
     show_run,
 )
 from tidemill.store.runs.runs import start_run as store_run
+from tidemill.store.runs.turns import BufferedEvents
 from tidemill.store.transaction import Reader, Transaction
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None
     owner_host: str | None
     owner_pid: int | None
+    buffered: Annotated[
+        BufferedEvents | None, Meta(description="Events that no step has taken yet, by class; kept for a later wait.")
+    ]
     why: list[str]
 
 
@@ -268,13 +272,14 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         from tidemill.flows.encoding.values import plain_result
 
         known["result"] = plain_result(known["result"])
-        why = [explain_run(row)]
-    key = known.pop("key")
+        why = [explain_run(row), *explain_buffered(known["buffered"])]
+    key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
     return Run(
         **fields,
         key=None if key is None or key.startswith(OWN_KEY) else key,
         shape="dag" if is_dag(row) else "flow",
+        buffered=None if buffered is None else msgspec.convert(buffered, BufferedEvents),
         ticks=row["seq"],
         why=why,
     )

@@ -70,6 +70,15 @@ class NewRun(msgspec.Struct, gc=False):
     origin: bytes | None = None
 
 
+class BufferedEvents(msgspec.Struct, frozen=True):
+    """The events that a run has kept because no step and no wait has taken them yet: how many of each class.
+
+    `dropped` is how many were dropped because there were too many."""
+
+    events: dict[str, int] = {}
+    dropped: int = 0
+
+
 class RunTurn(msgspec.Struct, gc=False):
     """What one run writes in one turn. `before` is the last tick that it knows to be stored."""
 
@@ -94,6 +103,8 @@ class RunTurn(msgspec.Struct, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     note: str | None = None
+    buffered: bytes | None = None
+    """The events in the run's mailbox, if they have changed."""
     snapshot: bytes | None = None
     within: Any = None
     """A connection with an open transaction that commits with this turn."""
@@ -109,7 +120,7 @@ class RunTurn(msgspec.Struct, gc=False):
     @property
     def changes_head(self) -> bool:
         """Whether the turn changes more than the number of ticks in the run's row."""
-        return self.release or self.state is not None or self.note is not None
+        return self.release or self.state is not None or self.note is not None or self.buffered is not None
 
     @property
     def is_one_tick(self) -> bool:
@@ -127,7 +138,7 @@ _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0)
 # `WAKE_RUNS` must follow.
 _WHOLE_HEAD = """
     state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
-    note = coalesce(w.note, r.note),
+    note = coalesce(w.note, r.note), buffered = coalesce(w.buffered, r.buffered),
     ended_at = CASE WHEN w.state IS NULL OR w.state = 'needs_attention' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
     awake = CASE WHEN w.release THEN w.awake OR (
@@ -244,29 +255,33 @@ same AS (
     def _add_changed(self, turns: Sequence[RunTurn]) -> None:
         """Add runs that end, are released or get a note."""
         heads = self._arrays(
-            ((t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.release, t.awake) for t in turns),
-            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "boolean", "boolean"),
+            (
+                (t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.buffered, t.release, t.awake)
+                for t in turns
+            ),
+            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json", "boolean", "boolean"),
         )
         used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
         self.parts.append(f"""
 changed AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
-    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, release, awake)
+    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, buffered, release, awake)
     WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
 
     def _add_born(self, turns: Sequence[RunTurn]) -> None:
-        ends = ("state", "result", "error", "note", "release")
+        ends = ("state", "result", "error", "note", "buffered", "release")
         rows = ((t.run_id, t.last, *_fields(t.new, _NEW), *_fields(t, ends)) for t in turns)
-        news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "boolean")
+        news = self._arrays(rows, "bigint", "bigint", *_NEW.values(), "text", "json", "json", "text", "json", "boolean")
         self.parts.append(f"""
 born AS (
-    INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note,
+    INSERT INTO tidemill.run (id, seq, kind, workflow, version, input, origin, state, result, error, note, buffered,
                               owner, turn, ended_at)
-    SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note,
+    SELECT id, seq, kind, workflow, version, input, origin, coalesce(state, 'running'), result, error, note, buffered,
            CASE WHEN release OR state IS NOT NULL THEN NULL ELSE $1::bigint END, $2::bigint,
            CASE WHEN state IS NOT NULL AND state <> 'needs_attention' THEN now() END
-    FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, release)
+    FROM unnest({news}) AS n(id, seq, kind, workflow, version, input, origin, state, result, error, note, buffered,
+                                 release)
     ON CONFLICT (id) DO NOTHING RETURNING id)""")
 
     def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.run DROP COLUMN buffered;
