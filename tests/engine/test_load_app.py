@@ -71,6 +71,34 @@ def test_a_module_is_found_in_the_current_folder(tmp_path: Path, monkeypatch: py
     assert load_app("load_here").name == "shop"
 
 
+def test_a_file_in_a_package_may_import_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "load_project").mkdir()
+    write(tmp_path / "load_project", "names.py", "NAME = 'corner'\n")
+    write(
+        tmp_path / "load_project",
+        "load_inside.py",
+        "from load_project.names import NAME\nfrom tidemill import App\napp = App(NAME)\n",
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    assert load_app("load_project/load_inside.py").name == "corner"
+
+
+def test_tasks_that_import_their_application_are_declared_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "load_shop_package").mkdir()
+    write(tmp_path / "load_shop_package", "load_center.py", ONE + "import load_shop_package.load_tasks\n")
+    write(
+        tmp_path / "load_shop_package",
+        "load_tasks.py",
+        "from load_shop_package.load_center import app\n\n@app.task\ndef pack() -> None: ...\n",
+    )
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert [*load_app("load_shop_package/load_center.py").declarations.tasks] == ["pack"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -48,15 +48,25 @@ def load_module(place: str) -> ModuleType:
         folder = str(path.parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)
+        if "" not in sys.path:
+            sys.path.append("")  # A file in a package imports the package, from the folder of the project.
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
             raise ConfigError(f"{place} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module
-        return _execute(place, lambda: _run(spec, module))
+        return _by_its_package(_execute(place, lambda: _run(spec, module)), path)
     if "" not in sys.path:
         sys.path.insert(0, "")
     return _execute(place, lambda: importlib.import_module(place))
+
+
+def _by_its_package(module: ModuleType, path: Path) -> ModuleType:
+    """The module as other modules of its package have imported it: their tasks are declared on that one."""
+    same = (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == str(path))
+    found = next((each for each in same if each is not module), module)
+    sys.modules[path.stem] = found
+    return found
 
 
 def _run(spec: Any, module: ModuleType) -> ModuleType:
