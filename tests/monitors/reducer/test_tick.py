@@ -170,5 +170,5 @@ def test_an_application_knows_its_monitors_by_name() -> None:
     assert app.monitors.require(None) is watch
     with pytest.raises(ConfigError, match="two monitors are called 'heat'"):
         app.monitor(heat_monitor(Pages()))
-    with pytest.raises(ConfigError, match="this application has heat"):
+    with pytest.raises(ConfigError, match="there is no monitor 'cold'; this application declares: heat"):
         app.monitors.require("cold")

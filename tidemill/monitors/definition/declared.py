@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.core.find_declared import find_declared
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
@@ -46,10 +47,4 @@ class Monitors(dict[str, Monitor]):
 
     def require(self, name: str | None) -> Monitor:
         """The monitor of this name, or the only one."""
-        if name is None and len(self) == 1:
-            return next(iter(self.values()))
-        found = self.get(name or "")
-        if found is None:
-            known = ", ".join(self) or "none; declare one with app.monitor(Monitor(...))"
-            raise ConfigError(f"say which monitor: this application has {known}")
-        return found
+        return find_declared("monitor", self, name)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.core.find_declared import find_declared
 from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
@@ -125,14 +126,7 @@ class Pipelines:
 
     def require(self, name: str | None) -> Pipeline:
         """The pipeline of this name, or the only one."""
-        every = self.known
-        if name is None and len(every) == 1:
-            return next(iter(every.values()))
-        found = every.get(name or "")
-        if found is None:
-            known = ", ".join(every) or "none"
-            raise ConfigError(f"there is no pipeline {name!r}; this application declares: {known}")
-        return found
+        return find_declared("pipeline", self.known, name)
 
     def runner(self, database: Database, **options: Any) -> Role[Any]:
         """The role that keeps them up to date."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -106,23 +106,6 @@ class Plan:
 
     async def stop(self) -> None:
         """Called in each engine after the last message."""
-
-
-@overload
-def task(function: Callable[..., Any], /) -> Any: ...
-
-
-@overload
-def task(
-    *,
-    after: str | Iterable[str] = (),
-    batch: Batch | None = None,
-    max_concurrency: int | None = None,
-    timeout: Duration | None = None,
-    rate: str | float | None = None,
-    breaker: str | None = None,
-    breaker_rule: BreakerRule | None = None,
-) -> Callable[[Callable[..., Any]], Any]: ...
 
 
 def task(

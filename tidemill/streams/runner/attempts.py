@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
+from tidemill.streams.runner.finished_rows import delete_finished
 
 
 class OrderedAttempts:
@@ -43,16 +44,11 @@ class OrderedAttempts:
 
     async def flush(self) -> None:
         """Delete the attempts of finished messages."""
-        finished, self._finished = self._finished, []
-        if not finished:
-            return
-        try:
-            async with self._database.acquire() as connection:
-                await store.forget_attempts(self._database, connection, self._stream, finished)
-        except BaseException as error:
-            self._finished += finished  # Also when cancelled: the last flush deletes them.
-            if not is_passing(error):
-                raise
+        await delete_finished(
+            self._database,
+            self._finished,
+            lambda connection, rows: store.forget_attempts(self._database, connection, self._stream, rows),
+        )
 
     async def forget_old(self) -> None:
         await self._database.fetch(store.FORGET_OLD_ATTEMPTS, self._stream)

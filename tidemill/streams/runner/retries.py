@@ -16,6 +16,7 @@ from tidemill.sources.base import headers_of
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, is_passing
 from tidemill.store.streams import streams as store
+from tidemill.streams.runner.finished_rows import delete_finished
 from tidemill.streams.runner.prefetch import Prefetch
 
 if TYPE_CHECKING:
@@ -74,17 +75,12 @@ class RetryFeeder:
 
     async def flush(self) -> None:
         """Delete the rows of finished attempts."""
-        finished, self._finished = self._finished, []
-        if not finished:
-            return
-        try:
-            async with self._database.acquire() as connection:
-                await store.drop_retries(self._database, connection, finished)
-            self._held.difference_update(finished)
-        except BaseException as error:
-            self._finished += finished  # Also when cancelled: the last flush deletes them.
-            if not is_passing(error):
-                raise
+        deleted = await delete_finished(
+            self._database,
+            self._finished,
+            lambda connection, rows: store.drop_retries(self._database, connection, rows),
+        )
+        self._held.difference_update(deleted)
 
     async def run(self) -> None:
         """Claim due messages until cancelled."""
