@@ -118,7 +118,7 @@ async def test_of_answers_at_the_same_time_one_counts_and_the_others_are_told(
                 *(run.submit("approve", value, by=who) for who, value in people.items()), return_exceptions=True
             )
             await run.result(timeout=60)
-            _, state = await run.look()
+            _, state = await run.load()
             answered = state.nodes["approve"].answered
             assert answered is not None
             assert state.nodes["approve"].result == people[answered.by]

@@ -30,9 +30,9 @@ async def write_audit(
     await connection.execute(database.sql(WRITE_AUDIT), *entry)
 
 
-def targets(ids: Sequence[int]) -> str:
-    """The ids of several objects as one audit target; the first twenty are listed."""
-    shown = ", ".join(map(str, ids[:20]))
+def targets(ids: Sequence[int], prefix: str = "") -> str:
+    """The ids of several objects as one audit target, each after a prefix; the first twenty are listed."""
+    shown = ", ".join(f"{prefix}{each}" for each in ids[:20])
     return shown if len(ids) <= 20 else f"{shown} and {len(ids) - 20} more"
 
 

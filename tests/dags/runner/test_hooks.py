@@ -115,7 +115,7 @@ async def test_what_the_host_puts_around_nodes_is_there_and_goes_on_every_path(
         run = await app.start(dag)
         with pytest.raises(DagRunError, match="ValueError: no luck"):
             await run.result(timeout=60)
-        _, state = await run.look()
+        _, state = await run.load()
         assert state.nodes["one"].result == {"result": "x tenant of one", "by": "tenant of one"}
         assert state.nodes["two"].result == {"result": "y tenant of two", "by": "tenant of two"}
         cancelled = await app.start(Dag("c", [node("gone", "endless")]))
@@ -218,7 +218,7 @@ async def test_a_host_finds_the_functions_of_nodes_by_their_names(settings: dict
         run = await app.start(dag, n=4)
         with pytest.raises(DagRunError, match="node 'bad' failed"):
             await run.result(timeout=60)
-        _, state = await run.look()
+        _, state = await run.load()
         assert state.nodes["b"].result == "host.named of 8, attempt 1"
         broken = await app.start(Dag("e", [node("a", "broken.name"), node("b", "host.doubled", args={"n": 1})]))
         with pytest.raises(DagRunError, match=r"no module of this name"):
@@ -317,7 +317,7 @@ async def test_a_host_brings_a_ref_language_of_its_own(settings: dict[str, Any],
         with pytest.raises(DagRunError, match=r"\$shout failed: AttributeError"):
             await run.result(timeout=60)
         assert await statuses(run) == {"a": "succeeded", "b": "succeeded", "c": "failed"}
-        _, state = await run.look()
+        _, state = await run.load()
         assert state.nodes["b"].result == "HEY NOBODY nobody"
         with pytest.raises(DagError, match=r"\$whisper is not an operator"):
             await app.start(Dag("e", [node("a", "in_loop", args={"word": {"$whisper": "x"}})]))

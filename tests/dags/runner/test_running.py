@@ -91,7 +91,7 @@ async def test_a_ref_is_read_when_its_node_starts_and_not_before(app: App, datab
         await run.submit("limit", 7, by="ann")
         with pytest.raises(DagRunError, match="bad_ref"):
             await run.result(timeout=60)
-        _, state = await run.look()
+        _, state = await run.load()
     assert state.nodes["load"].result == {
         "limit": 7,
         "some": [{"id": 2, "n": 5}],
@@ -327,7 +327,7 @@ async def test_a_result_that_counted_is_never_overwritten(app: App, database: Da
         for data in (late, failed):
             await database.fetch("INSERT INTO tidemill.inbox (run_id, work, data) VALUES ($1, 1, $2)", run.id, data)
         await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.inbox"))
-        _, state = await run.look()
+        _, state = await run.load()
         assert (state.nodes["a"].status, state.nodes["a"].result, state.nodes["a"].job) == ("succeeded", 1, job)
         await run.submit("ask", 1, by="ann")
         assert await run.result(timeout=60) == {"b": 1}

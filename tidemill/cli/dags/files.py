@@ -8,27 +8,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidemill.app import App
-from tidemill.cli.arguments import run_number
-from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
+from tidemill.cli.arguments import Json, run_number
+from tidemill.cli.connection_options import ANYWHERE, HERE, ServerOptions
 from tidemill.cli.render import out as result
 from tidemill.cli.render import print_json
 from tidemill.cli.run.roles import application
+from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.paths import Path as Steps
 from tidemill.dags.definition.files import load_dag, located, problems_in
 from tidemill.dags.definition.model import Dag, SubDag, TaskNode
 from tidemill.dags.errors import DagError
-from tidemill.dags.reducer.reducer import DagProgram
-from tidemill.dags.reducer.state import DagState
-from tidemill.dags.runner.runner import DagKind
 from tidemill.dags.view.drawing import draw_dag, draw_dag_svg
-from tidemill.dags.view.load import load_state
+from tidemill.ops.runs.dags import GetTree, get_dag_tree
 
 FILES = (".yaml", ".yml", ".json")
 
 
-def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
+def check(file: str, /, *, app: str | None = None, json: Json = False) -> int:
     """Say everything that is wrong with a dag file, each with its line.
 
     Parameters
@@ -37,8 +35,6 @@ def check(file: str, /, *, app: str | None = None, json: bool = False) -> int:
         A JSON or YAML file.
     app
         The application: its tasks must be those that the nodes name, and refs may be its own.
-    json
-        Print one JSON document.
     """
     known = application(app, HERE) if app else None
     refs = known.declarations.hooks.ref_resolver if known else None
@@ -66,7 +62,7 @@ def draw(
     app: str | None = None,
     out: str = "-",
     run: str | None = None,
-    place: ConnectionOptions = HERE,
+    place: ServerOptions = ANYWHERE,
 ) -> None:
     """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
 
@@ -88,14 +84,14 @@ def draw(
     if run is None:
         if what is None:
             raise ConfigError("say what to draw: a file, the name of a dag, or --run r12")
-        dag, found = asyncio.run(find_dag(what, known)), None
+        dag, nodes = asyncio.run(find_dag(what, known)), []
     else:
-        program, found = asyncio.run(_state_of(run_number(run), DagKind({}, refs), place))
-        dag = program.dag
+        found = place.do(get_dag_tree, GetTree(id=run_number(run)), app=known)
+        dag, nodes = Dag.from_json(encode(found.definition)), found.nodes
         if what is not None and asyncio.run(find_dag(what, known)) != dag:
             raise ConfigError(f"run {run} was started with another definition: leave out {what} to draw that")
     svg = Path(out).suffix == ".svg"
-    text = (draw_dag_svg if svg else draw_dag)(dag, found, refs=refs)
+    text = (draw_dag_svg if svg else draw_dag)(dag, nodes, refs=refs)
     if out == "-":
         print(text)
         return
@@ -129,12 +125,6 @@ async def find_dag(what: str, known: App | None) -> Dag:
             f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: {declared}"
         )
     return found
-
-
-async def _state_of(number: int, kind: DagKind, place: ConnectionOptions) -> tuple[DagProgram, DagState]:
-    async with opened(place.settings()) as database:
-        _, program, state = await load_state(database, kind, number)
-        return program, state
 
 
 def is_file(what: str) -> bool:

@@ -77,17 +77,17 @@ class DagHandle:
         """Return the state of the run: running, needs_attention, succeeded, failed or cancelled."""
         return (await show_run(self._database, self.id))["state"]
 
-    async def look(self) -> tuple[DagProgram, DagState]:
+    async def load(self) -> tuple[DagProgram, DagState]:
         """Return the program of the run and its current stored state."""
         return (await load_state(self._database, self._kind, self.id))[1:]
 
     async def tree(self) -> list[TreeRow]:
         """Return every node with its state and progress, in order."""
-        return tree(*await self.look())
+        return tree(*await self.load())
 
     async def explain(self, node: str) -> str:
         """Explain why a node waits, was skipped, failed or is blocked."""
-        program, state = await self.look()
+        program, state = await self.load()
         sentence = explain(program, state, node)
         if state.nodes[node].status != "running":
             return sentence
@@ -108,7 +108,7 @@ class DagHandle:
         whether the run has processed the answer; if not, it is stored, and no run worker drives the run now.
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
-        program, state = await self.look()
+        program, state = await self.load()
         verdict = judge(program, state, given)
         if verdict.repeated:
             return True
@@ -161,7 +161,7 @@ class DagHandle:
                 if time.monotonic() >= give_up:
                     return False
                 await watch.changed()
-        verdict = judge(*await self.look(), given)
+        verdict = judge(*await self.load(), given)
         if not verdict.repeated:
             raise InputRefusedError(verdict.reason)
         return True

@@ -1,17 +1,19 @@
-"""Draw a dag as Mermaid text and as SVG; with the state of a run, nodes are coloured by their status.
+"""Draw a dag as Mermaid text and as SVG; with the nodes of a run, they are coloured by their state.
 
 print(draw_dag(nightly))
-print(draw_dag(nightly, state))
-Path("nightly.svg").write_text(draw_dag_svg(nightly, state))
+print(draw_dag(nightly, nodes_of(view)))
+Path("nightly.svg").write_text(draw_dag_svg(nightly, nodes_of(view)))
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tidemill.core.drawing.render import Box, quoted, svg
 from tidemill.core.refs import RefResolver, Refs
 from tidemill.dags.definition.model import RUN, Dag, InputNode, SubDag, TaskNode
 from tidemill.dags.definition.plan import ROOT, DagPlan, PlannedNode
-from tidemill.dags.reducer.state import DagState
+from tidemill.dags.view.view import NodeView
 
 FILLS = {
     "pending": "#f1f5f9",
@@ -28,12 +30,13 @@ _SHAPES = {"task": ("[", "]"), "map": ("[[", "]]"), "input": ("{{", "}}")}
 _KIND_FILLS = {"task": "#dbeafe", "map": "#e0e7ff", "input": "#fee2e2", "leave": "#dcfce7"}
 
 
-def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
+def draw_dag(dag: Dag, nodes: Sequence[NodeView] = (), *, refs: RefResolver | None = None) -> str:
     """Draw a dag as a Mermaid flowchart, with sub-dags as boxes around their nodes."""
     plan = DagPlan(dag, refs or Refs(strict=False))
     numbers = {name: f"n{index}" for index, name in enumerate(plan.order)}
+    known = {node.node: node for node in nodes}
     lines = ["flowchart TD"]
-    _draw_nodes(plan, dag, ROOT, state, numbers, "    ", lines)
+    _draw_nodes(plan, dag, ROOT, known, numbers, "    ", lines)
     for step in plan.steps.values():
         if step.kind == "leave":
             continue
@@ -41,48 +44,54 @@ def draw_dag(dag: Dag, state: DagState | None = None, *, refs: RefResolver | Non
         for dep in step.deps:
             if plan.steps[dep].kind != "enter":
                 lines.append(f"    {numbers[dep]} --> {end}")
-    if state is not None:
+    if known:
         lines += [f"    classDef {status} fill:{fill},stroke:#64748b,color:#0f172a" for status, fill in FILLS.items()]
         for step in plan.steps.values():
             if step.kind != "enter":
-                lines.append(f"    class {numbers[step.name]} {state.nodes[step.name].status}")
+                lines.append(f"    class {numbers[step.name]} {known[step.name].state}")
     return "\n".join(lines)
 
 
-def draw_dag_svg(dag: Dag, state: DagState | None = None, *, refs: RefResolver | None = None) -> str:
+def draw_dag_svg(dag: Dag, nodes: Sequence[NodeView] = (), *, refs: RefResolver | None = None) -> str:
     """Draw a dag as SVG, with every node below its dependencies."""
     plan = DagPlan(dag, refs or Refs(strict=False))
+    known = {node.node: node for node in nodes}
     rows: dict[int, list[Box]] = {}
     depths = _depths(plan)
     for step in plan.steps.values():
         if step.kind != "enter":
-            fill = _KIND_FILLS[step.kind] if state is None else FILLS[state.nodes[step.name].status]
-            box = Box(step.name, _shortened(_label(step, state), 24), fill, pill=step.kind != "task")
+            fill = FILLS[known[step.name].state] if known else _KIND_FILLS[step.kind]
+            box = Box(step.name, _shortened(_label(step, known), 24), fill, pill=step.kind != "task")
             rows.setdefault(depths[step.name], []).append(box)
     arrows = [(dep, step.name) for step in plan.steps.values() if step.kind != "enter" for dep in _deps(plan, step)]
     return svg([rows[depth] for depth in sorted(rows)], arrows)
 
 
 def _draw_nodes(
-    plan: DagPlan, dag: Dag, scope: str, state: DagState | None, numbers: dict[str, str], indent: str, lines: list[str]
+    plan: DagPlan,
+    dag: Dag,
+    scope: str,
+    known: dict[str, NodeView],
+    numbers: dict[str, str],
+    indent: str,
+    lines: list[str],
 ) -> None:
     for node in dag.nodes:
         step = plan.steps[scope + node.name]
-        label = quoted(_label(step, state, node.name))
+        label = quoted(_label(step, known, node.name))
         if isinstance(node, SubDag):
             lines.append(f"{indent}subgraph {numbers[step.name]}[{label}]")
-            _draw_nodes(plan, node.dag, f"{step.name}/", state, numbers, indent + "    ", lines)
+            _draw_nodes(plan, node.dag, f"{step.name}/", known, numbers, indent + "    ", lines)
             lines.append(f"{indent}end")
         else:
             left, right = _SHAPES[step.kind]
             lines.append(f"{indent}{numbers[step.name]}{left}{label}{right}")
 
 
-def _label(step: PlannedNode, state: DagState | None, name: str | None = None) -> str:
-    items = None if state is None else state.nodes[step.name].items
-    text = name or step.name
-    if items is not None:
-        return f"{text} {items.done}/{items.total}"
+def _label(step: PlannedNode, known: dict[str, NodeView], name: str | None = None) -> str:
+    text, node = name or step.name, known.get(step.name)
+    if node is not None and node.total is not None and isinstance(step.spec, TaskNode):
+        return f"{text} {node.done}/{node.total}"
     if isinstance(step.spec, InputNode):
         return f"{text} ?"
     return f"{text} *" if isinstance(step.spec, TaskNode) and step.spec.map is not None else text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
+from tidemill.core.json_rows import JOB_JSON, readable
 from tidemill.core.ticks import CancelAsked
 from tidemill.dags.errors import DagError
 from tidemill.dags.reducer.journal import decode_tick
@@ -19,8 +19,6 @@ from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.runs import DAG_KIND, load_run, read_ticks, show_run
 from tidemill.store.runs.workers import count_run_workers
 
-_JSON = ("args", "options", "origin", "errors", "result")
-
 
 async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int) -> DagView:
     """Load the current state of a run for display, with at most `jobs` of its unfinished jobs."""
@@ -31,7 +29,7 @@ async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int
         program=program,
         state=state,
         now=time.time(),
-        jobs=[{name: decode(each) if name in _JSON and each else each for name, each in job.items()} for job in found],
+        jobs=[readable(job, JOB_JSON) for job in found],
         all_jobs=len(found) < jobs,
         run_workers=await count_run_workers(database, DAG_KIND),
     )

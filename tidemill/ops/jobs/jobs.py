@@ -12,6 +12,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import JobRef, Origin
+from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.calls import job_of_call
@@ -19,7 +20,6 @@ from tidemill.engine.models.spec import require_model
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
-from tidemill.ops.operator.json_rows import readable
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
 from tidemill.store.jobs.insert import insert_jobs

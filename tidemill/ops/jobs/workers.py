@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
-from tidemill.ops.operator.json_rows import readable
+from tidemill.core.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.workers import Mode, set_control
 from tidemill.store.jobs.workers import list_workers as read_workers

@@ -10,10 +10,10 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.json_rows import value_of
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
-from tidemill.ops.operator.json_rows import value_of
 from tidemill.ops.operator.operation import Arguments, Cursor, ListOf, PageOf, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import alerts as store

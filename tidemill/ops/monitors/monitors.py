@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
-from tidemill.ops.operator.json_rows import readable
+from tidemill.core.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import monitors as store

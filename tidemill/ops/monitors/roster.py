@@ -10,11 +10,11 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.core.json_rows import readable
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
-from tidemill.ops.operator.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, PageOf, doc, operation
 from tidemill.store.monitors import roster as store
 from tidemill.store.monitors.event_counts import count_events

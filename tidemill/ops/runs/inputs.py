@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
+from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
-from tidemill.ops.operator.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
 from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId

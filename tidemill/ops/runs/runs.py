@@ -18,15 +18,16 @@ from msgspec import Meta
 from tidemill.core.codec import decode, encode, mask_secrets
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
+from tidemill.core.json_rows import RUN_JSON, readable
 from tidemill.core.ticks import CancelAsked
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import SAMPLE, Preview
 from tidemill.ops.operator.cursor import page_json, read_cursor
-from tidemill.ops.operator.json_rows import RUN_JSON, readable
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
+from tidemill.store.audit import targets
 from tidemill.store.jobs.pages import RunFilter, Word, match_runs, write_run_page
 from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import (
@@ -374,6 +375,8 @@ async def cancel_run(tx: Transaction, args: CancelRun) -> RunsAsked:
     row = await find_run(tx, args.id)
     if not await _cancel(tx, row, args.reason):
         raise ConflictError(f"run r{args.id} has ended already: {row['state']}")
+    after = {"asked": True, "reason": args.reason}
+    await tx.audit("run.cancel", f"r{args.id}", before={"state": row["state"]}, after=after)
     return RunsAsked(1, [args.id], 0)
 
 
@@ -396,6 +399,11 @@ async def cancel_runs(at: Reader, args: RunSelection) -> RunsAsked:
     else:
         ids = [_stored_id(each) for each in dict.fromkeys(args.ids or ())]
     rows = await find_runs(at.database, ids)
+    live = {row["id"]: row["state"] for row in rows if row["state"] in LIVE_RUN_STATES}
+    if live:
+        async with at.transaction() as tx:  # First: what follows commits run by run, and may stop half-way.
+            after = {"asked": list(live), "reason": args.reason, "filter": args.filter}
+            await tx.audit("run.cancel", targets(list(live), "r"), before=live, after=after)
     reached: list[int] = []
     for row in rows:  # One transaction each: run workers lock many runs at a time, in an order of their own.
         async with at.transaction() as tx:
@@ -471,11 +479,7 @@ async def _cancel(tx: Transaction, row: Any, why: str | None) -> bool:
     if row["state"] not in LIVE_RUN_STATES:
         return False
     reason = f"cancelled by {tx.by}" + (f": {why}" if why else "")
-    if not await cancel_within(tx, row["id"], _cancel_tick(row, reason), reason=reason):
-        return False
-    after = {"asked": True, "reason": why}
-    await tx.audit("run.cancel", f"r{row['id']}", before={"state": row["state"]}, after=after)
-    return True
+    return await cancel_within(tx, row["id"], _cancel_tick(row, reason), reason=reason)
 
 
 def _cancel_tick(row: Any, reason: str) -> bytes:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tidemill.core.errors import NotFoundError
+from tidemill.core.json_rows import value_of, zoned
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
-from tidemill.ops.operator.json_rows import value_of, zoned
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.streams import streams as store

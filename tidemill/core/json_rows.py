@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
-
-import asyncpg
 
 from tidemill.core.codec import SECRET, decode, mask_secrets
 from tidemill.core.errors import ConfigError
@@ -15,7 +12,7 @@ JOB_JSON = ("args", "options", "origin", "errors", "result")
 RUN_JSON = ("input", "result", "error", "origin", "buffered")
 
 
-def readable(row: Mapping[str, Any] | asyncpg.Record, columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
+def readable(row: Any, columns: tuple[str, ...] = JOB_JSON) -> dict[str, Any]:
     """A row with its JSON columns as Python values."""
     return {name: value_of(value) if name in columns else value for name, value in row.items()}
 
