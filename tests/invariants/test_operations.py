@@ -253,6 +253,23 @@ async def test_anything_is_explained_by_its_id_with_what_followed_from_it(
     assert settled(backward) == settled(msgspec.structs.replace(found, followed=[]))
 
 
+@pytest.mark.parametrize("through", ["database", "server"])
+async def test_a_run_of_a_dag_is_drawn_through_a_server_as_well(through: str, world: World, site: Site) -> None:
+    await prepared(world, CASES["get_dag_tree"])
+    status, drawn = await asyncio.to_thread(type_command, "dag draw --run r2", through, site)
+    assert (status, drawn.splitlines()[0]) == (0, "flowchart TD"), drawn
+    assert any(line.startswith("    class ") and line.endswith(" waiting") for line in drawn.splitlines()), drawn
+
+
+async def test_a_bulk_cancel_of_runs_leaves_one_audit_entry(world: World) -> None:
+    before = await prepared(world, CASES["cancel_runs"])
+    done = await local(world).do(OPERATIONS["cancel_runs"], CASES["cancel_runs"].args)
+    ((_, action, target, states, after),) = (await effect(world, before)).audit
+    assert (done.count, action, target) == (2, "run.cancel", "r2, r1")
+    assert states == {"1": "running", "2": "running"}
+    assert (after["asked"], after["reason"]) == ([2, 1], "enough")
+
+
 @pytest.mark.parametrize("name", CASES)
 async def test_wrong_arguments_are_refused_in_the_same_words(name: str, world: World, site: Site) -> None:
     operation, case = OPERATIONS[name], CASES[name]

@@ -37,7 +37,7 @@ class ServerState:
         self.authenticator = Authenticator(database, settings)
         self.hub = Hub(database)
         app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
-        self.hub.ears[STATES_CHANNEL] = app.pipelines.cache.hear
+        self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.hear
         self.metrics = Exposition(database)
 
     def local(self, caller: Caller, *, idempotency_key: str | None = None) -> Local:

@@ -12,6 +12,7 @@ from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.runner.rerun import rerun_failed
 from tidemill.dags.view.drawing import FILLS, draw_dag, draw_dag_svg
 from tidemill.dags.view.explain import explain, tree
+from tidemill.dags.view.view import DagView, NodeView, nodes_of
 
 INNER = Dag("inner", [node("x", "t"), node("y", "t", deps=["x"])])
 DAG = Dag(
@@ -27,6 +28,10 @@ DAG = Dag(
         node("last", "t", deps=["ask", "each", "sub"]),
     ],
 )
+
+
+def nodes(walk: Walk) -> list[NodeView]:
+    return nodes_of(DagView(row={"state": "running"}, program=walk.program, state=walk.state, now=0.0))
 
 
 def told(walk: Walk, name: str) -> str:
@@ -111,7 +116,7 @@ def test_a_dag_is_drawn_as_mermaid_text() -> None:
 
 def test_a_run_is_drawn_in_the_colours_of_its_nodes() -> None:
     walk = Walk(DAG).start(x=1).fail("a").done("each")
-    text = draw_dag(DAG, walk.state)
+    text = draw_dag(DAG, nodes(walk))
     assert "    class n0 failed" in text
     assert "    class n1 blocked" in text
     assert f"    classDef waiting fill:{FILLS['waiting']},stroke:#64748b,color:#0f172a" in text
@@ -120,7 +125,7 @@ def test_a_run_is_drawn_in_the_colours_of_its_nodes() -> None:
 
 def test_a_dag_is_drawn_as_svg_with_every_node_below_what_it_depends_on() -> None:
     walk = Walk(DAG).start(x=1).fail("a")
-    picture = ElementTree.fromstring(draw_dag_svg(DAG, walk.state))
+    picture = ElementTree.fromstring(draw_dag_svg(DAG, nodes(walk)))
     space = "{http://www.w3.org/2000/svg}"
     boxes = dict(zip([text.text for text in picture.iter(f"{space}text")], picture.iter(f"{space}rect"), strict=True))
     assert set(boxes) == {"a", "b", "c", "ask ?", "never", "each 0/3", "sub/x", "sub/y", "sub", "last"}

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 from cyclopts import App as Commands
 from rich.table import Table
 
-from tidemill.cli.arguments import run_number
+from tidemill.cli.arguments import AppOption, Follow, Json, RunId, Shown, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.dags import files
 from tidemill.cli.dags.files import find_dag, is_file, unknown_tasks
 from tidemill.cli.dags.watch import follow_run, show_dag_run
 from tidemill.cli.jobs.enqueue import read_arguments
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, state, table
+from tidemill.cli.render import ago, cut, print_json, show, state, table
 from tidemill.cli.run.roles import application
 from tidemill.cli.runs.inputs import inputs, read_value, submit
 from tidemill.cli.runs.list import took
@@ -45,11 +45,11 @@ def start(
     what: str,
     /,
     *,
-    app: str | None = None,
+    app: AppOption = None,
     args: str = "{}",
     key: str | None = None,
-    follow: bool = False,
-    json: bool = False,
+    follow: Follow = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a durable run of a dag and print its id.
@@ -58,16 +58,10 @@ def start(
     ----------
     what
         A JSON or YAML file, or the name of a dag that the application declares.
-    app
-        The application whose tasks the nodes name: app.py, app.py:name or package.module. A server has it.
     args
         The arguments of the run as a JSON object.
     key
         No second run of this dag with this key.
-    follow
-        Show the run until it has ended; the exit status says whether it succeeded.
-    json
-        Print one JSON document.
     """
     new = StartRun(workflow=what, args=read_arguments(args), key=key)
     known: App | None = None
@@ -101,9 +95,9 @@ def runs(
     *,
     state: list[str] | None = None,
     dag: str | None = None,
-    limit: int = 25,
+    limit: Shown = 25,
     cursor: str | None = None,
-    json: bool = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """List runs of dags, the newest first.
@@ -114,54 +108,35 @@ def runs(
         Only runs in this state: running, needs_attention, succeeded, failed, cancelled; may be repeated.
     dag
         Only runs of this dag.
-    limit
-        How many to show.
     cursor
         Where the list begins: the cursor that the list before ended with.
-    json
-        Print one JSON document.
     """
     args = ListRuns(state=tuple(state or ()), workflow=dag, shape="dag", cursor=cursor)
     rows, after = place.run(lambda at: read_pages(at, list_runs, args, limit))
-    if json:
-        return print_json(rows)
-    if not rows:
-        nothing = "no runs of dags: tidemill dag start FILE --app app.py" if state is dag is None else "no run matches"
-        return out().print(nothing, style="dim")
-    out().print(_runs_table(rows, datetime.now(UTC)))
-    if after is not None:
-        out().print(f"\nolder ones: --cursor {after}", style="dim")
-    return None
+    none = "no runs of dags: tidemill dag start FILE --app app.py" if state is dag is None else "no run matches"
+    show(rows, _runs_table, json=json, none=none, cursor=after)
 
 
 @commands.command
 def rerun(
-    id: str,
+    id: RunId,
     /,
     *,
     from_: str | None = None,
     edit: str | None = None,
-    app: str | None = None,
-    follow: bool = False,
-    json: bool = False,
+    app: AppOption = None,
+    follow: Follow = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a new run that does again what did not succeed in another, and print its id.
 
     Parameters
     ----------
-    id
-        The run to repeat, as `tidemill dag runs` shows it: r12.
     from_
         Do this node again too, and everything that follows from it.
     edit
         With --from: the node's arguments as a JSON object in place of the declared ones, or the answer to its question.
-    app
-        The application of the run, if it has refs of its own: app.py.
-    follow
-        Show the new run until it has ended; the exit status says whether it succeeded.
-    json
-        Print one JSON document.
     """
     if edit is not None and from_ is None:
         raise ConfigError("--edit is for one node: say which with --from NODE")
@@ -177,29 +152,21 @@ def rerun(
 
 @commands.command(name="show")
 def show_command(
-    id: str,
+    id: RunId,
     /,
     *,
     at: int | None = None,
-    follow: bool = False,
-    app: str | None = None,
-    json: bool = False,
+    follow: Follow = False,
+    app: AppOption = None,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Show one run: the tree of its nodes, how far each is, and why. The same as `tidemill run ID`.
 
     Parameters
     ----------
-    id
-        The run, as `tidemill dag runs` shows it: r12.
     at
         Show it as it was after this tick.
-    follow
-        Keep showing it until it has ended; the exit status says whether it succeeded.
-    app
-        The application of the run, if it has refs of its own: app.py.
-    json
-        Print one JSON document.
     """
     number = run_number(id)
     return place.run(lambda operator: show_dag_run(operator, number, at=at, follow=follow, json=json), app=app)

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import structlog
 
 from tidemill.app import App
+from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lease import EXIT_FENCED, exit_now
@@ -54,15 +55,13 @@ class Part(NamedTuple):
     patience: float | None = STOP_PATIENCE
 
 
-def maintenance(app: str | None = None, /, *, metrics: str | None = None, place: ConnectionOptions = HERE) -> int:
+def maintenance(app: str | None = None, /, *, metrics: Metrics = None, place: ConnectionOptions = HERE) -> int:
     """Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules.
 
     Parameters
     ----------
     app
         The application whose settings, migrations and schedules to use: app.py, app.py:name or package.module.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
 
     def make() -> Part:
@@ -76,29 +75,25 @@ def maintenance(app: str | None = None, /, *, metrics: str | None = None, place:
 
 
 def worker(
-    app: str,
+    app: Application,
     /,
     *,
     only: Literal["jobs", "runs"] | None = None,
     queue: list[str] | None = None,
     max_concurrency: int | None = None,
-    metrics: str | None = None,
+    metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Run the jobs and the durable runs of an application, each in a process that is started again when it dies.
 
     Parameters
     ----------
-    app
-        The application: app.py, app.py:name or package.module.
     only
         Run only jobs, or only runs of workflows and dags, in this very process.
     queue
-        A queue to serve; say it again for more. All that the tasks name, if not given.
+        A queue to serve; may be repeated. All that the tasks name, if not given.
     max_concurrency
         How many jobs to run at once.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if only == "runs" and (queue or max_concurrency is not None):
         raise ConfigError("--queue and --max-concurrency are about jobs: leave out --only runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.cli.arguments import Application
 from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.engine.role import Role
@@ -9,7 +10,7 @@ from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names
 
 
 def server(
-    app: str,
+    app: Application,
     /,
     *,
     host: str = LOOPBACK,
@@ -30,8 +31,6 @@ def server(
 
     Parameters
     ----------
-    app
-        The application: app.py, app.py:name or package.module.
     host
         Where to listen. What other machines can reach needs a token to come in, and TLS.
     port
@@ -49,11 +48,11 @@ def server(
     behind_proxy
         A proxy in front ends TLS.
     proxy
-        The address of that proxy, which is believed when it says who asks; say it again for more.
+        The address of that proxy, whose X-Forwarded headers are trusted; may be repeated.
     plain_http
         Serve other machines without TLS: anyone who can read the traffic can read the tokens.
     name
-        A host name by which browsers ask for it; say it again for more.
+        A host name by which browsers ask for it; may be repeated.
     grpc
         Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate.
     """

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tidemill.app import App
+from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon
 from tidemill.cli.run.live_footer import Footer, OwnLines
 from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, worker_processes
@@ -22,7 +23,7 @@ from tidemill.store.database import Database
 
 
 def up(
-    app: str,
+    app: Application,
     /,
     *,
     queue: list[str] | None = None,
@@ -32,17 +33,15 @@ def up(
     port: int | None = None,
     read_only: bool = False,
     grpc: str | None = None,
-    metrics: str | None = None,
+    metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Start everything: database, maintenance, workers, server. Ctrl-C ends it.
 
     Parameters
     ----------
-    app
-        The application: app.py, app.py:name or package.module.
     queue
-        A queue to serve; say it again for more. All that the tasks name, if not given.
+        A queue to serve; may be repeated. All that the tasks name, if not given.
     max_concurrency
         How many jobs each worker runs at once.
     workers
@@ -55,8 +54,6 @@ def up(
         Refuse every change through the server.
     grpc
         Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
-    metrics
-        Serve Prometheus metrics at this address, such as 127.0.0.1:9464.
     """
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")

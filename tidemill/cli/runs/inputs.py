@@ -4,66 +4,51 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from tidemill.cli.arguments import run_number
+from tidemill.cli.arguments import AppOption, Json, RunId, Shown, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, table
+from tidemill.cli.render import ago, cut, out, show, table
 from tidemill.core.errors import PayloadError
 from tidemill.ops.runs.inputs import ListInputs, OpenInput, SubmitInput, list_inputs, submit_input
 
 
-def inputs(*, run: str | None = None, limit: int = 200, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """List what runs of dags and flows wait for a person to answer, the longest waiting first.
-
-    Parameters
-    ----------
-    run
-        Only what this run asks: r12.
-    limit
-        How many to show.
-    json
-        Print one JSON document.
-    """
+def inputs(
+    *, run: RunId | None = None, limit: Shown = 200, json: Json = False, place: ServerOptions = ANYWHERE
+) -> None:
+    """List what runs of dags and flows wait for a person to answer, the longest waiting first."""
     args = ListInputs(run=None if run is None else run_number(run))
     rows, _ = place.run(lambda at: read_pages(at, list_inputs, args, limit))
-    if json:
-        return print_json(rows)
-    if not rows:
-        return out().print("no run waits for input", style="dim")
-    out().print(_inputs_table(rows, datetime.now(UTC)))
-    return out().print("\nanswer one with: tidemill submit RUN NODE JSON", style="dim")
+    show(rows, _inputs_table, json=json, none="no run waits for input")
+    if rows and not json:
+        out().print("\nanswer one with: tidemill submit RUN NODE JSON", style="dim")
 
 
 def submit(
-    id: str,
+    id: RunId,
     node: str,
     answer: str,
     /,
     *,
     key: str | None = None,
-    app: str | None = None,
+    app: AppOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Answer what a run asks. The answer must fit the schema; the first that does counts.
 
     Parameters
     ----------
-    id
-        The run, as `tidemill inputs` shows it: r12.
     node
         The node that asks.
     answer
         The answer as JSON: '{"answer": "yes"}'. To a flow, the fields of the event that it waits for.
     key
         The same key again is the same answer: safe to submit twice.
-    app
-        The application of the run, if it is of a flow or has refs of its own: app.py. A server has it.
     """
     number, value = run_number(id), read_value(answer, "answer")
     if place.do(submit_input, SubmitInput(id=number, node=node, value=value, key=key), app=app).taken:

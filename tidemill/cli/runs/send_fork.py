@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.cli.arguments import run_number
+from tidemill.cli.arguments import AppOption, RunId, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.core.codec import decode
@@ -14,29 +14,27 @@ from tidemill.ops.runs.runs import CancelRun, ForkRun, SendEvent, cancel_run, fo
 
 
 def send(
-    id: str,
+    id: RunId,
     event: str,
     fields: str = "{}",
     /,
     *,
     step: str | None = None,
-    app: str | None = None,
+    app: AppOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
 
+    With the application, or through a server, the event is checked before it is sent.
+
     Parameters
     ----------
-    id
-        The run, as `tidemill runs` shows it: r12.
     event
         The name of the event's class.
     fields
         The event's fields as a JSON object.
     step
         The step that receives it; by default every step that accepts it.
-    app
-        The application that declares the workflow; with it, or by a server, the event is checked before it is sent.
     """
     sent = place.do(send_event, SendEvent(id=run_number(id), type=event, fields=_object(fields), step=step), app=app)
     unchecked = app is None and place.server_url is None
@@ -44,17 +42,13 @@ def send(
     out().print(f"{event} sent to run r{sent.run_id}{later}")
 
 
-def fork(id: str, /, *, at: int, app: str | None = None, place: ServerOptions = ANYWHERE) -> None:
+def fork(id: RunId, /, *, at: int, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
     """Start a new run where another was after one of its ticks.
 
     Parameters
     ----------
-    id
-        The run, as `tidemill runs` shows it: r12.
     at
         The last tick that the new run shares with it.
-    app
-        The application that declares the workflow: app.py. A server has it.
     """
     number = run_number(id)
     if app is None and place.server_url is None:

@@ -26,6 +26,8 @@ FILLS = {
     "cancelled": "#d6d3d1",
 }
 
+Known = dict[str, NodeView]
+
 _SHAPES = {"task": ("[", "]"), "map": ("[[", "]]"), "input": ("{{", "}}")}
 _KIND_FILLS = {"task": "#dbeafe", "map": "#e0e7ff", "input": "#fee2e2", "leave": "#dcfce7"}
 
@@ -71,7 +73,7 @@ def _draw_nodes(
     plan: DagPlan,
     dag: Dag,
     scope: str,
-    known: dict[str, NodeView],
+    known: Known,
     numbers: dict[str, str],
     indent: str,
     lines: list[str],
@@ -88,7 +90,7 @@ def _draw_nodes(
             lines.append(f"{indent}{numbers[step.name]}{left}{label}{right}")
 
 
-def _label(step: PlannedNode, known: dict[str, NodeView], name: str | None = None) -> str:
+def _label(step: PlannedNode, known: Known, name: str | None = None) -> str:
     text, node = name or step.name, known.get(step.name)
     if node is not None and node.total is not None and isinstance(step.spec, TaskNode):
         return f"{text} {node.done}/{node.total}"

@@ -96,13 +96,14 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
     time = row.pop("at")
     jobs = await list_job_page(at.database, JobFilter(state=("failed",)), limit=NEWEST)
     runs = await list_run_page(at.database, RunFilter(state=("failed", "needs_attention", "timed_out")), limit=NEWEST)
+    names = [name for name in RunLine.__struct_fields__ if name != "ticks"]
     states = await list_failed_states(at.database, list(declared.pipelines.known))
     return Overview(
         time,
         Counts(**row),
         [AttemptsEnded(*each) for each in await read_done(at.database)],
         [JobLine(*each) for each in jobs],
-        [RunLine(*each) for each in runs],
+        [RunLine(ticks=each["seq"], **{name: each[name] for name in names}) for each in runs],
         [FailedStates(*each) for each in states],
     )
 

@@ -102,28 +102,14 @@ class JobLine(msgspec.Struct, frozen=True):
     run_id: int | None
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(JobLine, frozen=True, kw_only=True):
     """Everything about one job, and why it is in its state."""
 
-    id: int
-    state: str
-    queue: str
-    task: str
-    priority: int
-    attempt: int
-    failures: int
-    losses: int
-    created_at: datetime
-    due_at: datetime
-    started_at: datetime | None
     deadline: datetime | None
     args: Any
-    note: str | None
-    tags: list[str] | None
     unique_key: str | None
     concurrency_key: str | None
     max_concurrency: int | None
-    run_id: int | None
     work: int | None
     options: dict[str, Any] | None
     origin: dict[str, Any] | None
@@ -131,8 +117,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: int | None
     worker_host: str | None
     worker_pid: int | None
-    finished_at: datetime | None = None
-    progress: float | None = None
     result: Any = None
     cancel_reason: str | None = None
     why: list[str]
@@ -180,7 +164,7 @@ async def get_job(at: Reader, args: GetJob) -> Job:
         raise NotFoundError(f"there is no job {args.id}: it never existed, or its history has been dropped")
     known = readable(row)
     fields = {name: value for name, value in known.items() if name in Job.__struct_fields__}
-    return Job(**fields, why=explain_job(known))
+    return Job(**{"finished_at": None, "progress": None, **fields}, why=explain_job(known))
 
 
 @operation("GET /jobs/{id}/log", scope="read")

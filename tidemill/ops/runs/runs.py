@@ -135,8 +135,8 @@ class RunSelection(Arguments, frozen=True, kw_only=True):
     reason: Annotated[str | None, doc("Why, for the runs' notes.")] = None
 
 
-class RunLine(msgspec.Struct, frozen=True):
-    """A run in a list. `asks` is how many human inputs it waits for."""
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a run wherever it is shown."""
 
     id: int
     workflow: str
@@ -144,35 +144,29 @@ class RunLine(msgspec.Struct, frozen=True):
     state: str
     key: str | None
     ticks: int
-    owned: bool
-    awake: bool
     note: str | None
     created_at: datetime
     ended_at: datetime | None
     forked_from: int | None
     parent: int | None
+
+
+class RunLine(RunFacts, frozen=True, kw_only=True):
+    """A run in a list. `asks` is how many human inputs it waits for."""
+
+    owned: bool
+    awake: bool
     asks: int
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(RunFacts, frozen=True, kw_only=True):
     """Everything about one run, and why it is in its state."""
 
-    id: int
-    workflow: str
-    shape: str
-    state: str
     version: str
-    key: str | None
-    ticks: int
     input: Any
     result: Any
     error: Any
-    note: str | None
     origin: dict[str, Any] | None
-    created_at: datetime
-    ended_at: datetime | None
-    forked_from: int | None
-    parent: int | None
     owner_host: str | None
     owner_pid: int | None
     buffered: Annotated[

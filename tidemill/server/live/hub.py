@@ -1,9 +1,9 @@
-"""The live stream of changes: one ear and one look at the log per server, however many pages are open.
+"""The live stream of changes: one listener and one reader of the change log per server, however many pages are open.
 
-The log in the database knows every change of the last minutes (`store.changes`). This process looks at it when the
-bell rings, and soon again as long as it finds something; what a look finds is put together to one event, written
-once and sent to everybody. The id of an event is the snapshot that the look has seen: a page that comes back with it,
-to this server or after a restart to the next, gets exactly what it has missed, out of memory.
+The log in the database has every change of the last minutes (`store.change_log`). This process reads it when it is
+notified, and again soon while it finds changes. The changes of one read become one event, which is encoded once and
+sent to all subscribers. The id of an event is the snapshot of the log that was read: a page that reconnects with it, to
+this server or to the next one after a restart, gets exactly what it has missed, from memory.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from tidemill.store.telemetry.throughput import EVERY, note_pace
 
 log = structlog.get_logger("tidemill.server")
 
-PAUSE = 0.08  # between two looks while there is something to see
-PAUSE_EACH = 0.0002  # and so much longer for each who watches, so that telling them never takes all the time
-SAFETY = 1.0  # a look without a bell, while somebody watches
+PAUSE = 0.08  # between two reads while there are changes
+PAUSE_EACH = 0.0002  # longer by this for each subscriber, so that sending never takes all the time
+SAFETY = 1.0  # the safety poll while there are subscribers
 KEEP_EVERY = 60.0
 HEARTBEAT = 15.0
-LONGEST = 300.0  # then a page comes again, and is asked again who it is
+LONGEST = 300.0  # seconds until a page must reconnect and authenticate again
 MOST_KEPT = 20_000
 MOST_RUNS = 500
 MOST_BEHIND = 256
 MOST_STREAMS = 2000
-MOST_EACH = 100  # for one token: its pages, programs and watchers together
+MOST_EACH = 100  # streams of one token, whatever opened them
 
 RESET = "reset"
 
 
 class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What has changed since the event before: look at these again. `kinds` are whole lists, such as `workers`."""
+    """What has changed since the event before: read these again. `kinds` are whole lists, such as `workers`."""
 
     queues: list[str] = []
     runs: list[int] = []
@@ -62,7 +62,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(NamedTuple):
-    """One event of the stream, and as bytes for whoever wants everything of it."""
+    """One event of the stream, also encoded, for subscribers of everything."""
 
     news: ChangeSet | None
     """None means: anything may have changed."""
@@ -73,7 +73,7 @@ class Frame(NamedTuple):
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """What somebody wants to hear of; empty is everything."""
+    """What a subscriber wants to be told of; empty is everything."""
 
     queues: frozenset[str] = frozenset()
     runs: frozenset[int] = frozenset()
@@ -107,17 +107,17 @@ class Topics(msgspec.Struct, frozen=True):
 
 
 class Hub:
-    """Everybody who watches, and what they have to be told."""
+    """All subscribers, and the events to send them."""
 
     def __init__(self, database: Database) -> None:
         self.watching = 0
-        self.ears: dict[str, Callback] = {}
-        """Who else is to be told of news on a channel; to be said before `run`."""
+        self.callbacks: dict[str, Callback] = {}
+        """More callbacks by channel; to be added before `run`."""
         self._database = database
         self._watchers: Counter[str] = Counter()
         self._notifier = asyncio.Event()
-        self._somebody = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._subscribed = asyncio.Event()
+        self._reading = asyncio.Lock()
         self._seen: LogSnapshot | None = None
         self._epoch = ""
         self._gone = 0
@@ -125,7 +125,7 @@ class Hub:
         self._kept: deque[Change] = deque()
         self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
         self._told: dict[str, ChangeSet | None] = {}
-        """What those who came back were told since the last look: after a restart many come back from one point."""
+        """What reconnected subscribers were sent since the last read: after a restart many have the same last id."""
         self._count = 0
         self._turn: asyncio.Future[None] | None = None
         self._ready = asyncio.Event()
@@ -137,69 +137,69 @@ class Hub:
         """Follow the changes until cancelled."""
         listener = Listener(self._database)
         listener.on(CHANGES_CHANNEL, lambda _: self._notifier.set())
-        for channel, callback in self.ears.items():
+        for channel, callback in self.callbacks.items():
             listener.on(channel, callback)
         async with asyncio.TaskGroup() as group:
             group.create_task(listener.run(), name="tidemill-changes-listener")
             group.create_task(self._keep(), name="tidemill-changes-keep")
-            group.create_task(self._look(), name="tidemill-changes-look")
+            group.create_task(self._follow(), name="tidemill-changes-follow")
             group.create_task(self._note_pace(), name="tidemill-pace")
             group.create_task(self._beat(), name="tidemill-changes-beat")
 
     def close(self) -> None:
-        """Let everybody go."""
+        """End all streams."""
         self._closed = True
         self._wake()
 
-    async def _look(self) -> None:
+    async def _follow(self) -> None:
         while True:
             self._notifier.clear()
-            if await self._look_once():
+            if await self._read_once():
                 await asyncio.sleep(max(PAUSE, self.watching * PAUSE_EACH))
                 continue
-            # While nobody watches, the log in the database remembers.
-            waking, most = (self._notifier, SAFETY) if self.watching else (self._somebody, KEEP_EVERY)
+            # Without subscribers nothing is read: the log in the database keeps the changes.
+            waking, most = (self._notifier, SAFETY) if self.watching else (self._subscribed, KEEP_EVERY)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(most):
                     await waking.wait()
 
-    async def _look_once(self) -> bool:
-        """Take what is new; whether there was anything."""
-        async with self._looking:
+    async def _read_once(self) -> bool:
+        """Read new changes; returns whether there were any."""
+        async with self._reading:
             try:
-                look = await read_changes(self._database, self._seen)
-                if look.epoch is None or look.epoch != self._epoch:
-                    look = await self._begin()
-                self._take(look)
+                read = await read_changes(self._database, self._seen)
+                if read.epoch is None or read.epoch != self._epoch:
+                    read = await self._begin()
+                self._take(read)
             except Exception as error:
                 if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("changes cannot be followed now", error=str(error))
                 return False
         self._ready.set()
-        return bool(look.changes)
+        return bool(read.changes)
 
     async def _begin(self) -> LogRead:
         """Follow the log as it is now. Another one than before means that changes were missed."""
         epoch, gone = await follow_changes(self._database)
-        look = await read_changes(self._database, None)
+        read = await read_changes(self._database, None)
         missed = self._epoch not in ("", epoch)
         self._epoch, self._gone, self._seen = epoch, gone, None
         self._kept.clear()
-        # Who began before the log did may still change something unnoted: tell everybody once they have ended.
-        self._reset_after = gone if missed or look.seen.low <= gone else None
-        return look
+        # Transactions that began before the log may still change something unlogged: reset all once they have ended.
+        self._reset_after = gone if missed or read.seen.low <= gone else None
+        return read
 
-    def _take(self, look: LogRead) -> None:
-        fresh, first = list(look.changes), self._seen is None
-        self._seen, self._gone = look.seen, max(self._gone, look.gone)
+    def _take(self, read: LogRead) -> None:
+        fresh, first = list(read.changes), self._seen is None
+        self._seen, self._gone = read.seen, max(self._gone, read.gone)
         self._kept.extend(fresh)
         self._told.clear()
         while len(self._kept) > MOST_KEPT:
             self._gone = max(self._gone, self._kept.popleft().xid)
         if fresh and not first:
             self._send(put_together(fresh), self._id())
-        if self._reset_after is not None and look.seen.low > self._reset_after:
+        if self._reset_after is not None and read.seen.low > self._reset_after:
             self._reset_after = None
             self._send(None, self._id())
 
@@ -238,7 +238,7 @@ class Hub:
         self._wake()
 
     async def _beat(self) -> None:
-        """Tell everybody now and then that nothing is wrong: one clock for all of them."""
+        """Send a heartbeat to all subscribers: one timer for all of them."""
         while True:
             await asyncio.sleep(HEARTBEAT)
             if self._ready.is_set() and self.watching:
@@ -255,7 +255,7 @@ class Hub:
         return self._turn
 
     def check_room(self, caller: Caller) -> None:
-        """Refuse one more stream to whoever has too many, or to anybody if all together do."""
+        """Raise if the caller has too many streams open, or all callers together do."""
         if caller.token_id is not None and self._watchers[caller.name] >= MOST_EACH:
             raise Refused(429, f"{caller.name} has {MOST_EACH} streams open: close one of them", Retry_After="10")
         if self.watching >= MOST_STREAMS:
@@ -263,10 +263,10 @@ class Hub:
 
     @contextlib.contextmanager
     def attended(self, caller: Caller) -> Iterator[None]:
-        """Somebody watches for as long as the block lasts."""
+        """Count a subscriber for as long as the block lasts."""
         self.watching += 1
         self._watchers[caller.name] += 1
-        self._somebody.set()
+        self._subscribed.set()
         try:
             yield
         finally:
@@ -275,7 +275,7 @@ class Hub:
             if not self._watchers[caller.name]:
                 del self._watchers[caller.name]
             if not self.watching:
-                self._somebody.clear()
+                self._subscribed.clear()
 
     @property
     def closed(self) -> bool:
@@ -297,11 +297,11 @@ class Hub:
             yield frame.data
 
     async def frames(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
-        """What somebody is told, from where they have been (`last`), for some minutes: they then come back."""
+        """The events for a subscriber from `last` on, for some minutes; it then reconnects."""
         with self.attended(caller):
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
-                await self._look_once()
+                await self._read_once()
             place = self._count
             yield self._catch_up(topics, last)
             until = asyncio.get_running_loop().time() + LONGEST
@@ -340,7 +340,7 @@ class Hub:
         return list(self._frames)[len(self._frames) - behind :]
 
     def _is_ahead(self, last: str) -> bool:
-        """Whether another server has told somebody more than we have seen."""
+        """Whether another server has sent a subscriber more than this one has read."""
         try:
             then = LogSnapshot.read(last.partition(".")[2])
         except ConfigError:
