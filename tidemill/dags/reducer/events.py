@@ -93,6 +93,3 @@ class InputRefused(msgspec.Struct, frozen=True, omit_defaults=True, tag="input_r
     at: float
     reason: str
     key: str | None = None
-
-
-DagEvent = NodeChanged | InputWanted | InputTaken | InputRefused

@@ -46,7 +46,7 @@ class Claimer:
         queues: tuple[str, ...],
         max_concurrency: int,
         clock: Clock,
-        news: asyncio.Event,
+        wakeup: asyncio.Event,
         open_queues: Callable[[], list[str]],
         affinity: Affinity | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class Claimer:
         self._queues = queues
         self._max_concurrency = max_concurrency
         self._clock = clock
-        self._news = news
+        self._wakeup = wakeup
         self._open_queues = open_queues
         self._appetite = Appetite()
         self._turn = 0
@@ -77,12 +77,12 @@ class Claimer:
         else:
             self._dry.discard(queue)
         self._may_find_jobs = True
-        self._news.set()
+        self._wakeup.set()
 
     def close(self) -> None:
         """Stop claiming, and end when all results are written."""
         self._closing = True
-        self._news.set()
+        self._wakeup.set()
 
     async def run(self, worker_id: int) -> None:
         """Run turns until closed, across any number of lost connections."""
@@ -90,7 +90,7 @@ class Claimer:
         unwritten: tuple[list[Finish], list[Requeue]] = ([], [])
         try:
             while True:
-                self._news.clear()
+                self._wakeup.clear()
                 unwritten = _joined(unwritten, self._runner.take_ended())
                 if self._closing and not any(unwritten):
                     return
@@ -237,7 +237,7 @@ class Claimer:
             timeout = min(timeout, max(self.limited.get(queue, 0.0) - now, SHORTEST_WAIT))
         try:
             async with asyncio.timeout(timeout):
-                await self._news.wait()
+                await self._wakeup.wait()
         except TimeoutError:
             self._dry.clear()
             self._may_find_jobs = True

@@ -104,12 +104,12 @@ class Worker:
         self._clock = clock
         self._life = Life()
         self._modes: dict[str, Mode] = {}
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._control_news = asyncio.Event()
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self._children = Children(app_path)
-        self.runner = JobRunner(tasks, settings.max_concurrency, self._children, clock, self._news.set, self.models)
+        self.runner = JobRunner(tasks, settings.max_concurrency, self._children, clock, self._wakeup.set, self.models)
         self.runner.invoke_context = invoke_context
         self.runner.grace = settings.grace_seconds
         if self.models is not None:
@@ -120,7 +120,7 @@ class Worker:
             settings.queues,
             settings.max_concurrency,
             clock,
-            self._news,
+            self._wakeup,
             self._open_queues,
             self._affinity(),
         )

@@ -14,17 +14,6 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, run_node
 
-#: Nodes about states: they are resolved when the file is loaded.
-STATE_SOURCES = (
-    "state_scan",
-    "state_trigger",
-    "state_read",
-    "state_list",
-    "state_check",
-    "state_gate",
-    "state_transform",
-)
-STATE_SINKS = ("state_write", "state_transform")
 PASSING = ("state_clear_failure",)
 
 NODE_FIELDS = frozenset({"id", "typeId", "name", "position", "data", "agentConfig"})

@@ -18,41 +18,24 @@ from tidemill.store.jobs.insert import Conversation, conversation
 
 async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's async connection."""
-    kind = _kind(connection)
-    talk = _conversation(database, jobs)
+    kind, talk, rows = _kind(connection), _conversation(database, jobs), None
+    if kind not in _FETCH_ASYNC:
+        raise ConfigError(f"a {kind} connection is not async: enqueue with `app.enqueue_sync(..., conn=conn)`")
     try:
-        statement, params = next(talk)
         while True:
-            sql = database.sql(statement)
-            if kind == "asyncpg":
-                rows = await connection.fetch(sql, *params)
-            elif kind == "psycopg async":
-                cursor = await connection.execute(_named(sql, "%({})s"), _numbered(params))
-                rows = await cursor.fetchall()
-            elif kind == "sqlalchemy async":
-                rows = (await connection.execute(_clause(sql), _numbered(params))).fetchall()
-            else:
-                raise ConfigError(f"a {kind} connection is not async: enqueue with `app.enqueue_sync(..., conn=conn)`")
-            statement, params = talk.send([_values(row) for row in rows])
+            rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, talk, rows))
     except StopIteration as done:
         return done.value
 
 
 def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's sync connection."""
-    kind = _kind(connection)
-    talk = _conversation(database, jobs)
+    kind, talk, rows = _kind(connection), _conversation(database, jobs), None
+    if kind not in _FETCH_SYNC:
+        raise ConfigError(f"a {kind} connection is async: enqueue with `await app.enqueue(..., conn=conn)`")
     try:
-        statement, params = next(talk)
         while True:
-            sql = database.sql(statement)
-            if kind == "psycopg":
-                rows = connection.execute(_named(sql, "%({})s"), _numbered(params)).fetchall()
-            elif kind == "sqlalchemy":
-                rows = connection.execute(_clause(sql), _numbered(params)).fetchall()
-            else:
-                raise ConfigError(f"a {kind} connection is async: enqueue with `await app.enqueue(..., conn=conn)`")
-            statement, params = talk.send([_values(row) for row in rows])
+            rows = _FETCH_SYNC[kind](connection, *_next_statement(database, talk, rows))
     except StopIteration as done:
         return done.value
 
@@ -62,6 +45,12 @@ def _conversation(database: Database, jobs: Sequence[NewJob]) -> Conversation:
     if not database.applications:
         database.located((yield LIST_APPLICATIONS, ()))
     return (yield from conversation(jobs))
+
+
+def _next_statement(database: Database, talk: Conversation, rows: Any) -> tuple[str, tuple[Any, ...]]:
+    """Give the rows of the last statement to the conversation; returns the next statement and its parameters."""
+    statement, params = next(talk) if rows is None else talk.send([_values(row) for row in rows])
+    return database.sql(statement), params
 
 
 def _kind(connection: Any) -> str:
@@ -94,3 +83,23 @@ def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
 def _values(row: Any) -> tuple[Any, ...]:
     # A caller's connection may return rows as mappings.
     return tuple(row.values()) if isinstance(row, dict) else tuple(row)
+
+
+async def _fetch_psycopg(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    cursor = await connection.execute(_named(sql, "%({})s"), _numbered(params))
+    return await cursor.fetchall()
+
+
+async def _fetch_sqlalchemy(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    return (await connection.execute(_clause(sql), _numbered(params))).fetchall()
+
+
+_FETCH_ASYNC = {
+    "asyncpg": lambda connection, sql, params: connection.fetch(sql, *params),
+    "psycopg async": _fetch_psycopg,
+    "sqlalchemy async": _fetch_sqlalchemy,
+}
+_FETCH_SYNC = {
+    "psycopg": lambda connection, sql, params: connection.execute(_named(sql, "%({})s"), _numbered(params)).fetchall(),
+    "sqlalchemy": lambda connection, sql, params: connection.execute(_clause(sql), _numbered(params)).fetchall(),
+}
