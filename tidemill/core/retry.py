@@ -10,7 +10,7 @@ Declare a policy once; it is stored with the job as JSON:
 
 An exception in the task's code uses up an *attempt*. A worker that dies while it runs the job (killed, out of
 memory, host gone) is a *loss*, which is counted separately and limited by `max_losses`. So a bad deploy does not
-use up a job's attempts, and a job that kills its workers is not retried for ever.
+use up a job's attempts, and a job that kills its workers is not retried forever.
 
 Each wait is extended by up to the fraction `jitter` (0.1: 10s becomes 10s to 11s), so that jobs that failed
 together are not retried together. The jitter depends only on the job's seed and the attempt: the same failure

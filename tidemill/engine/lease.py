@@ -172,7 +172,7 @@ def describe_process(
     host: str = "",
     versions: Mapping[str, str] | None = None,
 ) -> WorkerCard:
-    """What this process tells of itself when it registers."""
+    """What a process registers about itself."""
     return WorkerCard(
         host=host or socket.gethostname(),
         pid=os.getpid(),

@@ -2,7 +2,7 @@
 
 A child ends only when the supervisor was told to stop. If it ends otherwise - a watchdog (75, 76, 77), a lost lease
 (70), a signal, an error - it is started again, after a pause that grows while it keeps dying young, and a log
-line says why. A child that cannot even start (a wrong application, say) is not tried for ever: the supervisor
+line says why. A child that cannot even start (a wrong application, say) is not retried forever: the supervisor
 gives up, and ends the others.
 
 `stop()` asks the children to end; a second call asks again, which they take as "at once". Whoever is still there
@@ -63,7 +63,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
 class Supervisor:
     """Runs children until stopped. `on_line` is given what they print; without it they print where we do.
 
-    `on_death` is told the process id of a child that ended badly, before it is started again.
+    `on_death` gets the process id of a child that failed, before it is started again.
     """
 
     def __init__(

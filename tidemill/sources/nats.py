@@ -169,7 +169,7 @@ class NatsConsumer:
             for message in list(self._open.values()):
                 try:
                     await message.in_progress()
-                except Exception as error:  # noqa: BLE001 - the server is away; it delivers again what it must
+                except Exception as error:  # noqa: BLE001 - the server is unavailable; it delivers again what was not acknowledged
                     log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
 

@@ -169,7 +169,7 @@ class RedisConsumer:
                     await self._client.xclaim(
                         self._source.key, self._group, self._name, 0, ids[start : start + AT_ONCE], justid=True
                     )
-                except Exception as error:  # noqa: BLE001 - the server is away; the next round says it again
+                except Exception as error:  # noqa: BLE001 - the server is unavailable; the next round retries
                     log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
 

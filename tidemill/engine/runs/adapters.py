@@ -1,9 +1,9 @@
-"""Decorators for what surrounds a run: each is an adapter around another, and adds one thing to it.
+"""Decorators of a run's adapter: each wraps another adapter and adds one thing to it.
 
     recording = Recording(adapter)          keeps every tick and every command, in order
     traced = Tracing(adapter, "Article")    an OpenTelemetry span for the run, and one for each piece of work
 
-The control loop does not know of them. What they wrap still decides when a tick is safe, so a decorator sees the
+The control loop does not know them. The wrapped adapter still decides when a tick is stored, so a decorator sees the
 commands of a tick only after that tick has been journaled.
 """
 

@@ -1,10 +1,10 @@
 """The control loop: drives one run of a program, from ticks to commands and back.
 
-    post a tick -> drain: reduce all that are there -> journal them -> execute what follows -> wait for the next
+    post a tick -> drain: reduce all pending ticks -> journal them -> execute their commands -> wait for the next
 
-The loop knows programs, ticks and commands, and nothing of what a program is about. What surrounds a run (where
-ticks are kept, how work is run, who hears what is published) is an adapter's: in memory, in PostgreSQL, simulated.
-Outcomes of work are taken before ticks from outside, and all that are ready are taken together.
+The loop knows only programs, ticks and commands. An adapter decides where ticks are stored, how work is run and where
+published events go: in memory, in PostgreSQL, or simulated. Outcomes of work are reduced before ticks from outside, and
+all that are ready are reduced together.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A run that survives: the shell around a program whose ticks are journaled in PostgreSQL.
+"""A durable run: the shell around a program whose ticks are journaled in PostgreSQL.
 
-Nothing follows from a tick before it is committed: the commands of a turn wait until the run worker has written the
-turn, for all its runs together. Timers are rows, jobs are rows, what is published is rows, and a run that only waits
-for the outside is written down and leaves memory. What the ticks mean is the shape's: it fills in the hooks.
+No command of a tick is executed before the tick is committed: the commands of a turn wait until the run worker has
+written the turn, together with those of its other runs. Timers, jobs and published events are rows, and a run that only
+waits for input is stored and leaves memory. The shape (flow or dag) implements the hooks that interpret the ticks.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     mine = await writer.write(turns)            # the runs that were still this owner's
     mine = await writer.write_within(turn)      # the same, of one run, with a step's own transaction
 
-A turn has a number, by which an owner whose answer was lost can tell whether it was written. Several may be under way
-at the same time, as long as no run is in two of them.
+A turn has a number, by which an owner that got no response can check whether it was written. Several turns may be
+written at the same time, as long as no run is in two of them.
 """
 
 from __future__ import annotations

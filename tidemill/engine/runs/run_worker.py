@@ -4,9 +4,9 @@
     role = run_worker_role(RunWorker(store, {"Article": FlowKind(Article())}), store, database)
     await role.run()                        # until stop()
 
-Ownership hangs on one lease, as a worker's jobs do. What the runs have to write is committed many runs at a time, in
-one statement; what happens meanwhile goes into the next turn. Two such turns may be under way, of different runs:
-the database writes while this process computes.
+One lease covers all runs of the process, as it does for a worker's jobs. The turns of many runs are committed in one
+statement; what happens meanwhile goes into the next one. Two such statements may run at the same time, for different
+runs: the database writes while this process computes.
 """
 
 from __future__ import annotations

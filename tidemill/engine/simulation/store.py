@@ -4,9 +4,9 @@
     number = simulation.start(workflow="Article", version=..., input=...)
     simulation.go()                              # until all runs are over, or a `SimulationError` says what went wrong
 
-Everything that an owner asks of the store is a message that travels, a statement that takes its time, and an answer
-that travels back. Between any two of these an owner may crash or stand still past its lease, a connection may break
-with the answer on its way, wake-ups are lost or come twice. The seed decides all of it, and gives it again.
+Each request of an owner to the store is a message, a statement that takes time, and a response. Between any two of
+these an owner may crash or be paused beyond its lease, a connection may break before the response arrives, and wake-ups
+may be lost or arrive twice. The seed decides all of it; the same seed gives the same history.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@
     owner.begin(run_worker.run)
     world.go(until=lambda: ended, limit=600.0)
 
-Each process is an event loop of its own, and nothing happens but one turn of one loop, or the arrival of one message,
-at a time. A process that crashes is never given a turn again: no `finally` of it runs, as if it had been killed. One
-that is paused gets its turns later. Nobody waits: when nothing is to be done, the clock moves to what comes next.
+Each process has an event loop of its own. One thing happens at a time: one turn of one loop, or the arrival of one
+message. A process that crashes gets no more turns: none of its `finally` blocks runs, as if it had been killed. A
+paused process gets its turns later. No real time passes: if nothing is due, the clock moves to the next event.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What dispatcher and engines tell each other about a message: failures, its outbox, its answer."""
+"""What dispatcher and engines exchange about a message: failures, its outbox, its answer."""
 
 from __future__ import annotations
 
