@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -82,3 +83,16 @@ def test_pins_are_read_whatever_they_are_called(audit: ModuleType) -> None:
         "pyyaml": "6.0",
         "uvloop": "0.2",
     }
+
+
+def test_lock_files_name_no_registry(audit: ModuleType) -> None:
+    lock = (audit.ROOT / "web" / "package-lock.json").read_text()
+    assert '"resolved"' not in lock
+    assert "://" not in (audit.ROOT / "constraints.txt").read_text()
+
+
+def test_nothing_that_is_generated_is_committed(audit: ModuleType) -> None:
+    ran = subprocess.run(["git", "ls-files"], cwd=audit.ROOT, capture_output=True, text=True, check=True)
+    generated = ("_pb2.py", "_pb2.pyi", "schema.d.ts", ".so")
+    static = "tidemill/server/static/"
+    assert [name for name in ran.stdout.split() if name.endswith(generated) or name.startswith(static)] == []
