@@ -1,4 +1,4 @@
-"""What the teacher's page shows: whom to go to, everybody at a glance, and the alerts of now.
+"""What the teacher's page shows: which students to visit, all students, and current alerts.
 
 A board is read once for all who look. What is known of a student is decoded only when their state has moved on.
 """
@@ -165,7 +165,7 @@ def _read(state: bytes | None) -> Facts:
 
 
 def _needs(alerts: list[Any], known: set[str]) -> dict[str, list[Need]]:
-    """What nobody has acknowledged, by student; what was resolved needs nobody any more."""
+    """Alerts that are not acknowledged, by student, without resolved ones."""
     found: dict[str, list[Need]] = {}
     for row in alerts:
         momentary = row["kind"] == "momentary"

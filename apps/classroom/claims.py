@@ -19,7 +19,7 @@ TRIES = 5
 
 
 class TakenError(TidemillError):
-    """Somebody else is on the way already."""
+    """Another teacher is on the way already."""
 
 
 def read_labels(stored: bytes | None) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def read_labels(stored: bytes | None) -> dict[str, Any]:
 
 
 def claim_in(labels: Mapping[str, Any], now: float) -> Claim | None:
-    """Who is on the way, if anybody still is."""
+    """The claim that is still valid, if there is one."""
     try:
         claim = msgspec.convert(labels.get(CLAIMED), Claim | None)
     except msgspec.ValidationError:
@@ -50,7 +50,7 @@ async def claim(
     said: str = "",
     now: float | None = None,
 ) -> Claim:
-    """Claim a student for everybody to see. Of two who do so at once one is told that the other is going."""
+    """Claim a student, visible to all. Of two claims at once one is refused with the name of the other teacher."""
     moment = time.time() if now is None else now
     wanted = Claim(who, round(moment, 3))
     for _ in range(TRIES):
@@ -66,7 +66,7 @@ async def claim(
 
 
 async def give_back(database: Database, student: str, monitor: str = "classroom", *, by: str, said: str = "") -> None:
-    """Nobody is on the way any more."""
+    """Withdraw a claim."""
     async with transaction(database, by=by) as tx:
         await label_entity(tx, monitor, student, {CLAIMED: None}, said=said)
 

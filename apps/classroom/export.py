@@ -81,7 +81,7 @@ class Pseudonyms:
 
 async def pseudonyms_for(database: Database, key: str, monitor: str = "classroom") -> Pseudonyms:
     """Pseudonyms for a class, and all who were ever in it."""
-    rows = await list_roster(database, monitor, everybody=True, limit=MOST_STUDENTS)
+    rows = await list_roster(database, monitor, inactive=True, limit=MOST_STUDENTS)
     return Pseudonyms(key, [row["entity"] for row in rows])
 
 

@@ -27,7 +27,7 @@ class Precision(msgspec.Struct, frozen=True):
 
 
 def label_in(note: str | None) -> bool | None:
-    """True for right, False for wrong, None where nobody has said; the last word counts."""
+    """True for right, False for wrong, None without a label; the last label counts."""
     found = _LABEL.findall(note or "")
     return None if not found else found[-1].strip().lower() == RIGHT
 

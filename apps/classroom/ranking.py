@@ -1,7 +1,7 @@
 """Whom to go to first: pure decisions over open alerts and what is known of each student.
 
 A student counts by what is wrong, by how long it has been so, and by how many classmates the same visit would help.
-Whoever somebody is on the way to already comes last.
+Students who are claimed already come last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEWS_LASTS = 180.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Somebody is on the way to a student."""
+    """A teacher is on the way to a student."""
 
     who: str
     at: float
@@ -33,7 +33,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """An alert that nobody has acknowledged."""
+    """An alert that is not acknowledged."""
 
     id: int
     trigger: str
@@ -66,7 +66,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def group_stuck(facts: Mapping[str, Facts]) -> list[Group]:
-    """Students who are stuck on the same block, the largest group first; nobody is a group alone."""
+    """Students who are stuck on the same block, the largest group first; a group has at least two."""
     found: dict[str, list[str]] = {}
     for student, known in sorted(facts.items()):
         if known.strategy == STUCK and known.focus:
@@ -83,7 +83,7 @@ def rank_visits(
     *,
     away: Iterable[str] = (),
 ) -> list[Visit]:
-    """Students with something wrong, those who need somebody most first; who is `away` is left out."""
+    """Students with open alerts, the most urgent first; students in `away` are left out."""
     mates = {student: group for group in group_stuck(facts) for student in group.students}
     missing = set(away)
     visits: list[Visit] = []

@@ -1,6 +1,6 @@
-"""The page's live part: one quick look at the database a second for all who watch, none while nobody does.
+"""The page's live part: one quick read of the database a second for all subscribers, none without subscribers.
 
-Whoever watches is told that there is something new, and asks for the board; it is read and encoded once for all.
+Subscribers are told that something has changed, and request the board; it is read and encoded once for all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_WATCHING = 500
 
 
 class Room:
-    """Everybody who watches a class on this server."""
+    """The subscribers of a class on this server."""
 
     def __init__(
         self, monitor: str = "classroom", *, look_every: float = LOOK_EVERY, most_watching: int = MOST_WATCHING
@@ -90,7 +90,7 @@ class Room:
             self.watching -= 1
 
     async def _look(self, database: Database, closed: Callable[[], bool]) -> None:
-        """Look once a second until nobody watches any more."""
+        """Read once a second until there are no subscribers."""
         reader, before, told = self._reader_on(database), None, time.monotonic()
         while self.watching and not closed():
             try:

@@ -70,7 +70,7 @@ TheLesson = NamedDependency[SkipValidation[Lesson]]
 
 
 class Going(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Somebody goes to a student."""
+    """A claim: a teacher goes to a student."""
 
     student: str
     who: str = ""
@@ -83,7 +83,7 @@ class Presence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Alerts that somebody has looked after."""
+    """Alerts to acknowledge."""
 
     ids: list[int]
     note: str | None = None
@@ -104,7 +104,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Alerts that nobody had acknowledged before."""
+    """Alerts that were not acknowledged before."""
 
     ids: list[int]
 
@@ -115,7 +115,7 @@ class Alerts(msgspec.Struct, frozen=True):
 
 @get("/board", opt={"scope": "read"})
 async def get_board(server_state: TheServerState, lesson: TheLesson) -> Response[bytes]:
-    """Whom to go to, everybody at a glance, the alerts of now."""
+    """Which students to visit, all students, and current alerts."""
     return Response(await lesson.room.board(server_state.database), media_type=MediaType.JSON)
 
 
@@ -151,7 +151,7 @@ async def get_alerts(
 
 @post("/claim", opt={"scope": "operate"}, status_code=200)
 async def post_claim(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
-    """ "I'm going": everybody sees who is."""
+    """Claim a student (I am going): the claim is visible to all."""
     who = _who(data.who, request)
     try:
         claim = await claims.claim(
@@ -166,7 +166,7 @@ async def post_claim(server_state: TheServerState, lesson: TheLesson, request: A
 async def post_give_back(
     server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]
 ) -> Claimed:
-    """Nobody is on the way any more."""
+    """Withdraw a claim."""
     await claims.give_back(server_state.database, data.student, lesson.watch.name, **_by(data.who, request))
     return Claimed(data.student, None)
 
@@ -183,7 +183,7 @@ async def post_presence(
 
 @post("/ack", opt={"scope": "operate"}, status_code=200)
 async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Seen]) -> Done:
-    """Somebody has been there. A lasting alert comes back if nothing changes."""
+    """Acknowledge alerts. A sustained alert opens again if nothing changes."""
     if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
         raise ConfigError(f"say which alerts: 1 to {MOST_IDS} ids")
     for id in data.ids:

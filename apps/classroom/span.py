@@ -57,13 +57,13 @@ class Sweep(msgspec.Struct, frozen=True):
     zero_runs: list[tuple[int, int]]
     inactive: list[tuple[float, int]]
     stuck: int
-    """How often the model called somebody stuck."""
+    """How often the model called a student stuck."""
 
 
 async def live_through(
     database: Database, since: float, until: float, *, profile: Profile, monitor: str = "classroom"
 ) -> list[Lived]:
-    """Everybody's span, student by student. The folding is done beside the loop, so that others are answered."""
+    """The span of each student. The folding runs in a thread, so that other requests are answered."""
     found: list[Lived] = []
     gathered: list[Event] = []
 

@@ -64,7 +64,7 @@ class Story(msgspec.Struct, frozen=True):
 async def tell_story(
     database: Database, student: str, since: float, until: float, *, profile: Profile, monitor: str = "classroom"
 ) -> Story:
-    """A student's story in a span. Raises `NotFoundError` for somebody of whom nothing is known."""
+    """A student's events in a span. Raises `NotFoundError` for an unknown student."""
     row = await show_entity(database, monitor, student)
     state = StudentState() if row["state"] is None else msgspec.json.decode(row["state"], type=StudentState)
     events = [

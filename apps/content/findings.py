@@ -21,7 +21,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A result as people read it. `flagged`: somebody should look at this post."""
+    """A result as people read it. `flagged`: a person should check this post."""
 
     verdict: str
     tone: Tone

@@ -81,13 +81,13 @@ class Dead(msgspec.Struct, frozen=True):
 
 
 class Now(msgspec.Struct, frozen=True):
-    """Where everything stands. `engines` is 0 while nobody runs the stream."""
+    """The state of the stream. `engines` is 0 while no process runs it."""
 
     engines: int
     in_flight: int
     retries: int
     flagged: int
-    """Results of the last minute that somebody should look at."""
+    """Results of the last minute that a person should check."""
     plans: list[PlanNow]
     sources: list[SourceNow]
     dead: list[Dead]

@@ -58,7 +58,7 @@ class ContentPlan(Plan):
 
     @task
     async def read(self, ctx: Context) -> str:
-        """A post that nobody can read fails here, where no model is blamed for it."""
+        """A post that cannot be decoded fails here, before any model gets it."""
         return readable(ctx.value)
 
     async def vector(self, ctx: Context) -> np.ndarray:
@@ -120,7 +120,7 @@ class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="30s"):
 
 
 class BangerScreen(ContentPlan, eligibility="banger_initial_screen", timeout="30s"):
-    """Whether a post may be one that everybody wants to see."""
+    """Whether a post may become popular."""
 
     @task(after="read")
     async def has_traction(self, ctx: Context) -> None:

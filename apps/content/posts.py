@@ -24,7 +24,7 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class TooLongError(ValueError):
-    """A post that no model reads: somebody made it to see what happens."""
+    """A post that no model can read, made to test the stream."""
 
 
 def readable(post: Post) -> str:

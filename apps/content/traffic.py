@@ -52,7 +52,7 @@ def poisoned(text: str, chance: random.Random) -> str:
 
 
 def malformed(number: int, chance: random.Random) -> bytes:
-    """What arrives when somebody upstream has a bad day."""
+    """Messages that an upstream system gets wrong."""
     whole = msgspec.json.encode(Post(number, 1, text_of(chance.choice([*PHRASES]), chance), time.time()))
     return chance.choice([whole[: len(whole) // 2], b'{"id": "seven"}', b"\xff\xfe not JSON", b""])
 

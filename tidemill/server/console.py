@@ -1,6 +1,6 @@
 """The console: files that the package build has made, and its one page for every address that is a screen.
 
-The page asks for nothing that is not ours, and holds nothing that is anybody's: what it shows it asks the API for.
+The page loads nothing from elsewhere and contains no data: everything that it shows comes from the API.
 """
 
 from __future__ import annotations

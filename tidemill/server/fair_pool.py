@@ -1,4 +1,4 @@
-"""The server's way to the database: whoever asked first is served first, also when many ask at once.
+"""The server's connections to the database: requests get one in the order in which they arrive, however many there are.
 
 A request that asks the database several things queues for the first of them only: then it is among those who asked
 first. While others wait, a connection goes from hand to hand, which costs less than by way of the pool.
@@ -30,12 +30,12 @@ _HEAD_START = 2.0  # At most: a stream that was asked for an hour ago must not c
 
 
 class FairDatabase(Database):
-    """A pool hands a connection to whoever happens to come by when one is free; here they queue."""
+    """A pool gives a free connection to any waiter; here waiters queue in order."""
 
     def __init__(self, settings: DatabaseSettings, *, label: str) -> None:
         super().__init__(settings, label=label, session=QUICK_PAGES)
         self.most_patience: float | None = None
-        """How long to wait for a database that is away; whoever asks over HTTP would rather be told."""
+        """How long to wait for a database that is away: an HTTP client should get an error soon."""
         self._free = settings.pool_size
         self._queue: list[tuple[float, int, Turn]] = []
         self._numbers = itertools.count()

@@ -62,7 +62,7 @@ class ApiServer:
     def _beside_grpc(self) -> contextlib.AbstractAsyncContextManager[None]:
         if self.settings.grpc is None:
             return contextlib.nullcontext()
-        from tidemill.server.rpc.serve import serving_grpc  # Here, for it takes a while, and not everybody needs it.
+        from tidemill.server.rpc.serve import serving_grpc  # Here: its import is slow, and most servers do not need it.
 
         return serving_grpc(self.server_state)
 

@@ -63,5 +63,5 @@ TheServerState = NamedDependency[SkipValidation[ServerState]]
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
-    """Who asks; they have been let in."""
+    """The caller, who is authenticated."""
     return request.scope["tidemill.caller"]  # pyright: ignore[reportGeneralTypeIssues]

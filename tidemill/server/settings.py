@@ -23,13 +23,13 @@ class ServerSettings(msgspec.Struct, frozen=True):
     or_any_port: bool = False
     """Where the port is taken, listen at any that is free."""
     read_only: bool = False
-    """Nobody may change anything, whatever their token says."""
+    """Changes are refused, whatever the scope of the token."""
     login: bool = False
     """Ask for a token on this machine too; elsewhere it is always asked for."""
     tls_cert: str | None = None
     tls_key: str | None = None
     behind_proxy: bool = False
-    """A proxy in front ends TLS, and tells us who asks."""
+    """A proxy in front ends TLS, and forwards the address of the client."""
     proxies: tuple[str, ...] = ()
     """The addresses or networks of the proxies that are believed; at this machine, if none is named."""
     plain_http: bool = False

@@ -57,7 +57,7 @@ async def roster_list(
     json: Json = False,
 ) -> None:
     """List the entities that a monitor follows, and how far the reading of their past has come."""
-    rows, _ = await read_pages(at, list_roster, ListRoster(name=monitor, everybody=all), limit)
+    rows, _ = await read_pages(at, list_roster, ListRoster(name=monitor, inactive=all), limit)
     show(rows, roster_table, json=json, none="no entity is followed")
 
 

@@ -92,7 +92,7 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     row = await read_monitor(database, watch.name)
     off = history_of((change for change in changes if change["entity"] is None), list(row["off"]))
     rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
-    labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, everybody=True)}
+    labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, inactive=True)}
     ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
     async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
         report.entities += 1

@@ -40,7 +40,7 @@ class ListRoster(Arguments, frozen=True, kw_only=True):
     """Which entities of a monitor, and which page of them."""
 
     name: MonitorName
-    everybody: Annotated[bool, doc("Also entities that are no longer followed.")] = False
+    inactive: Annotated[bool, doc("Also entities that are no longer followed.")] = False
     filling: Annotated[bool, doc("Only entities whose past is being read.")] = False
     limit: Limit = 50
     cursor: NameCursor = None
@@ -153,7 +153,7 @@ async def list_roster(at: Reader, args: ListRoster) -> PageOf[RosterLine]:
     rows = await store.list_roster(
         at.database,
         args.name,
-        everybody=args.everybody,
+        inactive=args.inactive,
         filling=args.filling,
         after=read_row_cursor(args.cursor),
         limit=args.limit,

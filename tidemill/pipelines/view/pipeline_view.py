@@ -1,4 +1,4 @@
-"""Looking at one pipeline: what the database knows, what the files are, and what is to be done about it.
+"""Reads one pipeline: what the database knows, what the files are, and what has to be built.
 
 Nothing is built here, and nothing is changed but what the database remembers of files: see `Driver` for that.
 """
@@ -45,7 +45,7 @@ class PipelineView:
         self.distrusted: set[str] = set()  # changed just before they were looked at
         self.unknown: set[str] = set()  # perhaps not read yet as they are
         self.folders: dict[str, int] = {}
-        self.intents: list[tuple[str, str]] = []  # states that somebody was about to put in place
+        self.intents: list[tuple[str, str]] = []  # states that a builder was about to publish
         self.forgotten: list[str] = []  # sources that are gone, and still in the database
         self._unseen: list[str] = []
         self._unreadable: dict[str, str] = {}
@@ -115,7 +115,7 @@ class PipelineView:
         await self.load_requests()
 
     async def load_requests(self) -> None:
-        """Learn what failed and what operators want: little, and read anew whenever somebody says that it changed."""
+        """Read failures and the requests of operators: few rows, read again at every notification."""
         name, world = self.pipeline.name, self.world
         world.failures.clear()
         for row in await self.database.fetch(rows.LOAD_FAILURES, name):
@@ -174,7 +174,7 @@ class PipelineView:
             self._files_ahead = await asyncio.to_thread(self.states.measure_skew)
 
     async def survey(self) -> list[str]:
-        """Look at all files; returns the paths that are news."""
+        """Walk over all files; returns the paths that have changed."""
         return await self._survey(self.states.survey(self.patterns))
 
     async def quick_survey(self, share: int) -> list[str]:
@@ -287,7 +287,7 @@ class PipelineView:
         return changed
 
     async def look(self, paths: Iterable[str]) -> list[str]:
-        """Look at some paths only; returns those that are news."""
+        """Read some paths only; returns those that have changed."""
         patterns = self.patterns
         wanted = [path for path in paths if any(pattern.values(path) is not None for pattern in patterns)]
         found = await self.states.look(wanted)
@@ -299,7 +299,7 @@ class PipelineView:
         return changed
 
     async def read_unknown(self, *, store: bool = True) -> list[str]:
-        """Read all files whose content is not known; returns those whose content is news."""
+        """Read all files whose content is not known; returns those whose content has changed."""
         files = self.world.files
         unknown = [path for path in self.unknown if path in files and files[path].known != files[path].signature]
         self.unknown.clear()
@@ -339,7 +339,7 @@ class PipelineView:
         return news
 
     def _take_content(self, path: str, fact: FileFact, seen: SeenFile) -> bool:
-        """What was read becomes what is known; returns whether it is news."""
+        """Store what was read; returns whether it is a change."""
         is_news = fact.content != seen.content or not fact.known
         fact.signature = fact.known = seen.signature
         fact.content, fact.size = seen.content, seen.size
@@ -368,7 +368,7 @@ class PipelineView:
                 return stage, entity_id([found[name] for name in stage.variables]) if stage.variables else ""
         return None
 
-    # -- what is to be done -------------------------------------------------------------------------
+    # -- what has to be built -----------------------------------------------------------------------
 
     def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
         """The plan for everything, or for those whom a change of these paths concerns, or who are to be retried."""
@@ -419,7 +419,7 @@ class PipelineView:
 
 
 async def look_at(database: Database, pipeline: Pipeline) -> tuple[PipelineView, BuildPlan]:
-    """A pipeline as it is, and what is to be done about it; nothing is built."""
+    """A pipeline as it is, and what has to be built; nothing is built here."""
     pipeline_view = PipelineView(database, pipeline)
     await pipeline_view.read_all()
     pipeline_view.require_place()

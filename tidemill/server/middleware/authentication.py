@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: tokens in a header, browsers with a cookie, or whoever sits at this machine."""
+"""The caller and their scope: by a token in a header, by a browser's cookie, or as a local user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
 from tidemill.store.tokens import Holder, find_session, find_token
 
-#: For routes that anybody may ask: whether the server lives, and logging in.
+#: For routes without authentication: the health check, and logging in.
 OPEN = "open"
 
 CALLER = "tidemill.caller"
@@ -33,7 +33,7 @@ class Authenticator:
         self._known: OrderedDict[bytes, tuple[float, Holder | None]] = OrderedDict()
 
     async def find(self, bearer: str | None, cookie: str | None) -> Caller | None:
-        """Who asks; None if that cannot be told."""
+        """The caller; None if the request has no valid credentials."""
         if bearer is not None:
             holder = await self._recall(bearer, find_token)
             return None if holder is None else _caller(holder)
@@ -44,7 +44,7 @@ class Authenticator:
         return None if self.settings.asks_login else Caller("local", "admin")
 
     def forget(self) -> None:
-        """Something was revoked here: look everybody up again."""
+        """A token was revoked here: forget all cached callers."""
         self._known.clear()
 
     async def _recall(self, secret: str, find: Any) -> Holder | None:
@@ -62,7 +62,7 @@ class Authenticator:
 
 
 class LoginAttempts:
-    """How often somebody may be wrong within a time: for log-ins."""
+    """Limits how many log-ins may fail within a time."""
 
     def __init__(self, *, most: int, within: float) -> None:
         self._most = most
@@ -70,14 +70,14 @@ class LoginAttempts:
         self._failed: OrderedDict[str, list[float]] = OrderedDict()
 
     def check(self, who: str) -> None:
-        """Refuse whoever has been wrong too often."""
+        """Raise if a client has failed too often."""
         recent = self._recent(who)
         if len(recent) >= self._most:
             wait = max(1, round(recent[0] + self._within - time.monotonic()))
             raise Refused(429, f"too many failed log-ins: try again in {wait} s", Retry_After=str(wait))
 
     def failed(self, who: str) -> None:
-        """Somebody was wrong."""
+        """Count a failure."""
         self._failed[who] = [*self._recent(who), time.monotonic()]
         self._failed.move_to_end(who)
         while len(self._failed) > _MOST_KNOWN:
@@ -110,7 +110,7 @@ class ScopeCheck:
 
 
 def require_scope(caller: Caller | None, needed: str, *, read_only: bool) -> Caller:
-    """Whoever asks, if they may do what needs this scope."""
+    """The caller, if their scope allows this; else raise."""
     if caller is None:
         raise Refused(
             401,

@@ -1,8 +1,8 @@
 """Connections: how many there may be, how long a request's head may take, how long an answer may lie unread.
 
-Whoever is slow or silent costs little and not for ever. A stream is written only as fast as it is read (beyond that,
-`live.Hub` keeps what everybody is told, once), and where next to nothing has been read for a while, the connection is
-cut. Where there are too many, one on which nobody asks anything makes room for the next.
+A slow or silent client costs little, and not for ever. A stream is written only as fast as it is read (the events are
+kept once for all subscribers, by `live.Hub`); a connection that hardly reads for a while is closed.
+When there are too many connections, an idle one is closed to make room for the next.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Parser(HttpToolsProtocol):
             self._refuse(400, "this is not a request as HTTP has it")
 
     def _refuse(self, status: int, detail: str, more: bytes = b"") -> None:
-        """Answer without anybody having been asked. What still comes is thrown away, so that the answer is read."""
+        """Respond without calling the application; the rest of the request is discarded, so that it is read."""
         if self._refused or self.transport.is_closing():
             return
         body = msgspec.json.encode(problem(status, detail))
@@ -134,7 +134,7 @@ class Parser(HttpToolsProtocol):
         super().resume_writing()
 
     def look(self, now: float) -> None:
-        """Cut the connection if somebody is too slow."""
+        """Close the connection if the client is too slow."""
         if self._is_busy():
             self._head_since = None if self._head_since is None else now  # What was asked before comes first.
         elif self._head_since is not None and now - self._head_since > self.head_within:
@@ -149,7 +149,7 @@ class Parser(HttpToolsProtocol):
             self.transport.abort()
 
     def is_idle(self, now: float) -> bool:
-        """Whether nobody has asked anything on it for a while, nor waits for an answer."""
+        """Whether no request has come for a while, and none is being answered."""
         return not self._is_busy() and now - self._idle_since > IDLE and not self.transport.is_closing()
 
     def _make_room(self) -> bool:
@@ -169,7 +169,7 @@ class Parser(HttpToolsProtocol):
 
 
 class HttpServer(uvicorn.Server):
-    """Signals are heard by whoever plays the role; connections are looked at now and then."""
+    """Leaves signals to the role that runs it, and checks connections periodically."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What every request passes, in and out: is it meant for us, who asks, is it theirs to ask, may the answer be framed.
+"""What every request passes: checks of host, caller, scope, origin and size, and headers of the response.
 
 In: the host's name (so that no foreign page can point its own name at this machine), the size of the body, the
 caller, and for browsers that the request comes from a page of ours. Out: headers that forbid a page to load or run
@@ -33,7 +33,7 @@ MOST_HEAD = 48 * 1024
 TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} bytes"
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
-STRANGERS_BODY = 16 * 1024  # Until somebody has said who they are: enough to log in.
+STRANGERS_BODY = 16 * 1024  # Before a caller is authenticated: enough to log in.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -188,7 +188,7 @@ class Reply:
                 message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
                 self.started = True
                 await self._send(message)
-                if self._method == "HEAD":  # That is all: whoever streams now hears that nobody listens.
+                if self._method == "HEAD":  # A stream then learns that its client has gone.
                     await self._send({"type": "http.response.body"})
             else:
                 self._start = message
@@ -237,7 +237,7 @@ class Reply:
 
 
 def _is_api(path: str) -> bool:
-    """Whether an address tells what somebody has to be let in for: ours, or that of an application's page."""
+    """Whether an address needs authentication: the API, or the routes of an application's page."""
     parts = [part for part in path.split("/") if part]
     return parts[:1] == ["api"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
 
@@ -278,7 +278,7 @@ def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
 
 
 def _replay(body: bytes, receive: Any) -> Any:
-    """A body that was read already, for whoever reads it next."""
+    """A body that was read already, for the next reader."""
     told = False
 
     async def again() -> Any:

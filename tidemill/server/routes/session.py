@@ -18,7 +18,7 @@ from tidemill.version import VERSION
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Who asks and what they may do. `csrf` goes into the header X-CSRF-Token of everything but GET."""
+    """The caller and what they may do. `csrf` goes into the header X-CSRF-Token of everything but GET."""
 
     authenticated: bool
     login_required: bool

@@ -31,7 +31,7 @@ GRACE = 3.0
 MOST_CALLS = 1000
 READ_WITHIN = 30.0
 
-#: How long connections last, in milliseconds. Clients come again by themselves; whoever reads nothing is cut off then.
+#: How long connections last, in milliseconds. Clients reconnect by themselves; those that read nothing are closed then.
 LASTING = (
     ("grpc.server_handshake_timeout_ms", 20_000),
     ("grpc.max_connection_idle_ms", 300_000),

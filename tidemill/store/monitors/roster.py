@@ -129,14 +129,14 @@ async def list_roster(
     database: Database,
     monitor: str,
     *,
-    everybody: bool = False,
+    inactive: bool = False,
     filling: bool = False,
     after: str | None = None,
     limit: int = 1000,
 ) -> list[asyncpg.Record]:
-    """Entities of a monitor by name: `everybody` adds removed ones, `filling` are those whose past is being read."""
+    """Entities of a monitor by name: `inactive` adds removed ones, `filling` are those whose past is being read."""
     await read_monitor(database, monitor)
-    return await database.fetch(LIST_ROSTER, monitor, everybody, after, limit, filling)
+    return await database.fetch(LIST_ROSTER, monitor, inactive, after, limit, filling)
 
 
 async def start_backfill(tx: Transaction, monitor: str, entities: Sequence[str] | None, plan: object) -> list[str]:
