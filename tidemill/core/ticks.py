@@ -136,4 +136,8 @@ class EndRun(msgspec.Struct, frozen=True, tag="end_run"):
     """An explanation for display, if neither result nor error contains one."""
 
 
-Command = RunWork | StopWork | Answer | SetTimer | DropTimer | Publish | EndRun
+class TrimJournal(msgspec.Struct, frozen=True, tag="trim_journal"):
+    """Drop the ticks up to here: the run has begun anew, and its state is all that is needed of them."""
+
+
+Command = TrimJournal | RunWork | StopWork | Answer | SetTimer | DropTimer | Publish | EndRun

@@ -6,6 +6,7 @@ from tidemill.flows import Workflow, step, Context, StartEvent, StopEvent, Event
 from tidemill.flows.definition.collect import All, Collect, Take
 from tidemill.flows.definition.decorators import catch_error, step
 from tidemill.flows.definition.events import (
+    CompensationEvent,
     Event,
     HumanResponseEvent,
     InputRequiredEvent,
@@ -22,6 +23,7 @@ from tidemill.flows.runner.workflow_handler import WorkflowHandler
 __all__ = [
     "All",
     "Collect",
+    "CompensationEvent",
     "Context",
     "Event",
     "HumanResponseEvent",

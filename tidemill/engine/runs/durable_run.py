@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
-from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick
+from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
 
@@ -168,6 +168,8 @@ class DurableRun:
             self._run_worker.expect(command.due)
         elif kind is DropTimer:
             turn.timers[command.timer] = None
+        elif kind is TrimJournal:
+            turn.trim = True
         else:
             self._after.append(command)
             if kind is StopWork and self.queues_work:
@@ -197,7 +199,7 @@ class DurableRun:
             turn.awake = not self.at_rest
             if turn.awake and not self._run_worker.is_stopping:
                 turn.release = False  # Something has arrived since its release was planned.
-        if turn.state is None and (turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
+        if turn.state is None and (turn.trim or turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)
         self.stored = turn.last
         return turn, after

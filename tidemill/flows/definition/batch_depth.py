@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidemill.flows.definition.events import HumanResponseEvent, StartEvent
+from tidemill.flows.definition.events import CompensationEvent, HumanResponseEvent, StartEvent
 from tidemill.flows.definition.signature import EventClass, StepSpec
 
 Level = tuple[str, ...]
@@ -19,7 +19,7 @@ def event_levels(steps: Mapping[str, StepSpec]) -> dict[EventClass, set[Level]]:
     levels: dict[EventClass, set[Level]] = {}
     for spec in steps.values():
         for cls in spec.accepted_events:
-            if issubclass(cls, StartEvent | HumanResponseEvent):
+            if issubclass(cls, StartEvent | HumanResponseEvent | CompensationEvent):
                 levels.setdefault(cls, set()).add(())
     while _spread(steps, levels):
         pass

@@ -33,6 +33,8 @@ from tidemill.flows.encoding.exceptions import UnreconstructedException, excepti
 
 __all__ = [
     "CollectionReleaseEvent",
+    "CompensationEvent",
+    "ContinuedEvent",
     "DictLikeModel",
     "Event",
     "EventRegistry",
@@ -40,6 +42,7 @@ __all__ = [
     "IdleReleasedEvent",
     "InputRequiredEvent",
     "InternalDispatchEvent",
+    "ReplyEvent",
     "SerializableEvent",
     "SerializableException",
     "StartEvent",
@@ -154,6 +157,27 @@ class HumanResponseEvent(Event):
     if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
 
         def __init__(self, **params: Any) -> None: ...
+
+
+class ReplyEvent(Event):
+    """The reply of a step to an event that was sent with `ask`; it is shown in the stream."""
+
+    to: str
+    value: Any = None
+
+
+class CompensationEvent(Event):
+    """The base class of events for steps that undo something when the run fails; no step has to return them."""
+
+    if TYPE_CHECKING:  # otherwise type checkers accept only declared fields
+
+        def __init__(self, **params: Any) -> None: ...
+
+
+class ContinuedEvent(Event):
+    """The run continues as if it had just started with this event; created by `ctx.continue_as_new`."""
+
+    start: SerializableEvent
 
 
 class StepFailedEvent(Event):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemill.flows.definition.batch_depth import covered_steps, event_levels, levels_of
 from tidemill.flows.definition.collect import Take
-from tidemill.flows.definition.events import HumanResponseEvent, StartEvent
+from tidemill.flows.definition.events import CompensationEvent, HumanResponseEvent, StartEvent
 from tidemill.flows.definition.signature import EventClass, StepSpec
 from tidemill.flows.definition.timeouts import durable_timeout
 from tidemill.flows.definition.validate import find_state_type
@@ -94,11 +94,9 @@ def _takes_from_outside(steps: Mapping[str, StepSpec]) -> bool:
     """Return whether a step takes an event that no step returns, so that it comes from outside of the run."""
     made = tuple({kind for spec in steps.values() for kind in spec.return_types})
     taken = {kind for spec in steps.values() if spec.role == "step" for kind in spec.accepted_events}
-    return any(
-        issubclass(kind, HumanResponseEvent)
-        or not (issubclass(kind, StartEvent) or any(issubclass(m, kind) for m in made))
-        for kind in taken
-    )
+    inner = {kind for kind in taken if any(issubclass(each, kind) for each in made)}
+    inner |= {kind for kind in taken if issubclass(kind, StartEvent | CompensationEvent)}
+    return any(issubclass(kind, HumanResponseEvent) for kind in taken) or bool(taken - inner)
 
 
 def _version(steps: Mapping[str, StepSpec]) -> str:

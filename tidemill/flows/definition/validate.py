@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from tidemill.flows.definition.batch_depth import covered_steps, event_levels, levels_of
 from tidemill.flows.definition.events import (
+    CompensationEvent,
     HumanResponseEvent,
     InputRequiredEvent,
     StartEvent,
@@ -183,7 +184,7 @@ def _check_produced_and_taken(steps: Steps) -> None:
     produced = {cls: None for spec in steps.values() for cls in spec.return_types}
     taken = {cls: None for spec in steps.values() for cls in spec.accepted_events}
     tolerant = tuple(cls for spec in steps.values() if spec.accept_event_subclasses for cls in spec.accepted_events)
-    from_outside = (StartEvent, HumanResponseEvent, StepFailedEvent)
+    from_outside = (StartEvent, HumanResponseEvent, StepFailedEvent, CompensationEvent)
     missing = [
         cls
         for cls in taken
@@ -262,7 +263,7 @@ def _check_graph(steps: Steps, skipped: frozenset[str]) -> None:
 def _reached(steps: Steps) -> set[str]:
     """Return the steps that a start event, a human response or a failure can reach."""
     taken = {cls for spec in steps.values() for cls in spec.accepted_events}
-    arriving = {cls for cls in taken if issubclass(cls, StartEvent | HumanResponseEvent)}
+    arriving = {cls for cls in taken if issubclass(cls, StartEvent | HumanResponseEvent | CompensationEvent)}
     reached: set[str] = set()
     found = True
     while found:

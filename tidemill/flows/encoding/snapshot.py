@@ -22,7 +22,7 @@ from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack
-from tidemill.flows.reducer.state import EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
+from tidemill.flows.reducer.state import Ending, EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
 from tidemill.flows.reducer.step_ticks import StepFailure
@@ -52,6 +52,8 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     mailbox: list[Any] = []
     dropped: int = 0
     rules: int = 1
+    compensations: list[Any] = []
+    ending: Any = None
     drafted: int = 0
     settled: list[tuple[int, str]] = []
 
@@ -86,6 +88,8 @@ def encode_state(state: FlowState) -> bytes:
             mailbox=[pack(event) for event in state.mailbox],
             dropped=state.dropped,
             rules=state.rules,
+            compensations=[[step, pack(event)] for step, event in state.compensations],
+            ending=_pack_ending(state.ending),
             drafted=state.drafted,
             settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
         )
@@ -118,6 +122,8 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         mailbox=deque(unpack(event) for event in snap.mailbox),
         dropped=snap.dropped,
         rules=snap.rules,
+        compensations=[(step, unpack(event)) for step, event in snap.compensations],
+        ending=_unpack_ending(snap.ending),
         drafted=snap.drafted,
     )
     for packed in snap.works:
@@ -304,6 +310,19 @@ def _unpack_batch(data: dict[str, Any]) -> EventBatch:
         arrived={name: unpack(events) for name, events in data["arrived"].items()},
         released=set(data["released"]),
     )
+
+
+def _pack_ending(ending: Ending | None) -> Any:
+    if ending is None:
+        return None
+    return [ending.status, _pack_failure(ending.error), pack(ending.event), ending.why, ending.failed]
+
+
+def _unpack_ending(data: Any) -> Ending | None:
+    if data is None:
+        return None
+    status, error, event, why, failed = data
+    return Ending(status, _unpack_failure(error), unpack(event), why, failed)
 
 
 def _pack_failure(failure: StepFailure | None) -> Any:

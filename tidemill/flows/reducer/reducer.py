@@ -29,10 +29,12 @@ from tidemill.core.ticks import (
     Started,
     StopWork,
     Tick,
+    TrimJournal,
 )
 from tidemill.flows.definition.events import (
     ChildEnded,
     CollectionReleaseEvent,
+    ContinuedEvent,
     HumanResponseEvent,
     InputRequiredEvent,
     InternalDispatchEvent,
@@ -54,7 +56,7 @@ from tidemill.flows.reducer.event_buffer import gather, undo, undo_all
 from tidemill.flows.reducer.joins import Joins
 from tidemill.flows.reducer.mailbox import keep, meets, send_event_of, take_fitting, take_spare
 from tidemill.flows.reducer.record import Operation
-from tidemill.flows.reducer.state import FlowState, QueuedEvent, StepProgress, Wait, Work
+from tidemill.flows.reducer.state import Ending, FlowState, QueuedEvent, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_undo import keep_writes, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
@@ -71,6 +73,9 @@ from tidemill.flows.reducer.step_ticks import (
 )
 
 RUN_TIMEOUT = "run"
+
+COMPENSATE = "compensate "
+"""The prefix of the names of side effects that register a compensation."""
 
 RULES = 2
 """The rules of this reducer. 1: no records, no mailbox, a step that continues may exceed the number of workers."""
@@ -98,6 +103,7 @@ class FlowProgram:
         out: list[Command] = []
         if state.status != "running":
             return out
+        state.at = tick.at
         kind = type(tick)
         if kind is Completed:
             self._completed(state, tick, out)  # pyright: ignore[reportArgumentType]
@@ -152,7 +158,12 @@ class FlowProgram:
         if work.undo:
             keep_writes(state, work)
         del state.works[work.id]
-        if ended.listed:
+        if state.ending is not None:
+            self._compensate_next(state, out)
+            return
+        if ended.events and isinstance(ended.events[0], ContinuedEvent):
+            self._continue_as_new(state, ended.events[0].start, tick.at, out)
+        elif ended.listed:
             self._joins.open_batch(state, work, ended.events, tick.at, out)
         else:
             for event in ended.events:
@@ -181,6 +192,11 @@ class FlowProgram:
             self._start_queued(state, work.step, out)
             return
         del state.works[work.id]
+        if state.ending is not None:
+            message = "the step failed" if ended.error is None else ended.error.message
+            state.ending.failed.append(f"{work.step}: {message}")
+            self._compensate_next(state, out)
+            return
         handler = self.topology.handler_of.get(work.step)
         rescued = dict(work.recovered).get(handler.name, 0) if handler is not None else 0
         if handler is None or rescued >= handler.catch_error_max_recoveries:
@@ -231,6 +247,8 @@ class FlowProgram:
         elif kind is Withdrew:
             self._withdraw(state, work, note.question, out)
         elif kind is Did:
+            if note.name.startswith(COMPENSATE) and note.name not in work.did:
+                state.compensations.append(tuple(note.result))
             work.did[note.name] = note.result
             out.append(Answer(work.id, once_question(note.name), note.result))
 
@@ -307,6 +325,8 @@ class FlowProgram:
         """Deliver an event to the steps that wait for it and to those that take it."""
         kind = type(queued_event.event)
         answered = self._answer(state, queued_event.event, out) if state.waits else False
+        if state.ending is not None:  # Only compensations run now.
+            return
         specs = self.topology.accepting(kind)
         if target is not None:
             specs = tuple(spec for spec in specs if spec.name == target)
@@ -557,6 +577,11 @@ class FlowProgram:
         error: StepFailure | None = None,
         why: str = "",
     ) -> None:
+        if state.ending is not None:
+            return
+        if status != "succeeded" and state.compensations:
+            self._begin_compensating(state, Ending(status, error, event, why), out)
+            return
         state.status, state.result, state.error = status, result, error
         for number in heapq.nsmallest(len(state.works), state.works):
             work = state.works[number]
@@ -564,6 +589,49 @@ class FlowProgram:
                 out.append(StopWork(number))
         out.append(Publish(event))
         out.append(EndRun(status, result, error, why))
+
+    def _begin_compensating(self, state: FlowState, ending: Ending, out: list[Command]) -> None:
+        """Stop all work of a run that fails or is cancelled, and run its compensations before it ends."""
+        self._stop_all(state, out)
+        if self.timeout is not None:
+            out.append(DropTimer(RUN_TIMEOUT))
+        state.ending = ending
+        self._compensate_next(state, out)
+
+    def _compensate_next(self, state: FlowState, out: list[Command]) -> None:
+        """Run the compensation that was registered last, or end the run if there is none left."""
+        if state.compensations:
+            name, event = state.compensations.pop()
+            self.enqueue(state, self.topology.steps[name], event, (), (), type(event), state.at, out)
+            return
+        ending, state.ending = state.ending, None
+        if ending is not None:
+            why = "; ".join([*filter(None, [ending.why]), *(f"compensation failed: {each}" for each in ending.failed)])
+            self._end(state, out, ending.status, event=ending.event, error=ending.error, why=why)
+
+    def _continue_as_new(self, state: FlowState, start: Any, at: float, out: list[Command]) -> None:
+        """Begin again with another start event. Of what was, the state, the mailbox and compensations stay."""
+        self._stop_all(state, out)
+        state.started = at
+        if self.timeout is not None:
+            out.append(SetTimer(RUN_TIMEOUT, at + self.timeout))
+        out.append(TrimJournal())
+        self.route(state, QueuedEvent(start), at, out)
+
+    def _stop_all(self, state: FlowState, out: list[Command]) -> None:
+        """Stop all work, and forget what waits, what is queued and what is collected."""
+        for work in sorted(state.works.values(), key=lambda each: each.id):
+            is_active = work.slot >= 0 or work.waiting or work.replies
+            self._leave(state, work, out)
+            undo_all(state, work)
+            out.append(StopWork(work.id) if is_active else DropTimer(f"retry:{work.id}"))
+        for step in state.steps.values():
+            step.queue.clear()
+            step.slots.clear()
+            step.woken = 0
+        for kept in (state.works, state.batches, state.pairs, state.buffers, state.waits, state.prompts):
+            kept.clear()
+        state.running = state.on_queue = state.pending = 0
 
     def _unhandled(self, state: FlowState, event: Any, out: list[Command]) -> None:
         if isinstance(event, InputRequiredEvent):  # It is addressed to the outside: no step has to take it.

@@ -133,6 +133,17 @@ class EventBatch(msgspec.Struct):
     released: set[str] = set()
 
 
+class Ending(msgspec.Struct):
+    """How a run ends: its status, the error, the event that reports it, and the reason."""
+
+    status: str
+    error: Any
+    event: Any
+    why: str
+    failed: list[str] = []
+    """The compensations that have failed, with the reason."""
+
+
 class FlowState(msgspec.Struct):
     """The complete state of a run."""
 
@@ -158,6 +169,12 @@ class FlowState(msgspec.Struct):
     """Whether a write copies the containers on its path, so that values which were read do not change."""
     rules: int = 1
     """The rules by which ticks are folded; a start or a continuation of the run sets them."""
+    compensations: list[tuple[str, Any]] = []
+    """Steps to run, with their events, in reverse order, if the run fails or is cancelled."""
+    ending: Ending | None = None
+    """How the run will end when its compensations have run."""
+    at: float = 0.0
+    """The time of the last tick."""
     drafts: PendingWrites = msgspec.field(default_factory=PendingWrites)
     """Writes of attempts that have not ended."""
     drafted: int = 0

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -31,7 +32,17 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.declared import declared
-from tidemill.flows.definition.events import Event, SleepEnded, StopEvent, qualified_name
+from tidemill.flows.definition.events import (
+    CompensationEvent,
+    ContinuedEvent,
+    Event,
+    ReplyEvent,
+    SleepEnded,
+    StartEvent,
+    StopEvent,
+    encode_event,
+    qualified_name,
+)
 from tidemill.flows.definition.retry_policy import RetryInfo
 from tidemill.flows.definition.timeouts import WAIT_TIMEOUT_IN_MEMORY, durable_timeout
 from tidemill.flows.definition.validate import find_state_type
@@ -46,6 +57,7 @@ from tidemill.flows.encoding.context_dict import (
     save_store,
 )
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
+from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
@@ -59,6 +71,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)
+
+#: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
+REPLY_TO = "reply_to"
 
 #: Weak, because timers and tasks that a step leaves behind keep its variables after its run has ended.
 _step: ContextVar[weakref.ref[Context[Any]]] = ContextVar("tidemill_step")
@@ -254,6 +269,34 @@ class Context(Generic[S]):
         """Return a random number from 0 to 1; the same when the step runs again."""
         _, replay = self._stepping_by_record("random")
         return replay.value("random", random.random)
+
+    async def compensate(self, step: str | Callable[..., Any], event: CompensationEvent) -> None:
+        """Register a step that undoes something, with its event; returns when that is committed.
+
+        If the run fails, times out or is cancelled, its compensations run one after the other, the last registered
+        first, before it ends. Register one before you do what it undoes.
+        """
+        run, _ = self._stepping_by_record("compensate")
+        name = step if isinstance(step, str) else step.__name__
+        run.check_target(event, name)
+        digest = blake2b(encode_event(event), digest_size=8).hexdigest()
+        await self.once(f"{COMPENSATE}{name} {digest}", lambda: [name, event])
+
+    def continue_as_new(self, start_event: StartEvent | None = None, /, **fields: Any) -> Any:
+        """Return what a step returns to begin the run anew, with another start event or its fields.
+
+        The state, events that no step has taken yet and compensations stay; other steps are stopped. The journal up to
+        here is dropped, so that a run without end costs what its state costs.
+        """
+        run, _ = self._stepping_by_record("continue_as_new")
+        return ContinuedEvent(start=run.declared.start_event(start_event, fields))
+
+    def reply(self, value: Any, *, to: Event | None = None) -> None:
+        """Reply to the event that the step runs with, or to another, if it was sent with `ask`; else do nothing."""
+        _, replay = self._stepping_by_record("reply")
+        token = (replay.work.input if to is None else to).get(REPLY_TO)
+        if token is not None:
+            self.write_event_to_stream(ReplyEvent(to=token, value=value))
 
     async def child(self, workflow: Any, /, **fields: Any) -> Any:
         """Run another workflow as a child run and return its result.

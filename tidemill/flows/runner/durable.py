@@ -204,7 +204,8 @@ class DurableFlowRun(DurableRun, FlowRun):
         turn.result = None if end.result is None else encode_packed(end.result)
         if end.error is not None:
             turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
-            turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}")
+            more = f"; {end.why}" if end.why else ""
+            turn.note = storable(f"{end.error.kind.rpartition('.')[2]}: {end.error.message}{more}")
         elif end.state == "timed_out":
             turn.note = self._timeout_message()
         elif end.why:

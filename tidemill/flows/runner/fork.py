@@ -53,6 +53,11 @@ async def fork(
     stored = await read_ticks(tx.database, source, limit=max(0, at))
     if not 1 <= at <= len(stored):
         raise ConfigError(f"run r{source} has ticks 1 to {len(stored)}; there is no tick {at} to fork from")
+    if stored[0]["seq"] != 1:
+        raise ConfigError(
+            f"run r{source} has continued as new, so that its ticks before {stored[0]['seq']} are gone: "
+            "it cannot be forked; start a new run"
+        )
     ticks = [decode_tick(row["data"]) for row in stored]
     more: list[bytes] = []
     if event is not None:

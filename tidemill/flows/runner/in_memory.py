@@ -40,7 +40,7 @@ from tidemill.core.ticks import (
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.worker.threads import in_thread
 from tidemill.flows.definition.declared import declared
-from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import accepts
@@ -84,6 +84,7 @@ class FlowRun:
         self._variables = copy_context()
         self._thread = threading.get_ident()
         self._events = EventStream()
+        self._asked: dict[str, asyncio.Future[Any]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._exit_span = spans.no_span
@@ -216,6 +217,13 @@ class FlowRun:
 
     def publish(self, event: Any) -> None:
         self._events.put(event)
+        if isinstance(event, ReplyEvent) and (asked := self._asked.pop(event.to, None)) is not None:
+            asked.set_result(event.value)
+
+    def expect_reply(self, token: str) -> asyncio.Future[Any]:
+        """Return a future of the reply with this token."""
+        asked = self._asked[token] = self._home.create_future()
+        return asked
 
     def check_may_wait(self, work: Work) -> None:
         """Raise if the step must not wait now."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, overload
 from tidemill.core.codec import decode
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.flows.definition.events import Event, StopEvent
+from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.encoding.values import unpack
@@ -20,9 +20,9 @@ from tidemill.flows.errors import (
     WorkflowRuntimeError,
     WorkflowTimeoutError,
 )
-from tidemill.flows.runner.sending import event_tick
+from tidemill.flows.runner.sending import asking_event, event_tick
 from tidemill.store.database import Database
-from tidemill.store.runs.runs import cancel_run, new_token, read_published, send_to_run, show_run
+from tidemill.store.runs.runs import cancel_run, last_published, new_token, read_published, send_to_run, show_run
 
 
 class RunHandle:
@@ -69,6 +69,20 @@ class RunHandle:
         """Send an event to the run; it is stored when this returns."""
         token = new_token()
         await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
+
+    async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
+        """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`.
+
+        Raises TimeoutError after `timeout` seconds, and a `WorkflowRuntimeError` if the run ends without a reply.
+        """
+        token = new_token()
+        after = await last_published(self._database, self.id)
+        async with asyncio.timeout(timeout):
+            await self.send_event(asking_event(event, token), step)
+            async for shown in self.stream_events(after=after):
+                if isinstance(shown, ReplyEvent) and shown.to == token:
+                    return shown.value
+        raise WorkflowRuntimeError(f"run r{self.id} has ended without a reply to {type(event).__name__}")
 
     async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Request the cancellation of the run."""

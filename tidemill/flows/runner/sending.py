@@ -13,6 +13,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, HumanResponseEvent
+from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere
 from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
@@ -39,6 +40,13 @@ def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: s
     """Encode the tick of an event whose class is not loaded here; the event is validated when the run receives it."""
     event = encode({"type": name, "value": fields})
     return encode(TickRecord("received", time.time(), event=msgspec.Raw(event), target=step, token=token))
+
+
+def asking_event(event: Event, token: str) -> Event:
+    """Return the same event with a token for its reply."""
+    asking = copy_data(event)
+    asking["reply_to"] = token
+    return asking
 
 
 def event_tick(event: Event, step: str | None, token: str) -> bytes:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
-from tidemill.flows.errors import WorkflowCancelledByUser
+from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
 from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.sending import asking_event
 
 
 class WorkflowHandler:
@@ -85,3 +87,14 @@ class WorkflowHandler:
         self._run.check_target(event, step)
         self._run.receive(event, step)
         await asyncio.sleep(0)  # A caller that sends in a loop lets the event loop process the events.
+
+    async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
+        """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`."""
+        token = secrets.token_urlsafe(8)
+        reply = self._run.expect_reply(token)
+        async with asyncio.timeout(timeout):
+            await self.send_event(asking_event(event, token), step)
+            await asyncio.wait([reply, self._run.result], return_when=asyncio.FIRST_COMPLETED)
+        if not reply.done():
+            raise WorkflowRuntimeError(f"the run has ended without a reply to {type(event).__name__}")
+        return reply.result()

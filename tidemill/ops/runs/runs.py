@@ -36,6 +36,7 @@ from tidemill.store.runs.runs import (
     OWN_KEY,
     cancel_within,
     find_runs,
+    load_run,
     new_token,
     read_ticks,
     send_within,
@@ -321,12 +322,25 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
 
     workflow = declared.runs.flow(row["workflow"]).workflow
     ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
+    if tick and (not ticks or ticks[0]["seq"] != 1):
+        return StateAt(args.id, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
 
     def fold() -> Any:
         state, timers = relive(workflow, [decode_tick(each["data"]) for each in ticks])
         return {**mask_secrets(decode(encode_state(state))), "timers": timers}
 
     return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
+
+
+async def _state_now(at: Reader, id: int, workflow: Any, *, is_last: bool) -> Any:
+    """The state of a run that has continued as new, whose older ticks are gone."""
+    from tidemill.flows.encoding.snapshot import encode_state
+    from tidemill.flows.runner.durable import restore
+
+    if not is_last:
+        raise ConfigError(f"run r{id} has continued as new, so that its older ticks are gone: leave the tick out")
+    _, snapshot, ticks = await load_run(at.database, id)
+    return mask_secrets(decode(encode_state(restore(workflow, snapshot, ticks))))
 
 
 @operation("POST /runs/{id}/events", scope="operate", status=202)

@@ -286,6 +286,7 @@ LEFT JOIN tidemill.worker AS w ON w.id = r.owner WHERE r.id = $1
 
 #: A run's journal, and what it has published, after a number.
 READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+LAST_PUBLISHED = "SELECT seq FROM tidemill.published WHERE run_id = $1 ORDER BY seq DESC LIMIT 1"
 READ_PUBLISHED = "SELECT seq, at, data FROM tidemill.published WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 
 
@@ -497,3 +498,9 @@ async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> No
 async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:
     """What a run has published after a number: (seq, at, data) each."""
     return await database.fetch(READ_PUBLISHED, run_id, after, limit)
+
+
+async def last_published(database: Database, run_id: int) -> int:
+    """The number of the last event that a run has published; 0 if there is none."""
+    row = await database.fetchrow(LAST_PUBLISHED, run_id)
+    return 0 if row is None else row["seq"]

@@ -106,6 +106,8 @@ class RunTurn(msgspec.Struct, gc=False):
     buffered: bytes | None = None
     """The events in the run's mailbox, if they have changed."""
     snapshot: bytes | None = None
+    trim: bool = False
+    """Whether the ticks before the snapshot are dropped, and all but the last published events."""
     within: Any = None
     """A connection with an open transaction that commits with this turn."""
     release: bool = False
@@ -316,6 +318,10 @@ born AS (
             " ON CONFLICT (run_id) DO UPDATE SET seq = excluded.seq, data = excluded.data",
         )
 
+        if trimmed := [(t.run_id,) for t in turns if t.trim and t.snapshot is not None]:
+            self._add("trimmed", trimmed, ("bigint",), _TRIM_TICKS)
+            self._add("forgotten", trimmed, ("bigint",), _TRIM_PUBLISHED)
+
     def _add_inbox(self, turns: Sequence[RunTurn]) -> None:
         self._add(
             "used",
@@ -389,6 +395,17 @@ ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM ov
             self.parts.append(_CLEAR_AWAY)
             self.news.append(_STOPPED.format("left_over"))
 
+
+#: The ticks of this turn itself are not seen here: they go with the next trim.
+_TRIM_TICKS = (
+    "DELETE FROM tidemill.tick WHERE run_id = ANY (ARRAY(SELECT run_id FROM {given} AS t(run_id) WHERE {mine}))"
+)
+_TRIM_PUBLISHED = """
+    DELETE FROM tidemill.published AS p USING (
+        SELECT t.run_id, (SELECT seq FROM tidemill.published AS q WHERE q.run_id = t.run_id
+                          ORDER BY seq DESC OFFSET 1000 LIMIT 1) AS seq
+        FROM {given} AS t(run_id) WHERE {mine}) AS old
+    WHERE p.run_id = old.run_id AND p.seq <= old.seq"""
 
 _CLEAR_AWAY = f"""
 unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id FROM over))),
