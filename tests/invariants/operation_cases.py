@@ -96,6 +96,12 @@ async def begun_runs(world: World) -> None:
     await world.database.fetch("UPDATE tidemill.run SET state = 'cancelled', ended_at = now() WHERE id = 3")
 
 
+async def stopped_runs(world: World) -> None:
+    """As `begun_runs`, but run 1 needs attention."""
+    await begun_runs(world)
+    await world.database.fetch("UPDATE tidemill.run SET state = 'needs_attention', note = 'lost' WHERE id = 1")
+
+
 async def a_failed_dag(world: World) -> None:
     """Run 2 is of a dag, and its first node has failed."""
     await two_runs(world)
@@ -315,6 +321,12 @@ CASES: dict[str, Case] = {
         (runs.ForkRun(id=99, at=1), runs.ForkRun(id=1, at=9), runs.ForkRun(id=1, at=-1), runs.ForkRun(id=2, at=1)),
         command="fork r1 --at 1 --app=APP",
         rpc=("Runs", "Fork"),
+    ),
+    "retry_run": Case(
+        runs.RunRef(id=1),
+        stopped_runs,
+        (runs.RunRef(id=99), runs.RunRef(id=2), runs.RunRef(id=3)),
+        command="retry r1",
     ),
     "cancel_run": Case(
         runs.CancelRun(id=1),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import durable as flows
 from tests.support import eventually, lapse, locked_out, run_worker_process, running_maintenance, value
-from tests.support.durable import TURN, Chain, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
+from tests.support.durable import TURN, Chain, Fragile, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
 from tidemill.engine.lease import EXIT_FENCED
@@ -26,10 +26,29 @@ UNDISTURBED = ["begin", "work", "ask", "effect", "finish", "finish"]
 @pytest.fixture
 async def app(app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setenv("TIDEMILL_DATABASE_URL", database_url)
-    for each in (Tour, Chain, flows.Ask, Stubborn):
+    for each in (Tour, Chain, flows.Ask, Stubborn, Fragile):
         app.workflow(each, timeout=None)
     await flows.make_tables(database)
     return app
+
+
+async def test_a_step_whose_process_is_killed_behind_any_await_ends_as_if_nothing_had_been(
+    app: App, database: Database, database_url: str
+) -> None:
+    points = ("get", "set", "once", "wait", "edit", "sleep")
+    runs: dict[str, RunHandle] = {}
+    for point in points:
+        async with run_worker_process(database_url) as victim:
+            run = runs[point] = await app.start(Fragile, tag=point)
+            await run.send_event(Go(word="early"))
+            assert await victim.ends() == -9
+            await lapse(database, victim.pid)
+    async with running_maintenance(app), run_worker_process(database_url):
+        for point, run in runs.items():
+            assert await run.result(timeout=60) == [0, 11, "early"], point
+            did = [what for what, _ in await deeds(database, point)]
+            assert did.count("effect") == 1 or point in ("get", "set"), f"{point}: a committed effect is not repeated"
+            assert did.count("enter") >= 2, point
 
 
 async def test_a_run_survives_the_death_of_its_owner_in_every_phase(

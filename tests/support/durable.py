@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -141,8 +142,35 @@ class Stubborn(Workflow):
                 continue
 
 
+class Fragile(Workflow):
+    """Its process is killed once, right behind the `await` that its start event names."""
+
+    @step
+    async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        await note(ev.tag, "enter")
+        before = await ctx.store.get("n", default=0)
+        await self.survive(ev, "get")
+        await ctx.store.set("n", before + 1)
+        await self.survive(ev, "set")
+        await ctx.once("effect", lambda: note(ev.tag, "effect"))
+        await self.survive(ev, "once")
+        go = await ctx.wait_for_event(Go)
+        await self.survive(ev, "wait")
+        async with ctx.store.edit_state() as state:
+            state.n += 10
+        await self.survive(ev, "edit")
+        await ctx.sleep("0.1s")
+        await self.survive(ev, "sleep")
+        return StopEvent(result=[before, await ctx.store.get("n"), go.word])
+
+    async def survive(self, ev: StartEvent, point: str) -> None:
+        if ev.tag == point and not await (await _pool()).fetchval("SELECT count(*) FROM gate WHERE name = $1", point):
+            await (await _pool()).execute("INSERT INTO gate VALUES ($1)", point)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 app = App("test")
-for each in (Tour, Chain, Ask, Stubborn):
+for each in (Tour, Chain, Ask, Stubborn, Fragile):
     app.workflow(each, timeout=None)
 durable_run.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", durable_run.IDLE_BEFORE_RELEASE))
 

@@ -71,6 +71,8 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
     queued: bool = False
     rules: int = 1
     """The rules of the program from here on."""
+    afresh: bool = False
+    """The work that was in progress is a failed attempt, and the next tick that resumes the run starts another one."""
 
 
 Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed

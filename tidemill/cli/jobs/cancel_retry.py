@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -10,7 +10,7 @@ from tidemill.cli.arguments import options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
-from tidemill.cli.runs.send_fork import cancel_runs
+from tidemill.cli.runs.send_fork import cancel_runs, retry_runs
 from tidemill.core.errors import ConfigError
 from tidemill.ops.jobs.jobs import JobSelection, JobsReached, cancel_jobs, retry_jobs
 from tidemill.ops.operator.operation import Operation, Operator
@@ -20,17 +20,24 @@ _FEW = 10
 
 
 @options_of(JobFilter, without=("up_to",))
-def retry(wanted: JobFilter, *ids: int, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
+def retry(wanted: JobFilter, *ids: str, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
     """Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.
+
+    A run of a workflow that needs attention goes on: its steps in progress are tried again from their beginning.
 
     Parameters
     ----------
     ids
-        The jobs; or select them with the options.
+        The jobs (12) and runs (r12); or select jobs with the options.
     yes
         Do not ask.
     """
-    return _act("retry", retry_jobs, ids, wanted, retry_message, yes=yes, place=place)
+    runs, jobs = _apart(ids)
+    if runs:
+        retry_runs(runs, place)
+    if runs and not jobs and wanted == JobFilter():
+        return 0
+    return _act("retry", retry_jobs, jobs, wanted, retry_message, yes=yes, place=place)
 
 
 @options_of(JobFilter, without=("up_to",))
@@ -44,13 +51,18 @@ def cancel(wanted: JobFilter, *ids: str, yes: bool = False, place: ServerOptions
     yes
         Do not ask.
     """
-    runs = [each for each in ids if each.startswith("r")]
-    jobs = tuple(_job_id(each) for each in ids if not each.startswith("r"))
+    runs, jobs = _apart(ids)
     if runs:
         cancel_runs(runs, place)
     if runs and not jobs and wanted == JobFilter():
         return 0
     return _act("cancel", cancel_jobs, jobs, wanted, cancel_message, yes=yes, place=place)
+
+
+def _apart(ids: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
+    """Separate the ids of runs from those of jobs."""
+    runs = [each for each in ids if each.startswith("r")]
+    return runs, tuple(_job_id(each) for each in ids if not each.startswith("r"))
 
 
 def retry_message(reached: JobsReached, ids: tuple[int, ...]) -> str:

@@ -10,7 +10,7 @@ from tidemill.cli.render import out
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.operator.operation import Operator
-from tidemill.ops.runs.runs import CancelRun, ForkRun, SendEvent, cancel_run, fork_run, send_event
+from tidemill.ops.runs.runs import CancelRun, ForkRun, RunRef, SendEvent, cancel_run, fork_run, retry_run, send_event
 
 
 def send(
@@ -65,6 +65,18 @@ def cancel_runs(ids: list[str], place: ServerOptions) -> None:
         for number in numbers:
             await at.do(cancel_run, CancelRun(id=number))
             out().print(f"run r{number} was asked to end")
+
+    place.run(work)
+
+
+def retry_runs(ids: list[str], place: ServerOptions) -> None:
+    """Start runs again that need attention, one after the other."""
+    numbers = [run_number(each) for each in ids]
+
+    async def work(at: Operator) -> None:
+        for number in numbers:
+            await at.do(retry_run, RunRef(id=number))
+            out().print(f"run r{number} goes on: its steps in progress are tried again")
 
     place.run(work)
 

@@ -52,6 +52,7 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     reason: str = ""
     queued: bool = False
     rules: int = 1
+    afresh: bool = False
     begun: Begun = []
     """The work that started with it; it shows whether the workflow is still the one that the run was started with."""
 
@@ -89,7 +90,7 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
         return TickRecord("elapsed", tick.at, timer=tick.timer)
     if isinstance(tick, CancelAsked):
         return TickRecord("cancel_asked", tick.at, reason=tick.reason)
-    return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules)
+    return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules, afresh=tick.afresh)
 
 
 def encode_record(record: TickRecord, begun: Begun, *, at: float) -> bytes:
@@ -127,7 +128,7 @@ def tick_of(record: TickRecord) -> Tick:
         case "cancel_asked":
             return CancelAsked(record.at, record.reason)
         case "resumed":
-            return Resumed(record.at, record.queued, record.rules)
+            return Resumed(record.at, record.queued, record.rules, record.afresh)
     raise PayloadError(f"unknown kind of tick {record.kind!r}: it may have been written by a newer version of Tidemill")
 
 

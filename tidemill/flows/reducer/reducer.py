@@ -276,7 +276,12 @@ class FlowProgram:
         """Start the work in progress again, with its record. What only waits runs again when it has its answer."""
         state.rules = tick.rules
         for work in list(state.works.values()):
-            if tick.queued and work.queue is not None:
+            if tick.afresh:
+                if work.slot >= 0 and work.record:
+                    forget_attempt(state, work)
+                    work.attempt, work.restarted = work.attempt + 1, True
+                continue
+            if tick.queued and work.queue is not None and not work.restarted:
                 continue
             if work.slot >= 0 or work.waiting or work.replies:
                 undo(state, work)
@@ -288,6 +293,7 @@ class FlowProgram:
                     self._number_waits(state, work, out)
                 # Its questions stay open: an answer that arrives before it asks again is kept.
                 self._occupy(state, work)
+                work.restarted = False
                 out.append(self._run(work))
 
     def _number_waits(self, state: FlowState, work: Work, out: list[Command]) -> None:

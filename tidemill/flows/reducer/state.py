@@ -93,6 +93,8 @@ class Work(msgspec.Struct):
     """All of the step waits: it holds no worker, and need not be in memory."""
     asleep: bool = False
     """It is suspended and in no process; it runs again when a wait has its answer."""
+    restarted: bool = False
+    """It is to start again, though its job is on a queue: the job has ended because it did not follow its record."""
     replies: list[str] = []
     """The answered waits of a step that has to wait for a free worker before it continues."""
     collected: list[Any] | None = None

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.runs")
 
 DIVERGED_WAYS_OUT = (
-    "start the step again as a failed attempt with `tidemill runs restart-step`, deploy code that follows the record, "
-    "fork the run from an earlier tick, or cancel it"
+    "start the step again as a failed attempt (`tidemill retry`), deploy code that follows the record, fork the run "
+    "from an earlier tick, or cancel it"
 )
 
 #: Starts a child run of a workflow with these fields, under this key, for this run and piece of work. The child may

@@ -341,6 +341,7 @@ class StepReplay:
     def ask(self, note: WaitAsked) -> None:
         """Post a wait, with what the step did since its last suspension."""
         operations = self.flush()
+        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0  # They were counted up to a wait.
         try:
             self.run.note(self.work, msgspec.structs.replace(note, operations=operations, rests_on=self.rests_on()))
         except PayloadError:

@@ -19,7 +19,7 @@ from tidemill.core.codec import decode, encode, mask_secrets
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.json_rows import RUN_JSON, readable
-from tidemill.core.ticks import CancelAsked
+from tidemill.core.ticks import CancelAsked, Resumed
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.ops.jobs.logs import LogLine, read_lines
@@ -39,6 +39,7 @@ from tidemill.store.runs.runs import (
     load_run,
     new_token,
     read_ticks,
+    retry_stopped,
     send_within,
     show_run,
 )
@@ -375,6 +376,20 @@ async def fork_run(tx: Transaction, args: ForkRun, declared: Declarations) -> Ru
     number = await fork(tx, workflow, args.id, at=args.at, origin=encode(origin_of(tx)), event=event)
     await tx.audit("run.fork", f"r{args.id}", after={"run": number, "at": args.at})
     return RunStarted(number, True)
+
+
+@operation("POST /runs/{id}/retry", scope="operate", status=202)
+async def retry_run(tx: Transaction, args: RunRef) -> RunsAsked:
+    """Start a flow's run again that needs attention: its steps in progress count as failed attempts."""
+    from tidemill.flows.encoding.journal import encode_tick
+    from tidemill.flows.reducer.reducer import RULES
+
+    row = await find_flow(tx, args.id)
+    tick = encode_tick(Resumed(time.time(), queued=True, rules=RULES, afresh=True))
+    if not await retry_stopped(tx, args.id, tick):
+        raise ConflictError(f"run r{args.id} does not need attention: it is {row['state']}")
+    await tx.audit("run.retry", f"r{args.id}")
+    return RunsAsked(1, [args.id], 0)
 
 
 @operation("POST /runs/{id}/cancel", scope="operate", status=202)

@@ -164,6 +164,15 @@ UNION ALL
 SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
 """
 
+#: Appends a tick to a run that needs attention, which has no owner to do it, and wakes the run.
+RETRY_STOPPED = """
+WITH held AS (
+    UPDATE tidemill.run SET state = 'running', awake = true, note = NULL, seq = seq + 1
+    WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL RETURNING id, seq),
+ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, seq, $2::json FROM held)
+SELECT id, pg_notify('tidemill_runs', '') FROM held
+"""
+
 #: Ends a run that needs attention, which has no owner to do it, and requests the cancellation of its jobs.
 CANCEL_STOPPED = f"""
 WITH over AS (
@@ -419,6 +428,14 @@ async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: st
     if not await send_within(tx, run_id, tick):
         return False
     await tx.fetch(CANCEL_STOPPED, run_id, storable(reason))
+    return True
+
+
+async def retry_stopped(tx: Transaction, run_id: int, tick: bytes) -> bool:
+    """Append a tick to a run that needs attention and wake it; False if it does not need any."""
+    if not await tx.fetch(RETRY_STOPPED, run_id, tick):
+        return False
+    await tx.fetch(RELEASE_SUSPENDED, [run_id])
     return True
 
 

@@ -1,4 +1,4 @@
-/** Dialogs for actions on a run: cancel, run again, fork, send an event. */
+/** Dialogs for actions on a run: cancel, retry, run again, fork, send an event. */
 import { type FormEvent, useState } from "react";
 import { post } from "../../api/client";
 import type { Run } from "../../api/types";
@@ -31,6 +31,22 @@ export function CancelRun({ run, onClose }: { run: Run; onClose: () => void }) {
         <Button onClick={onClose}>Keep running</Button>
         <Button kind="danger" busy={action.isPending} onClick={() => action.mutate()}>
           Cancel run
+        </Button>
+      </footer>
+    </Dialog>
+  );
+}
+
+/** Start the steps of a run again that needs attention. */
+export function RetryRun({ run, onClose }: { run: Run; onClose: () => void }) {
+  const action = useAction({ request: () => post(`/runs/${run.id}/retry`, {}), message: () => `Run r${run.id} goes on.`, onSuccess: onClose });
+  return (
+    <Dialog title={`Retry run r${run.id}?`} onClose={onClose}>
+      <p>Its steps in progress count as failed attempts: what they wrote is undone, and they start again from their beginning.</p>
+      <footer>
+        <Button onClick={onClose}>Leave it</Button>
+        <Button busy={action.isPending} onClick={() => action.mutate()}>
+          Retry
         </Button>
       </footer>
     </Dialog>

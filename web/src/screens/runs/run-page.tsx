@@ -17,7 +17,7 @@ import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
 import { absolute, Ago, duration, Took } from "../../components/times";
 import { describeTick, describeWaits, flowGraph, stepNamesByWork } from "./journal";
-import { CancelRun, ForkRun, RerunDag, SendEvent } from "./run-dialogs";
+import { CancelRun, ForkRun, RerunDag, RetryRun, SendEvent } from "./run-dialogs";
 import "./runs.css";
 import { DagStep, FlowStep, type NodeState, unpack } from "./step-panel";
 import { Timeline } from "./timeline";
@@ -49,7 +49,7 @@ export function RunPage({ id: named }: { id: string }) {
   const id = named.replace(/^r(?=\d+$)/, ""); // Lists show r12, so accept both.
   const [query, change] = useFilters();
   const may = useMay("operate");
-  const [act, setAct] = useState<"cancel" | "rerun" | "fork" | "send" | null>(null);
+  const [act, setAct] = useState<"cancel" | "retry" | "rerun" | "fork" | "send" | null>(null);
   const [start, setStart] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["run", id], queryFn: () => get<Run>(`/runs/${id}`) });
   const run = found.data;
@@ -88,6 +88,7 @@ export function RunPage({ id: named }: { id: string }) {
         {may && (
           <>
             {isDag && <Button onClick={() => { setStart(null); setAct("rerun"); }}>Run again</Button>}
+            {!isDag && run.state === "needs_attention" && <Button onClick={() => setAct("retry")}>Retry</Button>}
             {!isDag && isLive && <Button onClick={() => setAct("send")}>Send an event</Button>}
             {!isDag && run.ticks > 0 && <Button onClick={() => setAct("fork")}>Fork{at === null ? "" : ` at tick ${at}`}</Button>}
             {isLive && (
@@ -123,6 +124,7 @@ export function RunPage({ id: named }: { id: string }) {
         </div>
       </div>
       {act === "cancel" && <CancelRun run={run} onClose={() => setAct(null)} />}
+      {act === "retry" && <RetryRun run={run} onClose={() => setAct(null)} />}
       {act === "rerun" && <RerunDag run={run} start={start} onClose={() => setAct(null)} />}
       {act === "fork" && <ForkRun run={run} at={at ?? run.ticks} onClose={() => setAct(null)} />}
       {act === "send" && <SendEvent run={run} onClose={() => setAct(null)} />}
@@ -243,6 +245,7 @@ function Facts({ run }: { run: Run }) {
         {run.parent && <Fact name="Parent"><Link to={`/runs/${run.parent}`}>r{run.parent}</Link></Fact>}
         {run.forked_from && <Fact name="Fork of"><Link to={`/runs/${run.forked_from}`}>r{run.forked_from}</Link></Fact>}
         {run.owner_host && <Fact name="Run worker"><Link to={`/workers/${encodeURIComponent(run.owner_host)}`}>{run.owner_host}</Link> (pid {run.owner_pid})</Fact>}
+        {run.buffered && Object.keys(run.buffered.events).length > 0 && <Fact name="Buffered">{Object.entries(run.buffered.events).map(([name, count]) => `${count} ${name.split(".").at(-1)}`).join(", ")}</Fact>}
         <Fact name="Version"><code>{run.version}</code></Fact>
         <Fact name="Related">
           <span className="row">
