@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.support.console import ROOT, Site, Watched, launch, wait_until
 
+pytestmark = pytest.mark.long
+
 DEMO = ROOT / "examples" / "demo" / "app.py"
 QUEUES = {"default", "mail", "orders", "parcels", "partners", "pipelines", "reports"}
 

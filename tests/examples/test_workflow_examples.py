@@ -62,6 +62,7 @@ def test_every_program_is_run_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTED, "agents"}
 
 
+@pytest.mark.long
 def test_the_agents_of_llama_index_answer_as_they_do_on_llama_index_workflows(tmp_path: Path) -> None:
     program = str(EXAMPLES / "agents.py")
     elsewhere = subprocess.run(

@@ -24,6 +24,8 @@ from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 
+pytestmark = pytest.mark.long
+
 SECONDS = float(os.environ.get("TIDEMILL_CHAOS_SECONDS") or 20)
 SEED = int(os.environ.get("TIDEMILL_CHAOS_SEED") or random.SystemRandom().randrange(1_000_000))
 WORKERS = 3

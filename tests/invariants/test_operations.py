@@ -371,6 +371,7 @@ def assert_within(part: Any, whole: Any) -> None:
         assert part == whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("through", ["database", "server"])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.command])
 async def test_a_command_does_the_same(name: str, through: str, world: World, site: Site) -> None:

@@ -17,6 +17,8 @@ from tests.support.streams import all_read, lives, publish, stream_process, work
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 
+pytestmark = pytest.mark.long
+
 MANY = 100
 SECONDS = float(os.environ.get("TIDEMILL_CHAOS_SECONDS") or 10)
 

@@ -16,6 +16,8 @@ from tests.support.web import API, WebServer
 from tests.support.web_app import make_app, make_notes
 from tidemill.store.states.blobs import write_blobs
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = 4
 STREAMS = ("/changes", "/stream")
 

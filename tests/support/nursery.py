@@ -48,9 +48,20 @@ IMPORTED = (
         "tidemill.declarations",
         "tidemill.engine.worker.worker",
         "tidemill.engine.runs.run_worker",
+        "tidemill.engine.maintenance",
+        "tidemill.engine.scheduler",
+        "tidemill.engine.supervisor",
+        "tidemill.flows",
+        "tidemill.dags",
+        "tidemill.streams",
+        "tidemill.pipelines",
+        "tidemill.monitors",
         "tidemill.server.app",
+        "tidemill.server.role",
+        "tidemill.server.middleware.connection_limits",
+        "tests.support.web_app",
     ),
-    *("psycopg", "uvloop"),
+    *("psycopg", "uvloop", "uvicorn.protocols.http.httptools_impl", "rich.console", "rich.table", "rich.live"),
 )
 
 
@@ -229,9 +240,22 @@ def become(order: Order) -> None:
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)
 
 
+def warm_up() -> None:
+    """Build a server once: what it imports and computes for its routes is there for all that follow."""
+    from tests.support.web_app import make_app
+    from tidemill.server.app import build
+    from tidemill.server.fair_pool import FairDatabase
+    from tidemill.server.server_state import ServerState
+    from tidemill.server.settings import ServerSettings
+    from tidemill.store.database import DatabaseSettings
+
+    build(ServerState(make_app(), FairDatabase(DatabaseSettings(), label="nursery"), ServerSettings()))
+
+
 def main() -> None:
     for name in IMPORTED:
         import_module(name)
+    warm_up()
     gc.collect()
     gc.freeze()
     order = serve(socket.socket(fileno=int(sys.argv[1])))

@@ -10,10 +10,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import eventually, lapse
 from tests.support.cli import TIDEMILL, environment
 from tests.support.pipelines import put, tree
 from tidemill.store.database import Database
+
+pytestmark = pytest.mark.long
 
 APP = '''
 import hashlib, os, time
