@@ -134,6 +134,29 @@ async def test_state_sends_and_shown_events_of_a_step_on_a_queue_reach_the_run(a
     assert Progress(done=1) in shown
 
 
+async def test_edits_of_steps_on_a_queue_are_exclusive(app: App) -> None:
+    @app.workflow
+    class Tally(Workflow):
+        @step
+        async def split(self, ev: StartEvent) -> list[Part]:
+            return [Part(n=n) for n in range(8)]
+
+        @step(queue="gpu")
+        async def add(self, ctx: Context, ev: Part) -> Square:
+            async with ctx.store.edit_state() as state:
+                state.count = state.get("count", 0) + 1
+                state.seen = [*state.get("seen", []), (ev.n, {f"{ev.n}"})]
+            return Square(n=ev.n)
+
+        @step
+        async def join(self, ctx: Context, evs: list[Square]) -> StopEvent:
+            state = await ctx.store.get_state()
+            return StopEvent(result=(state.count, sorted(n for n, _ in state.seen)))
+
+    async with app.running():
+        assert await (await app.start(Tally)).result(timeout=60) == (8, list(range(8)))
+
+
 async def test_a_fan_out_over_a_queue_is_collected_again(app: App, database: Database) -> None:
     @app.workflow
     class Wide(Workflow):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
 from tidemill.flows.reducer.state_paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
     Did,
+    EditBasis,
     Ended,
     EventSent,
     Gathered,
@@ -180,14 +182,24 @@ def _pack_note(note: Note, store: Any) -> dict[str, Any]:
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
     if isinstance(note, StateEdited):
-        gone = [path for path, value in note.changes if value is MISSING]
-        values = [[path, pack_state(value, path)] for path, value in note.changes if value is not MISSING]
-        return {"kind": "edited", "values": values, "gone": gone}
+        return {"kind": "edited", **_pack_values(note.changes)}
+    if isinstance(note, EditBasis):
+        return {"kind": "basis", **_pack_values(note.values)}
     if isinstance(note, Wrote):
         if note.value is MISSING:
             return {"kind": "wrote", "path": note.path, "missing": True}
         return {"kind": "wrote", "path": note.path, "value": pack_state(note.value, note.path)}
     return {"kind": "did", "name": note.name, "result": pack_part(note.result, f"the result of once({note.name!r})")}
+
+
+def _pack_values(values: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    gone = [path for path, value in values if value is MISSING]
+    return {"values": [[path, pack_state(each, path)] for path, each in values if each is not MISSING], "gone": gone}
+
+
+def _unpack_values(data: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    values = [(path, unpack(value)) for path, value in data["values"]]
+    return (*values, *((path, MISSING) for path in data["gone"]))
 
 
 def _unpack_note(data: dict[str, Any]) -> Note:
@@ -218,8 +230,9 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":
-            values = [(path, unpack(value)) for path, value in data["values"]]
-            return StateEdited((*values, *((path, MISSING) for path in data["gone"])))
+            return StateEdited(_unpack_values(data))
+        case "basis":
+            return EditBasis(_unpack_values(data))
         case "wrote":
             return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
         case "did":

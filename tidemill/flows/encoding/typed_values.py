@@ -167,7 +167,7 @@ def _subclass(base: type, form: Form) -> Form:
 
 
 _CALLED = Form(str, lambda cls, data: cls(data))
-_LISTED = Form(list, lambda cls, data: cls(data))
+_LISTED = Form(lambda each: sorted(each, key=repr), lambda cls, data: cls(data))  # Equal sets have one stored form.
 _OWN: dict[type, Form] = {
     dates.datetime: Form(_dump_datetime, _load_datetime),
     dates.date: Form(dates.date.isoformat, _load_iso),

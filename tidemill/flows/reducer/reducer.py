@@ -51,15 +51,18 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import resolve
 from tidemill.flows.encoding.snapshot import decode_state, encode_state
+from tidemill.flows.encoding.values import pack
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.event_buffer import gather, undo, undo_all
 from tidemill.flows.reducer.joins import Joins
 from tidemill.flows.reducer.mailbox import keep, meets, send_event_of, take_fitting, take_spare
 from tidemill.flows.reducer.record import Operation
 from tidemill.flows.reducer.state import Ending, FlowState, QueuedEvent, StepProgress, Wait, Work
+from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.state_undo import keep_writes, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
+    EditBasis,
     Ended,
     EventSent,
     Gathered,
@@ -147,6 +150,9 @@ class FlowProgram:
         work = state.works.get(tick.work)
         if work is None:
             return
+        if work.outdated:
+            self._run_again(work, out)
+            return
         ended: Ended = tick.outcome
         if ended.error is not None:
             self._narrate(out, work, "not_running", None)
@@ -227,7 +233,12 @@ class FlowProgram:
             return
         note = tick.note
         kind = type(note)
-        if kind is Gathered:
+        if work.outdated and kind is not Did:
+            if kind is WaitAsked:
+                self._run_again(work, out)
+        elif kind is EditBasis:
+            work.outdated = any(_differ(read_path(state.store, path), value) for path, value in note.values)
+        elif kind is Gathered:
             gather(state, work, note)
         elif kind is Wrote:
             write(state, work, ((note.path, note.value),))
@@ -251,6 +262,11 @@ class FlowProgram:
                 state.compensations.append(tuple(note.result))
             work.did[note.name] = note.result
             out.append(Answer(work.id, once_question(note.name), note.result))
+
+    def _run_again(self, work: Work, out: list[Command]) -> None:
+        """Run a step on a queue again, with the present state: another step has changed what it has edited."""
+        work.outdated = False
+        out.append(self._run(work))
 
     def _elapsed(self, state: FlowState, tick: Elapsed, out: list[Command]) -> None:
         what, _, number = tick.timer.partition(":")
@@ -674,6 +690,10 @@ class FlowProgram:
 
 #: Events that are not kept for a later wait.
 _NOT_KEPT = (InputRequiredEvent, StopEvent, InternalDispatchEvent, ChildEnded)
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return one is not other and (one is MISSING or other is MISSING or pack(one) != pack(other))
 
 
 def once_question(name: str) -> str:

@@ -87,6 +87,8 @@ class Work(msgspec.Struct):
     """The waits that were given up since the last suspension; they are asked again if the step runs again."""
     given_up: set[str] = set()
     """The waits that were given up before the last suspension; they stay unanswered if the step runs again."""
+    outdated: bool = False
+    """Its edits are based on values that have changed since: what its job reports is ignored, and it runs again."""
     reborn: dict[str, int] = {}
     """How often each child run was started again because it had failed with an earlier attempt."""
     suspended: bool = False

@@ -67,6 +67,12 @@ class StateEdited(msgspec.Struct, frozen=True, tag="edited"):
     changes: tuple[tuple[str, Any], ...]
 
 
+class EditBasis(msgspec.Struct, frozen=True, tag="basis"):
+    """What a step on a queue found where its edits write. If that has changed since, the step runs again."""
+
+    values: tuple[tuple[str, Any], ...]
+
+
 class Did(msgspec.Struct, frozen=True, tag="did"):
     """A side effect of the step has completed and is not repeated; this is its result."""
 
@@ -74,7 +80,7 @@ class Did(msgspec.Struct, frozen=True, tag="did"):
     result: Any
 
 
-Note = EventSent | Gathered | WaitAsked | Suspended | Withdrew | Wrote | StateEdited | Did
+Note = EventSent | Gathered | WaitAsked | Suspended | Withdrew | Wrote | StateEdited | EditBasis | Did
 
 
 class Narrated(msgspec.Struct, frozen=True, gc=False):

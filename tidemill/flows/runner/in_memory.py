@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 import traceback
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
@@ -189,6 +189,9 @@ class FlowRun:
 
     def note(self, work: Work, note: Note) -> None:
         self.loop.post(Noted(self.now(), work.id, note))
+
+    def note_basis(self, paths: Iterable[str]) -> None:
+        """Remember what an edit is based on. In the process of the run no other step writes during an edit."""
 
     def note_here(self, work: Work, note: Note) -> None:
         """Post a note from any thread; returns when it has been posted."""

@@ -8,7 +8,7 @@ an event ends its job; when the answer arrives, a new job is created that has th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,18 @@ from tidemill.flows.encoding.snapshot import pack_work, unpack_work
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.state_paths import write_path
-from tidemill.flows.reducer.step_ticks import Did, Ended, Gathered, Note, StateEdited, StepFailure, WaitAsked, Wrote
+from tidemill.flows.reducer.state_paths import read_path, write_path
+from tidemill.flows.reducer.step_ticks import (
+    Did,
+    EditBasis,
+    Ended,
+    Gathered,
+    Note,
+    StateEdited,
+    StepFailure,
+    WaitAsked,
+    Wrote,
+)
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
@@ -148,6 +158,8 @@ class QueuedStepRun(FlowRun):
         self.loop: Any = _Collector(self.loop.state)
         self._post = post
         self._sending: list[asyncio.Future[None]] = []
+        self._given = store
+        self._basis: dict[str, Any] = {}
         self.divergence: StepDiverged | None = None
 
     def now(self) -> float:
@@ -168,7 +180,14 @@ class QueuedStepRun(FlowRun):
             return self.divergence
         if job is not None and job.cancel_reason is not None:
             raise JobCancelled(job.cancel_reason)
+        if self._basis:
+            basis = Noted(self.now(), work.id, EditBasis(tuple(self._basis.items())))
+            return [encode_tick(basis), *self.loop.ticks]
         return self.loop.ticks
+
+    def note_basis(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._basis.setdefault(path, read_path(self._given, path))
 
     def note(self, work: Work, note: Note) -> None:
         state = self.loop.state

@@ -143,6 +143,7 @@ class StateStore(Generic[S]):
                 try:
                     found = changes(self._cell.store, edited)
                     replay.observe(lane, None, "edit", "", found)
+                    replay.run.note_basis(path for path, _ in found)
                     self._write_now(found)
                 except Exception as error:
                     failed = error
