@@ -116,7 +116,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "elsewhere.yaml").write_text(
         "name: elsewhere\nnodes:\n  - {name: slow, task: etl.load, queue: gpu, args: {rows: 1}}\n"
     )
-    up = Process(folder, "up", "app.py")
+    up = Process(folder, "up", "app.py", "--trust-local")
     try:
         up.line("scheduler started")
         up.line("worker started")

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Process]:
-    process = Process(folder, "up", "app.py")
+    process = Process(folder, "up", "app.py", "--trust-local")
     process.line("worker started")
     process.line("scheduler started")
     yield process
@@ -54,7 +54,7 @@ def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def other_up(other_folder: Path) -> Iterator[Process]:
     """A tree of its own, for tests that end it."""
-    process = Process(other_folder, "up", "app.py")
+    process = Process(other_folder, "up", "app.py", "--trust-local")
     process.line("worker started")
     process.line("scheduler started")
     yield process

@@ -44,7 +44,7 @@ app.monitor(Monitor(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     made = make_folder(tmp_path_factory.mktemp("monitors"), APP)
     (made / "readings.jsonl").write_text("")
-    up = Process(made, "up", "app.py")
+    up = Process(made, "up", "app.py", "--trust-local")
     try:
         up.line("monitors started")
         (made / "url").write_text(up.line("serving http").split()[-1])

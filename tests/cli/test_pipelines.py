@@ -152,7 +152,7 @@ async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_p
 async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: Path) -> None:
     here, away = make_folder(tmp_path / "here", APP), make_folder(tmp_path / "away", "")
     put(here / "states", {"logs/2026-01-15.txt": "fair", "logs/2026-01-16.txt": "bad"})
-    up = Process(here, "up", "app.py")
+    up = Process(here, "up", "app.py", "--trust-local")
     try:
         server = ("--server", up.line("serving http").split()[-1])
 

@@ -64,7 +64,7 @@ class Mill(NamedTuple):
 @pytest.fixture(scope="module")
 def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
     folder = make_folder(tmp_path_factory.mktemp("mill"), WEB_APP.read_text())
-    up = Process(folder, "up", "app.py")
+    up = Process(folder, "up", "app.py", "--trust-local")
     asking = None
     try:
         url = up.line("serving http").split()[-1]
@@ -73,7 +73,7 @@ def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
             scope: ok(folder, "token", "create", f"who may {scope}", "--scope", scope).strip()
             for scope in ("read", "operate")
         }
-        asking = Process(folder, "server", "app.py", "--login", "--port", "0")
+        asking = Process(folder, "server", "app.py", "--port", "0")
         asked = asking.line("serving http").split()[-1]
         made = Mill(folder, tmp_path_factory.mktemp("elsewhere"), url, asked, tokens)
         with httpx.Client(base_url=f"{url}/api/v1", timeout=30) as client:

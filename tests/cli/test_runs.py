@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project in which everything runs, and a first run waits for its answer."""
     folder = tmp_path_factory.mktemp("press")
     (folder / "press.py").write_text(APP)
-    up = Process(folder, "up", "press.py")
+    up = Process(folder, "up", "press.py", "--trust-local")
     try:
         up.line("scheduler started")
         (folder / "url").write_text(up.line("serving http").split()[-1])

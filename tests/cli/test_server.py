@@ -21,7 +21,9 @@ def grpc_port() -> int:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, grpc_port: int) -> Iterator[Process]:
-    process = Process(make_folder(tmp_path_factory.mktemp("web")), "up", "app.py", "--grpc", str(grpc_port))
+    process = Process(
+        make_folder(tmp_path_factory.mktemp("web")), "up", "app.py", "--trust-local", "--grpc", str(grpc_port)
+    )
     try:
         process.line("serving http")
         yield process

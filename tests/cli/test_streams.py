@@ -44,7 +44,7 @@ streams:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = make_folder(tmp_path_factory.mktemp("streams"), APP)
     (folder / "streams.yaml").write_text(CONFIG)
-    process = Process(folder, "up", "app.py")
+    process = Process(folder, "up", "app.py", "--trust-local")
     try:
         process.line("stream is running")
         yield process

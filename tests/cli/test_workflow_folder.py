@@ -59,7 +59,7 @@ SCHEDULE = HOOK.replace('"webhook"', '"scheduled"').replace('"data": {}', '"data
 def harbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = make_folder(tmp_path_factory.mktemp("harbour"), APP)
     put(folder, {"states/in/monday.txt": "fair", "workflows/nightly.yaml": "name: nightly\nnodes: []\n"})
-    process = Process(folder, "up", "app.py")
+    process = Process(folder, "up", "app.py", "--trust-local")
     try:
         yield process
     finally:

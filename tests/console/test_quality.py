@@ -26,7 +26,7 @@ from tests.support.console import (
 )
 from tests.support.console_app import LONG_NAME
 from tests.support.server import TestServer
-from tests.support.web import WebServer
+from tests.support.web import LOGIN_NEEDED, WebServer
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -237,9 +237,20 @@ def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop
     token = shop.run("token", "create", "night watch", "--scope", "operate").strip()
     reader = shop.run("token", "create", "visitor", "--scope", "read").strip()
     shop.stop_server()
-    shop.serve("--login")
+    shop.serve(LOGIN_NEEDED)
     try:
+        link = shop.run("token", "link", "--url", shop.url).strip()
+        context = browser.new_context()
+        opened = context.new_page()
+        opened.goto(link)
+        expect(opened.get_by_role("link", name="Queues")).to_be_visible()
+        assert "token" not in opened.url, "the address keeps no secret"
+        context.close()
         context = browser.new_context(viewport={"width": 1360, "height": 860})
+        refused = context.new_page()
+        refused.goto(link)
+        expect(refused.get_by_role("alert")).to_contain_text("works once")
+        refused.close()
         page = Watched(context, shop.url).open("/queues", "Tidemill")
         page.get_by_label("Token").fill("tm_wrong")
         page.get_by_role("button", name="Log in").click()

@@ -460,6 +460,7 @@ CASES: dict[str, Case] = {
         ),
         command="token create ci --scope read --expires 1d",
     ),
+    "create_login_link": Case(Nothing(), command="token link"),
     "revoke_token": Case(tokens.TokenRef(id=1), a_token, (tokens.TokenRef(id=9),), command="token revoke 1"),
     "get_retention": Case(Nothing()),
     "set_retention": Case(Retention(jobs=4), wrong=(Retention(jobs=0),)),

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.operate import create_token
 from tests.support.server import TestServer
-from tests.support.web import API, WebServer
+from tests.support.web import API, LOGIN_NEEDED, WebServer
 from tidemill.store.database import Database, DatabaseSettings
 
 ROLES = (None, "read", "operate", "admin")
@@ -73,6 +73,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("GET", "/audit"): "read",
     ("GET", "/tokens"): "admin",
     ("POST", "/tokens"): "admin",
+    ("POST", "/tokens/link"): "admin",
     ("DELETE", "/tokens/{id}"): "admin",
     ("GET", "/changes"): "read",
     ("GET", "/streams"): "read",
@@ -141,7 +142,7 @@ class Site:
     def __init__(self, server: TestServer, *options: str) -> None:
         self.url = server.create()
         self.tokens: dict[str | None, str | None] = {None: None} | asyncio.run(self._make_tokens())
-        self.web = WebServer(self.url, "--login", *options)
+        self.web = WebServer(self.url, LOGIN_NEEDED, *options)
         asyncio.run(self.web.wait_ready())
 
     async def _make_tokens(self) -> dict[str | None, str | None]:

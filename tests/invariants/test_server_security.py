@@ -11,7 +11,7 @@ import pytest
 from tests.support.operate import create_token, revoke_token
 from tests.support.server import TestServer, private_server
 from tests.support.waiting import eventually
-from tests.support.web import WebServer, web_server
+from tests.support.web import LOGIN_NEEDED, WebServer, web_server
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 
@@ -24,7 +24,7 @@ async def token(database: Database) -> str:
 @pytest.fixture
 async def guarded(database_url: str, token: str) -> AsyncIterator[WebServer]:
     """A server that asks for tokens, for a test that changes something about it."""
-    async with web_server(database_url, "--login") as running:
+    async with web_server(database_url, LOGIN_NEEDED) as running:
         yield running
 
 
@@ -53,7 +53,7 @@ def site(server: TestServer) -> Iterator[WebServer]:
 @pytest.fixture(scope="module")
 def door(server: TestServer) -> Iterator[WebServer]:
     """A server that asks for tokens, for all tests that are not let in."""
-    yield from shared(server, "--login")
+    yield from shared(server, LOGIN_NEEDED)
 
 
 JOB = {"task": "send", "args": {"order": 1}}

@@ -24,6 +24,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect
 
 from tests.support.ports import free_port
+from tests.support.web import trusting
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "support" / "console_app.py"
@@ -150,7 +151,7 @@ class Harbour:
 
     def serve(self, *options: str) -> None:
         """Start the server and wait until it answers."""
-        words = ("server", str(APP), "--port", str(self.port), *self._place, *options)
+        words = ("server", str(APP), "--port", str(self.port), *self._place, *trusting(options))
         self._server = Process(*words, folder=self.folder, more=self._more)
         wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
 
@@ -225,6 +226,7 @@ class Site:
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         words = options or ("--directory", str(folder / "data"))
+        words = ("--trust-local", *words)
         self._process = Process("up", str(app), "--port", str(self._port), *words, folder=folder, python=python)
         self.status: int | None = None
 

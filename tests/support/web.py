@@ -6,9 +6,10 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,18 @@ WEB_APP = ROOT / "tests" / "support" / "web_app.py"
 API = "/api/v1"
 
 
+#: An option for the servers of tests, which otherwise trust this machine, so that tests need no token.
+LOGIN_NEEDED = "login needed"
+
+
+def trusting(options: Sequence[str]) -> list[str]:
+    """The options of a server that trusts this machine, unless they ask for a log-in or serve others."""
+    if LOGIN_NEEDED in options:
+        return [option for option in options if option != LOGIN_NEEDED]
+    open_to_others = any(option.startswith(("--host", "--behind-proxy", "--grpc=0.0.0.0")) for option in options)
+    return [*options] if open_to_others else ["--trust-local", *options]
+
+
 class WebServer:
     """One server process."""
 
@@ -33,8 +46,10 @@ class WebServer:
         kept = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         port = () if any(option.startswith("--port") for option in options) else ("--port=0",)
         with open(descriptor, "wb") as output:
-            arguments = ["server", str(app), f"--database-url={url}", *port, *options]
+            arguments = ["server", str(app), f"--database-url={url}", *port, *trusting(options)]
+            self.directory = Path(f"{name}.d")
             env = {**kept, "PYTHONPATH": str(ROOT), "TIDEMILL_LOG_FORMAT": "human"}
+            env["TIDEMILL_DIRECTORY"] = str(self.directory)
             self._process = begin("tidemill.cli.main", arguments, cwd=ROOT, env=env, stdout=output)
 
     @property
@@ -71,6 +86,7 @@ class WebServer:
         if self._process.poll() is None:
             self.kill()
         self.output.unlink(missing_ok=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def client(self, token: str | None = None, **options: Any) -> httpx.AsyncClient:
         """A client of its API; with a token, as its holder."""

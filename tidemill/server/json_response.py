@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from litestar import Response
@@ -10,10 +11,17 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
 class Whole(Response[bytes]):
-    """A JSON response without the work of building one: pages are asked for often."""
+    """A JSON response without the work of building one: lists are requested often."""
 
-    def __init__(self, content: bytes, status: int = 200, version: str | None = None) -> None:
+    def __init__(
+        self,
+        content: bytes,
+        status: int = 200,
+        version: str | None = None,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self.content = content
+        self.more_headers = headers
         self.status = status
         self.version = version
 
@@ -21,7 +29,7 @@ class Whole(Response[bytes]):
         return self
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        headers = [] if self.status == 204 else [JSON]
+        headers = [*self.more_headers] if self.status == 204 else [*self.more_headers, JSON]
         if self.version is not None:
             headers.append((b"etag", f'"{self.version}"'.encode()))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})

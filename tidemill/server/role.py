@@ -1,4 +1,4 @@
-"""The server's life as a process: waits for the schema, listens, follows the changes, ends in its own time."""
+"""The server's life as a process: waits for the schema, listens, follows the changes, drains and ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import errno
 import gc
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,10 +20,13 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.role import Life
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.local_socket import close_locally, listen_locally
 from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
+from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import LOOPBACK, ServerSettings
-from tidemill.store.tokens import has_tokens
+from tidemill.store.tokens import create_login_link, has_tokens, login_url
+from tidemill.store.transaction import Reader
 
 log = structlog.get_logger("tidemill.server")
 
@@ -31,7 +36,7 @@ BACKLOG = 2048
 
 
 class ApiServer:
-    """Serves one application's database. `on_url` is told where, once it answers."""
+    """Serves one application's database. `on_url` is called with the URL, and a log-in link if one is needed."""
 
     channels: Mapping[str, None] = {}
 
@@ -41,7 +46,7 @@ class ApiServer:
         database: FairDatabase,
         settings: ServerSettings,
         *,
-        on_url: Callable[[str], None] | None = None,
+        on_url: Callable[[str, str | None], None] | None = None,
     ) -> None:
         self.settings = settings.validate()
         self.server_state = ServerState(app, database, self.settings)
@@ -52,26 +57,29 @@ class ApiServer:
         """Serve until stopped: then requests are answered, and streams are closed."""
         await self._check_login()
         self._database.most_patience = PATIENCE
-        listening = listen(self.settings)
-        try:
+        with contextlib.ExitStack() as closing:
+            listening = closing.enter_context(contextlib.closing(listen(self.settings)))
+            local = None
+            if self.settings.socket is not None:
+                path = Path(self.settings.socket)
+                local = listen_locally(path)
+                if local is not None:
+                    closing.callback(close_locally, local, path)
             async with self._beside_grpc():
-                await self._serve(listening, life)
-        finally:
-            listening.close()
+                await self._serve(listening, local, life)
 
     def _beside_grpc(self) -> contextlib.AbstractAsyncContextManager[None]:
         if self.settings.grpc is None:
             return contextlib.nullcontext()
-        from tidemill.server.rpc.serve import serving_grpc  # Here: its import is slow, and most servers do not need it.
+        from tidemill.server.rpc.serve import serving_grpc  # Here, because its import takes a while.
 
         return serving_grpc(self.server_state)
 
-    async def _serve(self, listening: socket.socket, life: Life) -> None:
+    def _http(self, site: Middleware, *, local: bool) -> HttpServer:
         settings = self.settings
-        Parser.most = room_for_connections()
-        http = HttpServer(
+        return HttpServer(
             uvicorn.Config(
-                build(self.server_state),
+                site,
                 loop="none",
                 http=Parser,
                 ws="none",
@@ -80,46 +88,64 @@ class ApiServer:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                proxy_headers=settings.behind_proxy,
+                proxy_headers=settings.behind_proxy and not local,
                 forwarded_allow_ips=list(settings.proxies) or [LOOPBACK, "::1"],
-                ssl_certfile=settings.tls_cert,
-                ssl_keyfile=settings.tls_key,
+                ssl_certfile=None if local else settings.tls_cert,
+                ssl_keyfile=None if local else settings.tls_key,
                 timeout_graceful_shutdown=GRACE,
                 timeout_keep_alive=30,
                 limit_concurrency=None,
             )
         )
+
+    async def _serve(self, listening: socket.socket, local: socket.socket | None, life: Life) -> None:
+        Parser.most = room_for_connections()
+        site = build(self.server_state)
+        servers = [(self._http(site, local=False), listening)]
+        if local is not None:
+            servers.append((self._http(site, local=True), local))
         # What is there now stays: the collector need not look at all of it again while requests wait.
         gc.collect()
         gc.freeze()
         following = asyncio.create_task(self.server_state.hub.run(), name="tidemill-changes")
-        serving = asyncio.create_task(http.serve(sockets=[listening]), name="tidemill-http")
+        serving = [asyncio.create_task(http.serve(sockets=[each]), name="tidemill-http") for http, each in servers]
         stopping = asyncio.create_task(life.stopped.wait())
         try:
-            self._tell(listening)  # It listens already: a request that comes now waits a moment.
+            await self._announce(listening)  # It listens already: a request that comes now waits a moment.
             life.ready()
-            await asyncio.wait([following, serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([following, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             if following.done() and not life.is_stopping:
                 following.result()
             self.server_state.hub.close()
-            http.should_exit = True
-            await serving
+            for http, _ in servers:
+                http.should_exit = True
+            await asyncio.gather(*serving)
         finally:
-            http.should_exit = True
-            for helper in (following, stopping):
-                helper.cancel()
-            await asyncio.gather(following, serving, stopping, return_exceptions=True)
+            for http, _ in servers:
+                http.should_exit = True
+            for task in (following, stopping):
+                task.cancel()
+            ending: list[asyncio.Task[Any]] = [following, *serving, stopping]
+            await asyncio.gather(*ending, return_exceptions=True)
 
-    def _tell(self, listening: socket.socket) -> None:
-        url = msgspec.structs.replace(self.settings, port=listening.getsockname()[1]).url
-        log.info("serving", url=url, login=self.settings.asks_login, read_only=self.settings.read_only)
+    async def _announce(self, listening: socket.socket) -> None:
+        settings = self.settings
+        url = msgspec.structs.replace(settings, port=listening.getsockname()[1]).url
+        log.info("serving", url=url, login=settings.asks_login, read_only=settings.read_only)
         if self._on_url is not None:
-            self._on_url(url)
+            link = await self._login_link(url) if settings.asks_login and settings.is_local else None
+            self._on_url(url, link)
+
+    async def _login_link(self, url: str) -> str:
+        async with Reader(self._database, "server").transaction() as tx:
+            token = await create_login_link(tx, lasts=self.settings.session_hours * 3600)
+        return login_url(url, token)
 
     async def _check_login(self) -> None:
-        if self.settings.asks_login and not await has_tokens(self.server_state.database):
+        settings = self.settings
+        if settings.asks_login and not settings.is_local and not await has_tokens(self.server_state.database):
             raise ConfigError(
-                "nobody could log in, for there is no token: make one with "
+                "no browser or command could log in, because there is no token: make one with "
                 "`tidemill token create NAME --scope admin`, and start the server again"
             )
 

@@ -19,6 +19,7 @@ from tidemill.server.middleware.authentication import Authenticator
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
+from tidemill.store.idempotency import IdempotencyKey
 from tidemill.store.states.states import STATES_CHANNEL
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _HOST = socket.gethostname()
 
 
 class ServerState:
-    """One server's means."""
+    """What the routes of one server share."""
 
     def __init__(self, app: App, database: Database, settings: ServerSettings) -> None:
         self.app = app
@@ -40,9 +41,9 @@ class ServerState:
         self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.hear
         self.metrics = Exposition(database)
 
-    def local(self, caller: Caller, *, idempotency_key: str | None = None) -> Local:
-        """Does operations in the name of a caller."""
-        return Local(self.database, caller, self.app.declarations, idempotency_key=idempotency_key)
+    def local(self, caller: Caller, *, key: IdempotencyKey | None = None) -> Local:
+        """Does operations on behalf of a caller."""
+        return Local(self.database, caller, self.app.declarations, key=key)
 
     def origin(self, caller: Caller) -> Origin:
         """Why something that a caller starts exists."""
@@ -51,17 +52,17 @@ class ServerState:
     async def note(
         self, caller: Caller, action: str, target: str, *, before: object = None, after: object = None
     ) -> None:
-        """Write down what a caller does, where the doing does not write it down itself."""
+        """Write an audit entry for an action that writes none itself."""
         async with self.database.transaction(patience=30.0) as connection:
             await write_audit(
                 self.database, connection, who=caller.name, action=action, target=target, before=before, after=after
             )
 
 
-#: How a handler asks for the desk: `desk: TheDesk`.
+#: How a handler gets the state: `server_state: TheServerState`.
 TheServerState = NamedDependency[SkipValidation[ServerState]]
 
 
 def caller_of(request: Request[Any, Any, Any]) -> Caller:
-    """The caller, who is authenticated."""
+    """The authenticated caller of a request."""
     return request.scope["tidemill.caller"]  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,4 +1,4 @@
-"""Where the server listens and whom it lets in. What would not be safe is refused before anything listens."""
+"""Where the server listens and which callers need a token. Unsafe combinations are refused before it listens."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ GRPC_PORT = 7434
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
-    """How to serve. The defaults are for one person at one machine."""
+    """How to serve. The defaults are for one person on one machine."""
 
     host: str = LOOPBACK
     port: int = PORT
     or_any_port: bool = False
-    """Where the port is taken, listen at any that is free."""
+    """If the port is taken, listen on any free one."""
     read_only: bool = False
-    """Changes are refused, whatever the scope of the token."""
-    login: bool = False
-    """Ask for a token on this machine too; elsewhere it is always asked for."""
+    """Refuse every change, also with an admin token."""
+    trust_local: bool = False
+    """Treat every process on this machine as an admin, without a token: also those of other users."""
+    socket: str | None = None
+    """A Unix socket for commands of the user that runs the server: only that user can open it, without a token."""
     tls_cert: str | None = None
     tls_key: str | None = None
     behind_proxy: bool = False
-    """A proxy in front ends TLS, and forwards the address of the client."""
+    """A proxy in front terminates TLS and names the client's address."""
     proxies: tuple[str, ...] = ()
-    """The addresses or networks of the proxies that are believed; at this machine, if none is named."""
+    """The addresses or networks of the trusted proxies; this machine if none is named."""
     plain_http: bool = False
     """Serve other machines without TLS: anyone who can read the traffic can read the tokens."""
     names: tuple[str, ...] = ()
-    """Other host names by which the server may be asked for."""
+    """Other host names that requests may name."""
     grpc: str | None = None
-    """Where to serve gRPC as well, such as 127.0.0.1:7434; not at all, if not given."""
+    """Where to serve gRPC as well, such as 127.0.0.1:7434; None for no gRPC."""
     most_body: int = 1_048_576
     session_hours: float = 12.0
 
@@ -56,7 +58,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     @property
     def asks_login(self) -> bool:
-        return self.login or not self.is_local or self.behind_proxy
+        """Whether a request over the network needs a token or a session; loopback is a network like any other."""
+        return not self.trust_local
 
     @property
     def is_tls(self) -> bool:
@@ -79,12 +82,17 @@ class ServerSettings(msgspec.Struct, frozen=True):
                 f"{open_to_all} can be reached by other machines: give --tls-cert and --tls-key, or say --behind-proxy "
                 "if a proxy in front ends TLS, or --plain-http if tokens may be read on the way"
             )
+        if self.trust_local and (not self.is_local or self.behind_proxy):
+            raise ConfigError(
+                "--trust-local is for a server that only this machine can reach: leave it out, "
+                "and log in with a token (`tidemill token create NAME`)"
+            )
         if self.proxies and not self.behind_proxy:
-            raise ConfigError("--proxy names who is believed behind a proxy: say --behind-proxy as well")
+            raise ConfigError("--proxy names a proxy to trust: say --behind-proxy as well")
         if self.behind_proxy and not self.proxies and not is_loopback(self.host):
             raise ConfigError(
                 f"a proxy that reaches {self.host} may be any machine: name its address with --proxy, "
-                "so that only it is believed when it says who asks"
+                "so that only its word about the client's address is trusted"
             )
         if self.grpc is not None and not is_loopback(self.grpc_address[0]) and not (self.tls_cert or self.plain_http):
             raise ConfigError(

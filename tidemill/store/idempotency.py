@@ -1,15 +1,19 @@
-"""Answers stored for requests with an idempotency key: a repeated request gets the same answer and acts once."""
+"""Answers stored for requests with an idempotency key: a repeated request gets the same answer and acts once.
+
+The key is claimed in the first transaction that changes something. So a request whose server died before it acted has
+claimed nothing and can be sent again, and one that acted is never carried out twice.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
-from tidemill.store.database import Database
-from tidemill.store.transaction import Transaction
+from tidemill.core.errors import ConfigError, ConflictError
+from tidemill.store.database import Database, Executor
 
 KEPT_HOURS = 24
 
-#: Claims a key; returns no row if another request holds it.
+#: Claims a key; waits for a transaction that has just claimed it. Returns no row if another request holds it.
 CLAIM_ANSWER = """
 INSERT INTO tidemill.idempotency_key (who, key, request) VALUES ($1, $2, $3)
 ON CONFLICT (who, key) DO NOTHING RETURNING key
@@ -18,8 +22,11 @@ ON CONFLICT (who, key) DO NOTHING RETURNING key
 #: The stored answer of a key, and the request that it belongs to.
 READ_ANSWER = "SELECT request, status, body FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
 
-#: Stores the answer of a claimed key.
-KEEP_ANSWER = "UPDATE tidemill.idempotency_key SET status = $3, body = $4 WHERE who = $1 AND key = $2"
+#: Stores the answer of a key.
+KEEP_ANSWER = """
+INSERT INTO tidemill.idempotency_key (who, key, request, status, body) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (who, key) DO UPDATE SET status = $4, body = $5
+"""
 
 #: Frees the key of a request that has changed nothing.
 DROP_ANSWER = "DELETE FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
@@ -28,37 +35,72 @@ DROP_ANSWER = "DELETE FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
 FORGET_ANSWERS = "DELETE FROM tidemill.idempotency_key WHERE at < now() - make_interval(hours => $1)"
 
 
-class StoredAnswer(NamedTuple):
-    """The answer to an earlier request; no status while that request runs, or if it was interrupted."""
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    """The key of a request. `repeatable` requests may be carried out again as long as they have no answer."""
+
+    who: str
+    key: str
+    request: bytes
+    """A hash of the request, which tells another request with the same key."""
+    repeatable: bool = False
+
+
+class StoredAnswer(msgspec.Struct, frozen=True):
+    """The answer to an earlier request; no status while that request runs, or if its answer was lost."""
 
     request: bytes
     status: int | None
     body: bytes | None
 
 
-async def claim_answer(database: Database, who: str, key: str, request: bytes) -> StoredAnswer | None:
-    """Claim a key: None if this request is the first and must act, otherwise the stored answer so far."""
-    while True:
-        if await database.fetch(CLAIM_ANSWER, who, key, request, patience=5.0):
-            return None
-        row = await database.fetchrow(READ_ANSWER, who, key)
-        if row is not None:
-            return StoredAnswer(row["request"], row["status"], row["body"])
+class AnsweredError(Exception):
+    """This request was carried out before."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = body
 
 
-async def keep_answer(database: Database, who: str, key: str, status: int, body: bytes) -> None:
-    """Store the answer of a claimed key."""
-    await database.fetch(KEEP_ANSWER, who, key, status, body)
+async def claim_key(database: Database, connection: Executor, key: IdempotencyKey) -> None:
+    """Claim a key in an open transaction; raises `AnsweredError` if the request was carried out before."""
+    if await connection.fetchval(database.sql(CLAIM_ANSWER), key.who, key.key, key.request) is not None:
+        return
+    row = await connection.fetchrow(database.sql(READ_ANSWER), key.who, key.key)
+    if row is None:  # The other request freed it meanwhile.
+        await claim_key(database, connection, key)
+    else:
+        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
 
 
-async def keep_answer_within(tx: Transaction, key: str, status: int, body: bytes) -> None:
-    """Store the answer in the transaction that carries out the request."""
-    await tx.execute(KEEP_ANSWER, tx.by, key, status, body)
+async def check_key(database: Database, key: IdempotencyKey) -> None:
+    """Raise `AnsweredError` if a request was carried out before; claims nothing."""
+    row = await database.fetchrow(READ_ANSWER, key.who, key.key)
+    if row is not None:
+        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
 
 
-async def drop_answer(database: Database, who: str, key: str) -> None:
+def _repeat(key: IdempotencyKey, answer: StoredAnswer) -> None:
+    """Raise what a repeated request gets; return if it may go on."""
+    if answer.request != key.request:
+        raise ConfigError(f"the key {key.key!r} came with another request before: use a new one")
+    if answer.status is not None and answer.body is not None:
+        raise AnsweredError(answer.status, answer.body)
+    if not key.repeatable:
+        raise ConflictError(
+            f"the first request with key {key.key!r} was carried out, but has no answer yet: "
+            "try again soon; if that does not help, its answer was lost"
+        )
+
+
+async def keep_answer(database: Database, connection: Executor, key: IdempotencyKey, status: int, body: bytes) -> None:
+    """Store the answer of a request."""
+    await connection.execute(database.sql(KEEP_ANSWER), key.who, key.key, key.request, status, body)
+
+
+async def drop_answer(database: Database, key: IdempotencyKey) -> None:
     """Free the key of a request that has changed nothing."""
-    await database.fetch(DROP_ANSWER, who, key)
+    await database.fetch(DROP_ANSWER, key.who, key.key)
 
 
 async def forget_answers(database: Database) -> None:

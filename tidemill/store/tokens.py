@@ -50,8 +50,23 @@ _GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 FIND = f"""
 WITH used AS (
     UPDATE installation.token SET used_at = now()
-    WHERE hash = $1 AND {_GOOD} AND $2 AND (used_at IS NULL OR used_at < now() - interval '1 minute'))
-SELECT id, name, scope, expires_at FROM installation.token WHERE hash = $1 AND {_GOOD}
+    WHERE hash = $1 AND {_GOOD} AND NOT one_time AND $2
+      AND (used_at IS NULL OR used_at < now() - interval '1 minute'))
+SELECT id, name, scope, expires_at FROM installation.token WHERE hash = $1 AND {_GOOD} AND NOT one_time
+"""
+
+#: Stores the token of a log-in link, in place of those that were never used in time.
+CREATE_LINK = """
+WITH old AS (DELETE FROM installation.token WHERE one_time AND used_at IS NULL AND expires_at < now())
+INSERT INTO installation.token (name, scope, hash, hint, created_by, expires_at, one_time)
+VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8), true)
+"""
+
+#: Uses up the token of a log-in link; from then on it is valid for the sessions it has opened.
+USE_LINK = f"""
+UPDATE installation.token SET used_at = now(), expires_at = now() + make_interval(secs => $2::float8)
+WHERE hash = $1 AND one_time AND used_at IS NULL AND {_GOOD}
+RETURNING id, name, scope
 """
 
 #: The holder of the token that opened a browser session.
@@ -72,7 +87,7 @@ RETURNING expires_at
 CLOSE_SESSION = "DELETE FROM installation.session WHERE hash = $1"
 
 #: The number of valid tokens.
-COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {_GOOD}"
+COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {_GOOD} AND NOT one_time"
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -122,6 +137,25 @@ async def revoke_token(tx: Transaction, token_id: int) -> str:
 async def find_token(database: Database, secret: str, *, note_use: bool = True) -> Holder | None:
     """The holder of a token; None if the token does not exist, has expired or was revoked."""
     row = await database.fetchrow(FIND, hash_secret(secret), note_use)
+    return None if row is None else Holder(row["id"], row["name"], row["scope"])
+
+
+def login_url(server: str, token: str) -> str:
+    """The link that logs a browser in. The token is in the fragment, which no browser sends and no proxy logs."""
+    return f"{server.rstrip('/')}/#token={token}"
+
+
+async def create_login_link(tx: Transaction, *, lasts: float) -> str:
+    """The token of a link that logs one browser in, once, as an admin."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    await tx.fetch(CREATE_LINK, "log-in link", "admin", hash_secret(secret), secret[-4:], tx.by, lasts)
+    await tx.audit("token.link", "log-in link")
+    return secret
+
+
+async def use_login_link(database: Database, secret: str, *, lasts: float) -> Holder | None:
+    """The holder of a link's token, which cannot be used again; None if it was used, has expired or is no link."""
+    row = await database.fetchrow(USE_LINK, hash_secret(secret), lasts)
     return None if row is None else Holder(row["id"], row["name"], row["scope"])
 
 

@@ -10,6 +10,7 @@ import asyncpg
 
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
+from tidemill.store.idempotency import IdempotencyKey, claim_key
 
 PATIENCE = 30.0
 
@@ -17,12 +18,15 @@ PATIENCE = 30.0
 class Reader:
     """Reads on behalf of a caller, and opens transactions for changes that commit in batches."""
 
-    __slots__ = ("by", "database", "is_admin")
+    __slots__ = ("_unclaimed", "by", "database", "is_admin")
 
-    def __init__(self, database: Database, by: str, *, is_admin: bool = False) -> None:
+    def __init__(
+        self, database: Database, by: str, *, is_admin: bool = False, key: IdempotencyKey | None = None
+    ) -> None:
         self.database = database
         self.by = by
         self.is_admin = is_admin
+        self._unclaimed = key
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.database.fetch(statement, *args)
@@ -32,20 +36,24 @@ class Reader:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction that commits when the block ends without an error."""
+        """A transaction that commits when the block ends without an error. The first one claims the idempotency key."""
         async with self.database.transaction(patience=PATIENCE) as connection:
-            yield Transaction(self.database, connection, self.by)
+            if self._unclaimed is not None:
+                await claim_key(self.database, connection, self._unclaimed)
+            yield Transaction(self.database, connection, self.by, is_admin=self.is_admin)
+        self._unclaimed = None
 
 
 class Transaction:
     """An open transaction, and the caller on whose behalf it changes something."""
 
-    __slots__ = ("by", "connection", "database")
+    __slots__ = ("by", "connection", "database", "is_admin")
 
-    def __init__(self, database: Database, connection: Executor, by: str) -> None:
+    def __init__(self, database: Database, connection: Executor, by: str, *, is_admin: bool = False) -> None:
         self.database = database
         self.connection = connection
         self.by = by
+        self.is_admin = is_admin
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.connection.fetch(self.database.sql(statement), *args)

@@ -1,9 +1,9 @@
 /** The entry point: reads the session, then shows the login or the screens and follows the stream of changes. */
 import "./app/styles.css"; // First, because the styles of screens override it.
 import { QueryClient, QueryClientProvider, useQuery } from "@tanstack/react-query";
-import { StrictMode, useEffect } from "react";
+import { StrictMode, useEffect, useState } from "react";
 import { createRoot } from "react-dom/client";
-import { get, onUnauthorized, Problem, setCsrf } from "./api/client";
+import { get, onUnauthorized, postQuery, Problem, setCsrf } from "./api/client";
 import type { Session } from "./api/types";
 import { followChanges } from "./app/live-changes";
 import { SessionContext } from "./app/session";
@@ -26,10 +26,20 @@ const client = new QueryClient({
 
 onUnauthorized(() => void client.invalidateQueries({ queryKey: ["session"] }));
 
+/** The token of a log-in link (`/#token=…`), which leaves the address and the history at once. */
+function takeLinkToken(): string | null {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (token) history.replaceState(null, "", location.pathname + location.search);
+  return token;
+}
+
 function Console() {
+  const [linkError, setLinkError] = useState<unknown>(null);
   const session = useQuery({
     queryKey: ["session"],
     queryFn: async () => {
+      const token = takeLinkToken();
+      if (token) await postQuery("/session", { token }).catch(setLinkError);
       const found = await get<Session>("/session");
       setCsrf(found.csrf ?? null);
       return found;
@@ -38,11 +48,15 @@ function Console() {
     retry: true,
   });
   const known = session.data?.authenticated ?? false;
+  useEffect(() => {
+    const next = new URLSearchParams(location.search).get("next");
+    if (known && next?.startsWith("/pages/")) location.replace(next); // An application's page sent its visitor here to log in.
+  }, [known]);
   useEffect(() => (known ? followChanges(client) : undefined), [known]);
   if (session.data) {
     return (
       <SessionContext value={session.data}>
-        {known ? <Shell /> : <Login />}
+        {known ? <Shell /> : <Login linkError={linkError} />}
         <Toasts />
       </SessionContext>
     );

@@ -36,7 +36,9 @@ class School:
     def __init__(self, folder: Path) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
         port = self.url.rpartition(":")[2]
-        self._process = Process("up", str(APP), "--port", port, "--directory", str(folder / "data"), folder=folder)
+        self._process = Process(
+            "up", str(APP), "--trust-local", "--port", port, "--directory", str(folder / "data"), folder=folder
+        )
 
     def board(self) -> Any:
         try:

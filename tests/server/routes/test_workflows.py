@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.operate import create_token
 from tests.support.server import TestServer
-from tests.support.web import API, WebServer
+from tests.support.web import API, LOGIN_NEEDED, WebServer
 from tidemill.dags.definition.kinds import ABOUT, KINDS
 from tidemill.pipelines.workflows import kinds, load, node_graph, nodes
 from tidemill.store.database import Database, DatabaseSettings
@@ -108,7 +108,7 @@ def place(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (folder / "secret.yaml").write_text("name: secret\nnodes: [{name: a, task: very-secret-task}]\n")
     (folder / "workflows" / "link.yaml").symlink_to(folder / "secret.yaml")
     url = server.create()
-    web = WebServer(url, "--login", app=folder / "app.py")
+    web = WebServer(url, LOGIN_NEEDED, app=folder / "app.py")
     try:
         tokens = asyncio.run(make_tokens(url))
         asyncio.run(web.wait_ready())

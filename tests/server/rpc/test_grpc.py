@@ -21,7 +21,7 @@ from tests.support.operate import create_token
 from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENT, eventually
-from tests.support.web import WebServer, web_server
+from tests.support.web import LOGIN_NEEDED, WebServer, web_server
 from tests.support.web_app import make_app
 from tidemill import App
 from tidemill.core.errors import ConfigError
@@ -205,7 +205,7 @@ async def test_each_role_may_call_what_its_scope_says_and_nothing_more(
     database_url: str, database: Database, address: str, options: tuple[str, ...]
 ) -> None:
     tokens = {role: (await create_token(database, role, role, by="test"))[0] for role in ROLES if role}
-    async with web_server(database_url, "--login", f"--grpc={address}", *options):
+    async with web_server(database_url, LOGIN_NEEDED, f"--grpc={address}", *options):
         for role in ROLES:
             async with rpc_client(address, tokens.get(role) if role else None) as rpc:
                 for (service, method), verb in VERBS.items():
@@ -234,7 +234,8 @@ def test_grpc_that_others_can_reach_needs_tls_and_tokens_too() -> None:
     with pytest.raises(ConfigError, match="can be reached by other machines"):
         ServerSettings(grpc="0.0.0.0:7434").validate()
     assert ServerSettings(grpc="0.0.0.0:7434", plain_http=True).validate().asks_login
-    assert not ServerSettings(grpc="127.0.0.1:7434").validate().asks_login
+    assert ServerSettings(grpc="127.0.0.1:7434").validate().asks_login
+    assert not ServerSettings(grpc="127.0.0.1:7434", trust_local=True).validate().asks_login
     with pytest.raises(ConfigError, match="--grpc 'here' is not an address"):
         ServerSettings(grpc="here").validate()
 

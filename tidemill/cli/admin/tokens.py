@@ -15,8 +15,18 @@ from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.core.duration import parse_duration
-from tidemill.ops.admin.tokens import SCOPE_HELP, CreateToken, Token, TokenRef, create_token, list_tokens, revoke_token
+from tidemill.ops.admin.tokens import (
+    SCOPE_HELP,
+    CreateToken,
+    Token,
+    TokenRef,
+    create_login_link,
+    create_token,
+    list_tokens,
+    revoke_token,
+)
 from tidemill.ops.operator.operation import Nothing
+from tidemill.store.tokens import login_url
 
 token = App(name="token", help="Make, list and revoke API tokens.")
 
@@ -41,6 +51,20 @@ def create(
     until = "" if row.expires_at is None else f", until {row.expires_at:%Y-%m-%d %H:%M} UTC"
     sys.stderr.write(f"token {row.id} for {row.name}: scope {row.scope}{until}; it is not shown again\n")
     return None
+
+
+@token.command
+def link(*, url: str = "http://127.0.0.1:7433", place: ServerOptions = ANYWHERE) -> None:
+    """Print a link that logs one browser in, once, as an admin.
+
+    Parameters
+    ----------
+    url
+        The server's address, as the browser reaches it.
+    """
+    made = place.do(create_login_link, Nothing())
+    server = place.server_url or ""
+    print(login_url(server if server.startswith("http") else url, made.secret), flush=True)
 
 
 @token.command(name="list")

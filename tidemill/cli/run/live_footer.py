@@ -29,7 +29,7 @@ from tidemill.version import VERSION
 EVERY = 0.5
 COST_RATIO = 20  # looking may take a twentieth of the time, however much there is to count
 MOST_QUEUES, MOST_BARS = 12, 6
-SERVING = "serving "  # what the server says once it answers, and where
+SERVING, LINK = "serving ", "open "  # what the server prints once it answers
 ROLE_STYLES = {"maintenance": "blue", "scheduler": "magenta", "up": "yellow"}
 
 Row = Mapping[str, Any]
@@ -69,6 +69,8 @@ class Footer:
         """A line that a child printed."""
         if name == "server" and line.startswith(SERVING):
             self._console_at = f"console at {line.removeprefix(SERVING).strip()} · "
+        elif name == "server" and line.startswith(LINK):
+            self._console_at = f"log in at {line.removeprefix(LINK).split()[0]} · "
         label = (f"{name:<{self._wide}} │ ", ROLE_STYLES.get(name, "green"))
         with contextlib.suppress(OSError):  # A terminal that was closed must not keep us from stopping well.
             self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)

@@ -1,6 +1,8 @@
-"""`tidemill server`: the HTTP API and the live stream of changes; `tidemill token`: who may come in."""
+"""`tidemill server`: the HTTP API, the console and the live stream of changes."""
 
 from __future__ import annotations
+
+import msgspec
 
 from tidemill.cli.arguments import Application
 from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
@@ -17,7 +19,7 @@ def server(
     port: int = PORT,
     or_any_port: bool = False,
     read_only: bool = False,
-    login: bool = False,
+    trust_local: bool = False,
     tls_cert: str | None = None,
     tls_key: str | None = None,
     behind_proxy: bool = False,
@@ -27,32 +29,35 @@ def server(
     grpc: str | None = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Serve the HTTP API of an application under /api/v1, at this machine only unless told otherwise.
+    """Serve the console and the HTTP API of an application; by default to this machine only.
+
+    It prints a link that logs one browser in. Requests need a token or such a log-in; commands of your own user need
+    neither with --server unix:DIRECTORY/NAME.server.sock.
 
     Parameters
     ----------
     host
-        Where to listen. What other machines can reach needs a token to come in, and TLS.
+        Where to listen. An address that other machines can reach needs TLS.
     port
-        The port; 0 for any that is free.
+        The port; 0 for any free one.
     or_any_port
-        Take any port that is free, if this one is taken.
+        Take any free port if this one is taken.
     read_only
         Refuse every change, also with an admin token.
-    login
-        Ask for a token on this machine too.
+    trust_local
+        Let every process on this machine do everything without a token, also those of other users.
     tls_cert
         A file with the certificate, for TLS.
     tls_key
         A file with its key.
     behind_proxy
-        A proxy in front ends TLS.
+        A proxy in front terminates TLS.
     proxy
-        The address of that proxy, whose X-Forwarded headers are trusted; may be repeated.
+        The address of that proxy, whose word about the client's address is trusted; may be repeated.
     plain_http
         Serve other machines without TLS: anyone who can read the traffic can read the tokens.
     name
-        A host name by which browsers ask for it; may be repeated.
+        A host name that requests may name; may be repeated.
     grpc
         Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate.
     """
@@ -61,7 +66,7 @@ def server(
         port=port,
         or_any_port=or_any_port,
         read_only=read_only,
-        login=login,
+        trust_local=trust_local,
         tls_cert=tls_cert,
         tls_key=tls_key,
         behind_proxy=behind_proxy,
@@ -73,15 +78,20 @@ def server(
 
     def make() -> Part:
         from tidemill.server.fair_pool import FairDatabase
-        from tidemill.server.role import ApiServer  # Here, for it takes a while, and no other command needs it.
+        from tidemill.server.local_socket import socket_path
+        from tidemill.server.role import ApiServer  # Here, because no other command needs these imports.
 
         known = application(app, place)
         require_database(known.settings)
         database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
-        return Part(Role(ApiServer(known, database, wanted, on_url=_say), database), database, known.settings)
+        socket = str(socket_path(known.settings.directory, known.name))
+        settings = msgspec.structs.replace(wanted, socket=socket)
+        return Part(Role(ApiServer(known, database, settings, on_url=_say), database), database, known.settings)
 
     return play(make)
 
 
-def _say(url: str) -> None:
+def _say(url: str, link: str | None) -> None:
     print(f"serving {url}", flush=True)
+    if link is not None:
+        print(f"open {link} (logs one browser in; `tidemill token link` makes another)", flush=True)

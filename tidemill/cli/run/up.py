@@ -32,6 +32,7 @@ def up(
     server: Annotated[bool, Parameter(negative="--no-server")] = True,
     port: int | None = None,
     read_only: bool = False,
+    trust_local: bool = False,
     grpc: str | None = None,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
@@ -41,17 +42,20 @@ def up(
     Parameters
     ----------
     queue
-        A queue to serve; may be repeated. All that the tasks name, if not given.
+        A queue to serve; may be repeated. All queues of the tasks if not given.
     max_concurrency
         How many jobs each worker runs at once.
     workers
         How many worker processes to run.
     server
-        Serve the HTTP API to this machine; where is printed. For other machines, see `tidemill server`.
+        Serve the console and the HTTP API to this machine; a link to log in is printed. For other machines, see
+        `tidemill server`.
     port
-        Where; any that is free, if not given and the usual one is taken.
+        The port; the usual one or, if that is taken, any free one if not given.
     read_only
         Refuse every change through the server.
+    trust_local
+        Let every process on this machine do everything without a token, also those of other users.
     grpc
         Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
     """
@@ -65,7 +69,7 @@ def up(
     children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
     queues = tuple(queue or known.declarations.served_queues())
     if server:
-        options = _served(port, read_only, grpc)
+        options = _served(port, read_only, trust_local, grpc)
         children.append(ChildSpec("server", role_command("server", app, *options, *place.options())))
     return asyncio.run(_run(known, children, queues))
 
@@ -88,10 +92,12 @@ def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOption
     ]
 
 
-def _served(port: int | None, read_only: bool, grpc: str | None) -> list[str]:
+def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | None) -> list[str]:
     options = ["--or-any-port"] if port is None else [f"--port={port}"]
     if read_only:
         options.append("--read-only")
+    if trust_local:
+        options.append("--trust-local")
     if grpc is not None:
         options.append(f"--grpc={grpc}")
     return options

@@ -15,6 +15,7 @@ from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction
 
 SCOPE_HELP = "read (look), operate (act on jobs, runs and workers) or admin (tokens as well)."
+LINK_LASTS = 12 * 3600.0
 
 
 class CreateToken(Arguments, frozen=True, kw_only=True):
@@ -46,6 +47,12 @@ class Token(msgspec.Struct, frozen=True):
     revoked_by: str | None
 
 
+class LoginLink(msgspec.Struct, frozen=True):
+    """The token of a log-in link: it goes behind `#token=` of the server's address."""
+
+    secret: str
+
+
 class TokenCreated(msgspec.Struct, frozen=True):
     """A new token. `secret` is returned only here."""
 
@@ -65,6 +72,12 @@ async def create_token(tx: Transaction, args: CreateToken) -> TokenCreated:
     lasts = None if args.expires_in is None else parse_duration(args.expires_in, what="expires_in")
     secret, row = await store.create_token(tx, args.name, args.scope, expires_in=lasts)
     return TokenCreated(secret, Token(*row))
+
+
+@operation("POST /tokens/link", scope="admin", status=201, secret=True)
+async def create_login_link(tx: Transaction, args: Nothing) -> LoginLink:
+    """Make a link that logs one browser in, once, as an admin."""
+    return LoginLink(await store.create_login_link(tx, lasts=LINK_LASTS))
 
 
 @operation("DELETE /tokens/{id}", scope="admin")

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
+from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.operator.errors import error_of
 
@@ -32,6 +32,9 @@ CONNECT_TIMEOUT = 6.0
 ANSWER_TIMEOUT = 120.0
 RETRY_FOR = 6.0
 RETRY_AFTER = 0.25
+
+#: A server's Unix socket: `unix:/path/to/shop.server.sock`.
+UNIX, LOCAL_URL = "unix:", "http://localhost"
 
 
 class ServerError(TidemillError):
@@ -50,9 +53,10 @@ class HttpClient:
     """One server, and the token to send to it."""
 
     def __init__(self, url: str, token: str | None = None, *, plain_http: bool = False) -> None:
-        self._secure, self._host, self._port, self._path = _read_url(url)
+        self._socket = url.removeprefix(UNIX) if url.startswith(UNIX) else None
+        self._secure, self._host, self._port, self._path = _read_url(url if self._socket is None else LOCAL_URL)
         shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.where = f"{'https' if self._secure else 'http'}://{shown}:{self._port}{self._path}"
+        self.where = self._socket or f"{'https' if self._secure else 'http'}://{shown}:{self._port}{self._path}"
         if token is not None and not (self._secure or is_loopback(self._host) or plain_http):
             raise ConfigError(
                 f"the token would be sent to {self.where} unencrypted, for anyone on the network to read: use https, "
@@ -96,6 +100,11 @@ class HttpClient:
                     self._connection.request(method, address, body, headers)
                     answer = self._connection.getresponse()
                     return self._read(answer, answer.read())
+                except ConflictError:
+                    # The server that got the request first may still be about to answer it.
+                    if not (acts and is_lost) or time.monotonic() > give_up:
+                        raise
+                    time.sleep(RETRY_AFTER)
                 except NotFoundError:
                     if method == "DELETE" and is_lost:
                         return b""
@@ -137,6 +146,8 @@ class HttpClient:
         return address
 
     def _connect(self) -> http.client.HTTPConnection:
+        if self._socket is not None:
+            return _UnixConnection(self._socket)
         if not self._secure:
             return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT)
         context = ssl.create_default_context()
@@ -148,7 +159,10 @@ class HttpClient:
         if answer.status == 401:
             if "Authorization" in self._headers:
                 raise ServerError(f"{self.where} rejects this token: it is wrong, has expired or was revoked")
-            raise ServerError(f"{self.where} asks for a token: put it into TIDEMILL_TOKEN, or into a --token-file")
+            raise ServerError(
+                f"{self.where} asks for a token: put it into TIDEMILL_TOKEN, or into a --token-file; "
+                "on the server's machine, its user can also work through its socket (--server unix:PATH)"
+            )
         try:
             problem = msgspec.json.decode(body, type=_Problem)
         except msgspec.MsgspecError as error:
@@ -160,6 +174,19 @@ class HttpClient:
             raise known
         fields = "; ".join(f"{each.get('field', '')}: {each.get('message', '')}" for each in problem.errors)
         raise ServerError(f"{problem.detail}: {fields}" if fields else problem.detail)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=CONNECT_TIMEOUT)
+        self._unix_path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._unix_path)
 
 
 class RemoteChanges:
@@ -244,7 +271,7 @@ def _read_url(url: str) -> tuple[bool, str, int, str]:
         parts, host, port = None, None, None
     if parts is None or parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
         shown = "" if "@" in url else f" {url!r}"
-        raise ConfigError(f"the server's address{shown} is not one: write it as http://127.0.0.1:7433")
+        raise ConfigError(f"the server's address{shown} is not one: write it as http://127.0.0.1:7433, or as unix:PATH")
     if parts.username or parts.password:
         raise ConfigError("the server's address holds a password: put a token into TIDEMILL_TOKEN instead")
     secure = parts.scheme == "https"

@@ -14,8 +14,8 @@ from tidemill.core.errors import ConfigError, ForbiddenError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
-from tidemill.store.database import Database
-from tidemill.store.idempotency import keep_answer_within
+from tidemill.store.database import Database, Executor
+from tidemill.store.idempotency import IdempotencyKey, check_key, keep_answer
 from tidemill.store.tokens import SCOPES, Scope
 from tidemill.store.transaction import Reader
 
@@ -52,8 +52,8 @@ def encoded(json: bytes, kind: type[T]) -> T:
 class Local:
     """Does operations on a database in the name of one caller.
 
-    `idempotency_key` is a key that the caller has claimed: the answer is kept under it in the transaction of the
-    operation, so that there is an answer if and only if the operation was done.
+    With an idempotency `key`, an operation that was done before raises `AnsweredError`. The key is claimed in the first
+    transaction of the operation, and the answer of an operation with one transaction is kept in it.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class Local:
         caller: Caller,
         declared: Declarations | None = None,
         *,
-        idempotency_key: str | None = None,
+        key: IdempotencyKey | None = None,
     ) -> None:
         self.database = database
         self.caller = caller
         self._declared = declared
-        self._key = idempotency_key
+        self._key = key
 
     @property
     def where(self) -> str:
@@ -95,15 +95,32 @@ class Local:
         if operation.needs_application and self._declared is None:
             raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
         more = (self._declared,) if operation.takes_application else ()
-        reader = Reader(self.database, self.caller.name, is_admin=self.caller.may("admin"))
+        key = None
+        if self._key is not None and operation.acts and not operation.secret:
+            key = msgspec.structs.replace(self._key, repeatable=operation.preview is not None)
+        reader = Reader(self.database, self.caller.name, is_admin=self.caller.may("admin"), key=key)
         try:
-            if not operation.writes:
-                return await operation.run(reader, args, *more)
-            async with reader.transaction() as tx:
-                result = await operation.run(tx, args, *more)
-                if self._key is not None and not operation.secret:
-                    body = result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
-                    await keep_answer_within(tx, self._key, operation.status, body)
-                return result
+            if operation.writes:
+                async with reader.transaction() as tx:
+                    result = await operation.run(tx, args, *more)
+                    await self._keep(tx.connection, key, operation, result)
+            else:
+                if key is not None:  # An operation that finds nothing left to change opens no transaction.
+                    await check_key(self.database, key)
+                result = await operation.run(reader, args, *more)
+                await self._keep(self.database, key, operation, result)
+            return result
         except _UNSTORABLE as error:
             raise ConfigError(" ".join(str(error).split()) or type(error).__name__) from error
+
+    async def _keep(
+        self, connection: Executor | Database, key: IdempotencyKey | None, operation: Operation[Any, Any], result: Any
+    ) -> None:
+        if key is None:
+            return
+        body = result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
+        if isinstance(connection, Database):
+            async with connection.transaction() as own:
+                await keep_answer(self.database, own, key, operation.status, body)
+        else:
+            await keep_answer(self.database, connection, key, operation.status, body)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ForbiddenError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
@@ -34,6 +34,8 @@ class TriggerLine(msgspec.Struct, frozen=True):
     schedules: list[str]
     task: str
     """The task whose jobs run it."""
+    scope: str
+    """What a caller needs to run it: the scope of its most powerful node."""
 
 
 @operation("GET /triggers", scope="read")
@@ -47,6 +49,7 @@ async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> Li
                 [workflow.graph.nodes[id].name for id in workflow.starts],
                 [describe(schedule) for schedule in workflow.schedules],
                 declared.pipelines.trigger_task(name).name,
+                "admin" if workflow.admin_nodes else "operate",
             )
             for name, workflow in declared.pipelines.triggers.items()
         ]
@@ -62,6 +65,11 @@ async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations)
     if args.name not in declared.pipelines.triggers:
         known = ", ".join(declared.pipelines.triggers) or "none"
         raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known}")
+    powerful = declared.pipelines.triggers[args.name].admin_nodes
+    if powerful and not tx.is_admin:
+        raise ForbiddenError(
+            f"workflow {args.name} has node {powerful[0]!r}, which only an admin may run: use a token with scope admin"
+        )
     task = declared.pipelines.trigger_task(args.name)
     origin = Origin(by=tx.by, host=socket.gethostname(), pid=os.getpid())
     job = task.new_job(task.signature.bind((args.payload,), {}), origin=origin)

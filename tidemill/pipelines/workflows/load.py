@@ -46,6 +46,11 @@ class TriggerWorkflow(msgspec.Struct):
     def starts(self) -> list[str]:
         return [node.id for node in self.graph.nodes.values() if node.type in _STARTS or not self.graph.into(node.id)]
 
+    @property
+    def admin_nodes(self) -> list[str]:
+        """The nodes that only an admin may run: a caller needs the scope of the most powerful node."""
+        return [node.name for node in self.graph.nodes.values() if find_type(node).scope == "admin"]
+
     async def run(self, payload: Any = None) -> dict[str, Any]:
         """Run it once; returns the results of each node by name: a list with an entry for each item."""
         graph, results = self.graph, {}

@@ -20,20 +20,23 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.engine.worker.threads import in_thread
+from tidemill.pipelines.workflows.expression_methods import shown
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
+from tidemill.pipelines.workflows.parameters import TemplateError, check_templates, shell_template, sql_template
 
 #: Custom transforms and node types by their names in files.
 TRANSFORMS: dict[str, Callable[..., Any]] = {}
 NODE_TYPES: dict[str, NodeType] = {}
 
-_RAW = {"if": {"condition"}, "transform": {"expression"}, "set": set()}
+#: Fields whose expressions the node evaluates itself.
+_RAW = {"if": {"condition"}, "transform": {"expression"}, "run_command": {"command"}, "postgres_query": {"query"}}
 HTTP_PATIENCE = 30.0
 
 
@@ -48,6 +51,8 @@ class NodeType(msgspec.Struct, frozen=True):
     per_item: bool = True
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """The fields of its data as JSON Schemas by name, for editors and checks; None if it may have any."""
+    scope: Literal["operate", "admin"] = "operate"
+    """What a caller needs to run it: admin for a node that reaches beyond Tidemill, such as one that runs a command."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -59,6 +64,13 @@ class Node(msgspec.Struct, frozen=True):
     data: dict[str, Any] = {}
     concurrency_key: str | None = None
     tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            check_templates(self.type, self.data)
+        except TemplateError as error:
+            field = "command" if self.type == "run_command" else "query"
+            raise NodeError(f"node {self.name!r}, field {field!r}: {error}") from error
 
 
 def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -72,15 +84,20 @@ def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def node_type(
-    name: str, *, per_item: bool = True, fields: Mapping[str, Mapping[str, Any]] | None = None
+    name: str,
+    *,
+    per_item: bool = True,
+    fields: Mapping[str, Mapping[str, Any]] | None = None,
+    scope: Literal["operate", "admin"] = "operate",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as a node type: `function(data, item)`, or `function(data, items)` if not per item.
 
-    `fields` declares its data for editors and checks: a JSON Schema for each field.
+    `fields` declares its data for editors and checks: a JSON Schema for each field. `scope` is what a caller needs to
+    run a workflow with such a node.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        NODE_TYPES[name] = NodeType(function, per_item, fields)
+        NODE_TYPES[name] = NodeType(function, per_item, fields, scope)
         return function
 
     return register
@@ -215,7 +232,7 @@ def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
     ]
 
 
-@node_type("append_to_file")
+@node_type("append_to_file", scope="admin")
 def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Adds a line to a file."""
     path = Path(str(data.get("path") or data["file"]))
@@ -225,33 +242,59 @@ def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
     return {"path": str(path)}
 
 
-@node_type("run_command")
+@node_type("run_command", scope="admin")
 async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Runs a program; a list is run directly, a string by the shell."""
+    """Runs a program: a list as it is, a text by the shell; each {{…}} is one word, whatever its value is."""
     command = data["command"]
     given = str(data.get("stdin", "")).encode()
     pipe = asyncio.subprocess.PIPE
     if isinstance(command, list):
-        child = await asyncio.create_subprocess_exec(*map(str, command), stdin=pipe, stdout=pipe, stderr=pipe)
+        words = [shown(fill(word, item)) for word in command]
     else:
-        child = await asyncio.create_subprocess_shell(str(command), stdin=pipe, stdout=pipe, stderr=pipe)
+        template = shell_template(str(command))
+        words = ["/bin/sh", "-c", template.text, "sh", *(shown(evaluate(each, item)) for each in template.expressions)]
+    if any("\0" in word for word in words):
+        raise ConfigError("a value for the command holds a NUL character, which no argument can hold")
+    child = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
     output, errors = await child.communicate(given)
     if child.returncode != 0:
         raise ConfigError(f"the command ended with {child.returncode}: {errors.decode(errors='replace').strip()[:500]}")
     return {"stdout": output.decode(errors="replace"), "exitCode": child.returncode}
 
 
-@node_type("postgres_query")
+@node_type("postgres_query", scope="admin")
 async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Queries a PostgreSQL database."""
+    """Queries a PostgreSQL database; each {{…}} in the query is a bound parameter."""
     import asyncpg
 
+    given = list(data.get("parameters") or [])
+    template = sql_template(str(data["query"]), first=len(given) + 1)
+    values = [*given, *(evaluate(each, item) for each in template.expressions)]
     connection = await asyncpg.connect(str(data.get("url") or os.environ[str(data.get("urlVariable"))]))
     try:
-        rows = await connection.fetch(str(data["query"]), *(data.get("parameters") or []))
+        prepared = await connection.prepare(template.text)
+        rows = await prepared.fetch(
+            *[
+                await _typed(connection, kind, value)
+                for kind, value in zip(prepared.get_parameters(), values, strict=True)
+            ]
+        )
+    except asyncpg.PostgresError as error:
+        raise ConfigError(f"the query failed: {error}") from error
     finally:
         await connection.close()
     return [json.loads(json.dumps(dict(row), default=str)) for row in rows]
+
+
+async def _typed(connection: Any, kind: Any, value: Any) -> Any:
+    """A value as its parameter's type needs it: PostgreSQL reads a text or a number as it reads a literal."""
+    if value is None or kind.name in ("text", "varchar", "bpchar", "name"):
+        return None if value is None else shown(value)
+    if kind.name in ("json", "jsonb"):
+        return json.dumps(value)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return await connection.fetchval(f'SELECT $1::text::"{kind.schema}"."{kind.name}"', shown(value))
+    return value
 
 
 @node_type("llm")

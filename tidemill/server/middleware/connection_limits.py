@@ -18,6 +18,7 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from tidemill.server.local_socket import SOCKET_USER, socket_user
 from tidemill.server.middleware.middleware import MOST_HEAD, TOO_LONG
 from tidemill.server.problems import MEDIA_TYPE, problem
 
@@ -73,6 +74,7 @@ class Parser(HttpToolsProtocol):
     url = b""
 
     _refused = False
+    _socket_user: str | None = None
     _in_head = False
     _head = 0
     _head_since: float | None = None
@@ -83,6 +85,7 @@ class Parser(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(Corked(transport, self.loop))  # pyright: ignore[reportArgumentType] - as good as one
+        self._socket_user = socket_user(transport.get_extra_info("socket"))
         self._idle_since = self._head_since = time.monotonic()
         if len(self.connections) > self.most and not self._make_room():
             self._refuse(503, "there are too many connections: try again soon", b"retry-after: 5\r\n")
@@ -91,6 +94,8 @@ class Parser(HttpToolsProtocol):
         self._in_head, self._head = True, 0
         self._await_head()
         super().on_message_begin()
+        if self._socket_user is not None:
+            self.scope[SOCKET_USER] = self._socket_user  # pyright: ignore[reportGeneralTypeIssues]
 
     def on_headers_complete(self) -> None:
         self._in_head = False

@@ -1,79 +1,80 @@
-"""Requests with an `Idempotency-Key`: the same one again acts once, and gets the answer that the first one got.
+"""Requests with an `Idempotency-Key`: a repeated request acts once and gets the first one's answer.
 
-The key is claimed before anything is done, in a transaction of its own. An operation that runs in one transaction keeps
-its answer in it (`ops/local.py`); the answers of all other requests are kept after. A request that was cut off in
-between is never done twice: the next one with its key is told so (409).
+Operations claim their key in the transaction that acts (`store/idempotency.py`). For other requests, which an
+application's own pages handle, the key is claimed before the handler runs: if the server dies in between, the next
+request with that key is refused (409), because the handler may have acted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from tidemill.ops.operator.local import Caller
 from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import Refused
 from tidemill.store.database import Database
-from tidemill.store.idempotency import claim_answer, drop_answer, keep_answer
+from tidemill.store.idempotency import AnsweredError, IdempotencyKey, claim_key, drop_answer, keep_answer
 
 if TYPE_CHECKING:
     from tidemill.server.middleware.middleware import Reply
 
 KEY = "tidemill.idempotency"
-KEPT = "tidemill.kept"
 REPLAYED = (b"idempotency-replayed", b"true")
 MOST_KEY = 200
 
-#: Its answer holds a secret, as those of some operations do, and an answer that is kept can be read in the database.
+#: Its answer holds a secret, as those of some operations do, and a stored answer can be read in the database.
 SESSION = "/api/v1/session"
 
 
 class IdempotentRequests:
-    """Repeats the answers of requests that were sent before."""
+    """Runs a request once per key and repeats its answer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._secret = {SESSION, *(f"/api/v1{each.path}" for each in all_operations() if each.secret)}
+        operations = all_operations()
+        self._secret = {SESSION, *(f"/api/v1{each.path}" for each in operations if each.secret)}
+        paths = (re.sub(r"\\\{\w+\\\}", ".+", re.escape(each.path)) for each in operations if each.method == "POST")
+        self._operation = re.compile(rf"/api/v1(?:{'|'.join(paths)})\Z")
 
     async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
         """Run a request if it is the first with its key, or repeat the answer."""
         if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
             raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
-        if "/" + "/".join(part for part in scope["path"].split("/") if part) in self._secret:
+        path = "/" + "/".join(part for part in scope["path"].split("/") if part)
+        if path in self._secret:
             raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
-        what = hashlib.sha256(
+        request = hashlib.sha256(
             b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
         ).digest()
-        before = await claim_answer(self._database, caller.name, key, what)
-        if before is None:
-            scope[KEY] = key
+        claim = IdempotencyKey(caller.name, key, request)
+        if self._operation.match(path):
+            scope[KEY] = claim
             await inner(scope, _given(body), reply)
-            if KEPT not in scope:
-                await self._keep(caller.name, key, reply)
-        elif before.request != what:
-            raise Refused(422, f"the key {key!r} came with another request before: use a new one")
-        elif before.status is None or before.body is None:
-            raise Refused(
-                409, f"the first request with key {key!r} has not been answered: see what it did, then use a new key"
-            )
-        else:
+            return
+        try:
+            async with self._database.transaction(patience=5.0) as connection:
+                await claim_key(self._database, connection, claim)
+        except AnsweredError as before:
             await reply.whole(before.status, before.body, [REPLAYED])
-
-    async def _keep(self, who: str, key: str, reply: Reply) -> None:
+            return
+        await inner(scope, _given(body), reply)
         if reply.status is not None and reply.status < 400:
-            await keep_answer(self._database, who, key, reply.status, reply.body)
+            async with self._database.transaction(patience=5.0) as connection:
+                await keep_answer(self._database, connection, claim, reply.status, reply.body)
         elif reply.status is not None and reply.status < 500:
-            await drop_answer(self._database, who, key)
+            await drop_answer(self._database, claim)
 
 
 def _given(body: bytes) -> Any:
-    told = False
+    given = False
 
     async def receive() -> Any:
-        nonlocal told
-        if told:
+        nonlocal given
+        if given:
             return {"type": "http.disconnect"}
-        told = True
+        given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive

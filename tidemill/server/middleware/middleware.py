@@ -1,4 +1,4 @@
-"""What every request passes: checks of host, caller, scope, origin and size, and headers of the response.
+"""Checks of every request, and headers of every response.
 
 In: the host's name (so that no foreign page can point its own name at this machine), the size of the body, the
 caller, and for browsers that the request comes from a page of ours. Out: headers that forbid a page to load or run
@@ -21,6 +21,7 @@ import structlog
 
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.server.fair_pool import ASKED_AT
+from tidemill.server.local_socket import SOCKET_USER
 from tidemill.server.middleware.authentication import CALLER, Authenticator, Caller, csrf_token
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
@@ -33,7 +34,7 @@ MOST_HEAD = 48 * 1024
 TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} bytes"
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
-STRANGERS_BODY = 16 * 1024  # Before a caller is authenticated: enough to log in.
+STRANGERS_BODY = 16 * 1024  # The largest body without a caller: enough to log in.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -111,7 +112,10 @@ class Middleware:
         host = _text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
-        caller = await self._authenticator.find(_bearer(headers), _cookie(headers, cookie_name(self._settings)))
+        cookie = _cookie(headers, cookie_name(self._settings))
+        client = scope["client"][0] if scope.get("client") else "?"
+        user = scope.get(SOCKET_USER)
+        caller = await self._authenticator.find(_bearer(headers), cookie, client=client, socket_user=user)
         if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
             _check_site(headers)
         if scope["method"] in SAFE:
@@ -188,7 +192,7 @@ class Reply:
                 message["headers"] += [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
                 self.started = True
                 await self._send(message)
-                if self._method == "HEAD":  # A stream then learns that its client has gone.
+                if self._method == "HEAD":  # The response ends here: the streaming code sees a disconnect.
                     await self._send({"type": "http.response.body"})
             else:
                 self._start = message
@@ -237,7 +241,7 @@ class Reply:
 
 
 def _is_api(path: str) -> bool:
-    """Whether an address needs authentication: the API, or the routes of an application's page."""
+    """Whether an address needs a caller: the API's, or that of an application's page."""
     parts = [part for part in path.split("/") if part]
     return parts[:1] == ["api"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
 
@@ -278,14 +282,14 @@ def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
 
 
 def _replay(body: bytes, receive: Any) -> Any:
-    """A body that was read already, for the next reader."""
-    told = False
+    """A `receive` that gives a body which was read already."""
+    given = False
 
     async def again() -> Any:
-        nonlocal told
-        if told:
+        nonlocal given
+        if given:
             return await receive()
-        told = True
+        given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again

@@ -16,8 +16,9 @@ from tidemill.ops.operator.operation import Operation, bare_type, header_fields
 from tidemill.ops.operator.registry import all_operations
 from tidemill.ops.operator.validation import read_arguments, read_json, read_value
 from tidemill.server.json_response import Whole
-from tidemill.server.middleware.idempotency import KEPT, KEY
+from tidemill.server.middleware.idempotency import KEY, REPLAYED
 from tidemill.server.server_state import ServerState, caller_of
+from tidemill.store.idempotency import AnsweredError
 
 #: What the server itself does once an operation has been done.
 AFTER: dict[str, Callable[[ServerState], None]] = {
@@ -40,11 +41,10 @@ def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRou
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
         args = await _read(operation, request, lists)
-        key = request.scope.get(KEY)
-        local = server_state.local(caller_of(request), idempotency_key=key)
-        body = await local.answer(operation, args)
-        if key is not None and operation.writes:
-            request.scope[KEPT] = True  # pyright: ignore[reportGeneralTypeIssues] - a key of ours
+        try:
+            body = await server_state.local(caller_of(request), key=request.scope.get(KEY)).answer(operation, args)
+        except AnsweredError as before:
+            return Whole(before.body, before.status, headers=[REPLAYED])
         if after is not None:
             after(server_state)
         version = msgspec.json.decode(body, type=_Versioned).version if operation.etag else None

@@ -1,4 +1,4 @@
-"""Who is asking; browsers log in with a token and log out. And whether the server lives."""
+"""Sessions of browsers: log in with a token or a log-in link, log out. And the health check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidemill.server.middleware.authentication import CALLER, OPEN, Caller, csrf
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState
-from tidemill.store.tokens import close_session, find_token, open_session
+from tidemill.store.tokens import close_session, find_token, open_session, use_login_link
 from tidemill.version import VERSION
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The caller and what they may do. `csrf` goes into the header X-CSRF-Token of everything but GET."""
+    """The caller and its scope. `csrf` goes into the header X-CSRF-Token of everything but GET."""
 
     authenticated: bool
     login_required: bool
@@ -50,7 +50,7 @@ async def health(server_state: TheServerState) -> Health:
     return Health(True)
 
 
-@get("/session", opt={"scope": OPEN}, summary="Who is asking")
+@get("/session", opt={"scope": OPEN}, summary="The current session")
 async def get_session(server_state: TheServerState, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""
     return _session(server_state, request.scope.get(CALLER))
@@ -60,18 +60,22 @@ async def get_session(server_state: TheServerState, request: Request[Any, Any, A
 async def log_in(
     server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[LogIn]
 ) -> Response[Session]:
-    """Log a browser in with a token: the answer sets a cookie."""
-    who = request.client.host if request.client else "?"
-    server_state.authenticator.tries.check(who)
-    holder = await find_token(server_state.database, data.token)
-    if holder is None:
-        server_state.authenticator.tries.failed(who)
-        raise Refused(401, "this token is not known, has expired or was revoked")
-    settings = server_state.settings
+    """Log a browser in with a token, or with that of a log-in link, once: the answer sets a cookie."""
+    client = request.client.host if request.client else "?"
+    server_state.authenticator.tries.check(client)
+    settings, database = server_state.settings, server_state.database
     lasts = settings.session_hours * 3600
+    holder = await find_token(database, data.token) or await use_login_link(database, data.token, lasts=lasts)
+    if holder is None:
+        server_state.authenticator.tries.failed(client)
+        raise Refused(
+            401,
+            "this token is not known, has expired or was revoked; a log-in link works once: "
+            "`tidemill token link` makes another",
+        )
     secret, _ = await open_session(server_state.database, holder.token_id, lasts=lasts)
     caller = Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, secret)
-    await server_state.note(caller, "session.open", caller.name, after={"from": who})
+    await server_state.note(caller, "session.open", caller.name, after={"from": client})
     cookie = Cookie(
         key=cookie_name(settings),
         value=secret,

@@ -63,6 +63,7 @@ async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
             ("grpc.so_reuseport", 0),
             *LASTING,
         ],
+        interceptors=[_ReflectionNeedsToken(server_state)],
         maximum_concurrent_rpcs=MOST_CALLS,
     )
     services = DESCRIPTOR.services_by_name.values()
@@ -164,13 +165,42 @@ async def _write(context: Any, message: Any) -> None:
         raise Refused(429, f"nothing was read of this stream for {READ_WITHIN:g} s") from error
 
 
+class _ReflectionNeedsToken(grpc.aio.ServerInterceptor):
+    """Lists the services to callers only: reflection needs the scope `read`, as calls do."""
+
+    def __init__(self, server_state: ServerState) -> None:
+        self._server_state = server_state
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        handler = await continuation(handler_call_details)
+        if reflection.SERVICE_NAME not in handler_call_details.method:
+            return handler
+        inner = handler.stream_stream
+
+        async def guarded(requests: Any, context: Any) -> None:
+            try:
+                require_scope(await _find(self._server_state, context), "read", read_only=False)
+            except Exception as error:
+                await context.abort(*_told(error))
+                raise
+            async for message in inner(requests, context):
+                await context.write(message)
+
+        return handler._replace(stream_stream=guarded)
+
+
 async def _find(server_state: ServerState, context: Any) -> Caller | None:
     said = dict(context.invocation_metadata() or ())
     bearer = None
     if "authorization" in said:
         kind, _, token = str(said["authorization"]).partition(" ")
         bearer = token.strip() if kind.lower() == "bearer" else ""
-    return await server_state.authenticator.find(bearer, None)
+    return await server_state.authenticator.find(bearer, None, client=_client_of(context.peer()))
+
+
+def _client_of(peer: str) -> str:
+    """The client's address without its port: `ipv4:127.0.0.1:4711` is 127.0.0.1."""
+    return peer.partition(":")[2].rpartition(":")[0] or peer
 
 
 def _told(error: Exception) -> tuple[grpc.StatusCode, str]:

@@ -5,10 +5,10 @@ import { Button } from "../../components/button";
 import { ErrorMessage } from "../../components/feedback";
 import "./login.css";
 
-export function Login() {
+export function Login({ linkError }: { linkError: unknown }) {
   const client = useQueryClient();
   const [token, setToken] = useState("");
-  const [error, setError] = useState<unknown>(null);
+  const [error, setError] = useState<unknown>(linkError);
   const [busy, setBusy] = useState(false);
   const enter = async (event: FormEvent) => {
     event.preventDefault();
@@ -29,7 +29,8 @@ export function Login() {
         <img src="/mill.svg" alt="" />
         <h1>Tidemill</h1>
         <p className="soft">
-          Log in with a token. Create one on the server's machine with <code>tidemill token create NAME --scope operate</code>.
+          Log in with a token. On the server's machine, <code>tidemill token create NAME --scope operate</code> creates one, and{" "}
+          <code>tidemill token link</code> prints a link that logs one browser in.
         </p>
         <label className="stack">
           <span className="hidden">Token</span>

@@ -1,0 +1,204 @@
+"""Values of workflow files never become programs: of the shell, of SQL, or of another interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.load import parse_workflow
+from tidemill.pipelines.workflows.nodes import Node, NodeError, run_node
+from tidemill.pipelines.workflows.parameters import shell_template, sql_template
+
+#: Pieces that mean something to a shell or to SQL, and plain text between them.
+HOSTILE = st.lists(
+    st.sampled_from(
+        [
+            "; touch pwned; ",
+            "$(touch pwned)",
+            "`touch pwned`",
+            "'",
+            '"',
+            "\\",
+            "\n",
+            "&& touch pwned",
+            "| touch pwned",
+            ">pwned",
+            "${IFS}",
+            "$1",
+            "$@",
+            "*",
+            "~",
+            "#",
+            "-- ",
+            "'; DROP TABLE secret; --",
+            "$$",
+            "E'",
+            "') OR ('1'='1",
+            "{{",
+            "}}",
+            "%s",
+            "<<EOF",
+        ]
+    )
+    | st.text(alphabet=st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=8),
+    min_size=1,
+    max_size=5,
+).map("".join)
+
+
+def node(type: str, **data: Any) -> Node:
+    return Node("n", type, "n", data)
+
+
+def result(found: Node, item: dict[str, Any]) -> Any:
+    ((_, value),) = asyncio.run(run_node(found, [item]))
+    return value
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "printf %s {{$.x}}",
+        "printf %s '{{$.x}}'",
+        'printf %s "{{$.x}}"',
+        "printf %s \"$(printf %s {{$.x}}; echo .)\" | sed '$ s/.$//'",
+        'X={{$.x}}; printf %s "$X"',
+        "if test 1 = 1; then printf %s {{$.x}}; fi",
+        "cd / && (printf %s {{$.x}})",
+        ["printf", "%s", "{{$.x}}"],
+        "printf %s {{$.x}} # it's a comment",
+    ],
+)
+def test_a_value_is_one_word_of_a_command_whatever_is_in_it(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = node("run_command", command=command)
+
+    @settings(max_examples=25, deadline=None)
+    @given(HOSTILE)
+    def holds(value: str) -> None:
+        assert result(ran, {"x": value})["stdout"] == value
+        assert not (tmp_path / "pwned").exists()
+
+    holds()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "{{$.x}}",
+        "{{$.x}} now",
+        "ls; {{$.x}}",
+        "ls | {{$.x}}",
+        "ls && ./{{$.x}}",
+        "X=1 {{$.x}}",
+        "sudo {{$.x}}",
+        "env A=1 {{$.x}}",
+        "/usr/bin/env {{$.x}}",
+        "timeout 5 {{$.x}}",
+        "xargs {{$.x}}",
+        "find . -exec {{$.x}} ';'",
+        "sh -c 'echo {{$.x}}'",
+        '/bin/bash -ec "echo {{$.x}}"',
+        "eval echo {{$.x}}",
+        "ssh host {{$.x}}",
+        "python3 -c 'print({{$.x}})'",
+        "awk '/{{$.x}}/' f",
+        "sed s/a/{{$.x}}/ f",
+        "cat <<END\n{{$.x}}\nEND",
+        "echo `date -d {{$.x}}`",
+        "echo $((1 + {{$.x}}))",
+        "echo ${A:-{{$.x}}}",
+        "echo \\{{$.x}}",
+        "echo a # {{$.x}}",
+        ["{{$.x}}", "-l"],
+    ],
+)
+def test_a_command_whose_value_would_become_a_program_is_refused_when_the_file_is_loaded(command: Any) -> None:
+    with pytest.raises(NodeError, match=r"node 'run', field 'command'"):
+        parse_workflow(
+            {
+                "mode": "trigger",
+                "nodes": [{"id": "1", "typeId": "run_command", "name": "run", "data": {"command": command}}],
+            },
+            "f",
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("grep -c '{{$.a}}' log", """grep -c ''"${1}"'' log"""),
+        ("find . -name {{$.a}}", 'find . -name "${1}"'),
+        ("timeout 5 echo {{$.a}} {{$.b}}", 'timeout 5 echo "${1}" "${2}"'),
+        ("awk -v n={{$.a}} '{print n}' f", """awk -v n="${1}" '{print n}' f"""),
+        ("tee out/{{$.a}}.md", 'tee out/"${1}".md'),
+    ],
+)
+def test_ordinary_commands_keep_their_meaning(text: str, script: str) -> None:
+    assert shell_template(text).text == script
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'SELECT * FROM "{{$.x}}"',
+        "{{$.x}}",
+        " {{$.x}} ",
+        "SELECT 1 -- {{$.x}}",
+        "SELECT $$ {{$.x}} $$",
+        "SELECT E'{{$.x}}'",
+        "SELECT /* {{$.x}} */ 1",
+        "SELECT U&'{{$.x}}'",
+    ],
+)
+def test_sql_in_which_no_value_can_be_bound_is_refused(query: str) -> None:
+    with pytest.raises(NodeError, match="field 'query'"):
+        node("postgres_query", query=query, url="postgresql:///x")
+
+
+def test_quotes_inside_an_expression_are_not_those_of_sql() -> None:
+    made = sql_template("SELECT 'it''s {{$.x ?? 'd'}}', {{$.y}}", first=2)
+    assert made.text == "SELECT ('it''s ' || ($2)::text), $3"
+    assert made.expressions == ("$.x ?? 'd'", "$.y")
+
+
+async def test_a_value_in_sql_is_bound_and_read_as_its_type(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute("CREATE TABLE secret (id int, name text, at date)")
+    await connection.execute("INSERT INTO secret VALUES (1, 'one', '2026-01-01'), (2, 'two', '2026-02-01')")
+
+    async def rows(query: str, item: dict[str, Any], *parameters: Any) -> list[Any]:
+        asked = node("postgres_query", query=query, url=database_url, parameters=list(parameters))
+        ((_, value),) = await run_node(asked, [item])
+        return [list(row.values()) for row in value]
+
+    assert await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": 2}) == [["two"]]
+    assert await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": "2"}) == [["two"]]
+    assert await rows("SELECT id FROM secret WHERE name LIKE '%{{$.part}}%'", {"part": "wo"}) == [[2]]
+    assert await rows("SELECT id FROM secret WHERE at > {{$.day}} AND id > $1", {"day": "2026-01-15"}, 0) == [[2]]
+    assert await rows("SELECT {{$.data}}::jsonb ->> 'a'", {"data": {"a": "b"}}) == [["b"]]
+    with pytest.raises(ConfigError, match="the query failed"):
+        await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": "1 OR true"})
+    values = [
+        "'; DROP TABLE secret; --",
+        "' OR '1'='1",
+        "\\'; DELETE FROM secret; --",
+        "$1",
+        "one' --",
+        json.dumps("x"),
+    ]
+    for value in values:
+        assert await rows("SELECT id FROM secret WHERE name = '{{$.x}}'", {"x": value}) == []
+        assert await rows("SELECT {{$.x}}::text", {"x": value}) == [[value]]
+    assert await connection.fetchval("SELECT count(*) FROM secret") == 2
+    await connection.close()

@@ -1,0 +1,262 @@
+"""Templates in commands and SQL: each `{{…}}` becomes a parameter, so that no value is ever read as a program.
+
+    shell_template("grep {{$.word}} log")      grep "${1}" log            the value is a word, whatever is in it
+    sql_template("… name = '{{$.name}}'")      … name = (($1)::text)      the value is bound
+
+A template is refused where its value could still become a program: as the name of a command, in the text that another
+interpreter runs (`sh -c`, `eval`, `awk`), in a here-document, in an identifier of SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+
+_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+_ASSIGNMENT = re.compile(r"\w+=")
+
+#: Words after which the next word is a command as well.
+_WRAPPERS = {
+    "if", "then", "else", "elif", "while", "until", "do", "!", "{", "time", "exec", "command", "builtin", "env", "sudo",
+    "doas", "nohup", "nice", "setsid", "timeout", "xargs", "stdbuf", "chroot", "busybox", "ionice", "flock",
+    "-exec", "-execdir", "-ok", "-okdir",
+}  # fmt: skip
+_SHELLS = {"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"}
+#: Commands whose arguments are read as a program: every argument, the first one, or the one after an option.
+_ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "script"}
+_FIRST = {"awk", "gawk", "mawk", "nawk", "sed", "jq"}
+_BY_OPTION = re.compile(r"(python[\d.]*|perl|ruby|node|nodejs|php|lua|deno|psql|sqlite3|mysql|vim?|ed|ex)\Z")
+_OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
+
+
+class TemplateError(ConfigError):
+    """A template whose value could become a program."""
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A text with parameters, and the expression of each."""
+
+    text: str
+    expressions: tuple[str, ...]
+
+
+class _Command(msgspec.Struct):
+    """A simple command of a script, as far as it has been read."""
+
+    words: list[str] = []
+    names: list[int] = []
+    """The places of words that are run: the command, and what `sudo` or `xargs` run."""
+    word: str | None = None
+    wants_name: bool = True
+
+    def end_word(self) -> None:
+        word, self.word = self.word, None
+        if word is None:
+            return
+        if self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith(("-", ">", "<")):
+            self.names.append(len(self.words))
+            self.wants_name = word.rpartition("/")[2] in _WRAPPERS or word.replace(".", "", 1).isdigit()
+        elif word in ("-exec", "-execdir", "-ok", "-okdir"):
+            self.wants_name = True
+        self.words.append(word)
+
+    def check_hole(self, hole: str) -> None:
+        word = self.word or ""
+        if self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith((">", "<", "-")):
+            raise TemplateError(f"{{{{{hole}}}}} would name the command that is run: write the command in the text")
+        for at in self.names:
+            name = self.words[at].rpartition("/")[2] or "."
+            after = [each for each in self.words[at + 1 :] if not each.startswith("-")]
+            options = [each for each in (*self.words[at + 1 :], self.word or "") if _OPTION.match(each)]
+            if (
+                name in _ALWAYS
+                or (name in _FIRST and not after and self.words[-1] != "-v")
+                or (name in _SHELLS and any("c" in each for each in options))
+                or (_BY_OPTION.match(name) and options)
+            ):
+                raise TemplateError(
+                    f"{{{{{hole}}}}} would become part of a program that {name} runs: "
+                    "pass the value as an argument of your own script, or by stdin"
+                )
+
+
+def shell_template(text: str) -> Template:
+    """A script for `sh -c`, whose parameters are the values of its expressions."""
+    made: list[str] = []
+    expressions: list[str] = []
+    stack: list[str] = []  # open quotes and parentheses
+    commands = [_Command()]
+    at = 0
+    while at < len(text):
+        mode, command = stack[-1] if stack else "", commands[-1]
+        hole = _HOLE.match(text, at)
+        if hole is not None:
+            _refuse_in(mode, hole[1])
+            command.check_hole(hole[1])
+            expressions.append(hole[1])
+            value = f"${{{len(expressions)}}}"
+            made.append(value if mode == '"' else f"'\"{value}\"'" if mode == "'" else f'"{value}"')
+            command.word = (command.word or "") + "\0"
+            at = hole.end()
+            continue
+        step = _shell_step(text, at, mode, stack, commands)
+        made.append(text[at : at + step])
+        at += step
+    return Template("".join(made), tuple(expressions))
+
+
+def _refuse_in(mode: str, hole: str) -> None:
+    where = {
+        "`": "backquotes",
+        "<<": "a here-document",
+        "${": "a ${…} expansion",
+        "((": "arithmetic",
+        "$'": "a $'…' text",
+    }
+    if mode in where:
+        raise TemplateError(
+            f"{{{{{hole}}}}} is inside {where[mode]}, where its value could become a program: move it out"
+        )
+
+
+def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[_Command]) -> int:
+    """Read one token of a script; returns its length."""
+    char, command, pair = text[at], commands[-1], text[at : at + 2]
+    if mode in ("'", "$'"):
+        if char == "'":
+            stack.pop()
+        elif mode == "$'" and char == "\\":
+            return 2
+    elif char == "\\":
+        if _HOLE.match(text, at + 1):
+            raise TemplateError("a backslash before {{…}} has no effect on a value: leave it out")
+        command.word = (command.word or "") + text[at + 1 : at + 2]
+        return 2
+    elif text.startswith("$((", at) or (mode == "((" and char == "("):
+        stack.append("((")
+        return 3 if char == "$" else 1
+    elif mode == "((":
+        if char == ")":
+            stack.pop()
+            return 2 if pair == "))" else 1
+    elif pair == "$(" or (mode != '"' and char == "("):
+        stack.append("(")
+        commands.append(_Command())
+        return 2 if char == "$" else 1
+    elif pair == "${":
+        stack.append("${")
+        return 2
+    elif mode == "${":
+        if char == "}":
+            stack.pop()
+    elif char == "`":
+        stack.pop() if mode == "`" else stack.append("`")
+    elif char == '"':
+        stack.pop() if mode == '"' else stack.append('"')
+        command.word = command.word or ""
+    elif mode == '"':
+        command.word = (command.word or "") + char
+    elif char == "'":
+        stack.append("$'" if text[at - 1 : at] == "$" else "'")
+        command.word = command.word or ""
+    elif pair == "<<" and text[at : at + 3] != "<<<":
+        stack.append("<<")  # Until the end of the text: here-documents may follow each other.
+        return 2
+    elif char == ")" and mode == "(":
+        stack.pop()
+        if len(commands) > 1:
+            commands.pop()
+    elif char == "#" and command.word is None:
+        end = text.find("\n", at)
+        comment = text[at:] if end < 0 else text[at:end]
+        if hole := _HOLE.search(comment):
+            raise TemplateError(f"{hole[0]} is inside a comment: leave it out")
+        return len(comment)
+    elif char in ";|&\n":
+        command.end_word()
+        commands[-1] = _Command()
+    elif char.isspace():
+        command.end_word()
+    else:
+        command.word = (command.word or "") + char
+    if mode == "'" and char != "'":
+        command.word = (command.word or "") + char
+    return 1
+
+
+def sql_template(text: str, *, first: int = 1) -> Template:
+    """A statement whose parameters, from number `first` on, are the values of its expressions."""
+    if _HOLE.fullmatch(text.strip()):
+        raise TemplateError("the whole query is a value: write the statement in the text, and its values as {{…}}")
+    made: list[str] = []
+    expressions: list[str] = []
+    for kind, part in _sql_parts(text):
+        holes = _HOLE.findall(part)
+        if not holes:
+            made.append(part)
+        elif kind == "plain":
+            made.append(_HOLE.sub(lambda hole: _bound(hole, expressions, first), part))
+        elif kind == "text":
+            pieces = [
+                f"'{piece}'" if at % 2 == 0 else _bind(piece, expressions, first)
+                for at, piece in enumerate(_HOLE.split(part[1:-1]))
+            ]
+            made.append(f"({' || '.join(piece for piece in pieces if piece != chr(39) * 2)})")
+        else:
+            raise TemplateError(f"{{{{{holes[0]}}}}} is inside {kind}, where a value cannot be bound: move it out")
+    return Template("".join(made), tuple(expressions))
+
+
+def _bound(hole: re.Match[str], expressions: list[str], first: int) -> str:
+    expressions.append(hole[1])
+    return f"${first + len(expressions) - 1}"
+
+
+def _bind(expression: str, expressions: list[str], first: int) -> str:
+    expressions.append(expression)
+    return f"(${first + len(expressions) - 1})::text"
+
+
+_SQL = re.compile(
+    r"""(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"""
+    r"""|(?P<dollar>\$(?P<tag>[A-Za-z_]\w*|)\$.*?(?:\$(?P=tag)\$|\Z))"""
+    r"""|(?P<special>(?:[eEbBxX]|[uU]&)'(?:[^'\\]|''|\\.)*(?:'|\Z))"""
+    r"""|(?P<text>'(?:[^']|'')*(?:'|\Z))"""
+    r"""|(?P<name>"(?:[^"]|"")*(?:"|\Z))""",
+    re.DOTALL,
+)
+_SQL_KINDS = {
+    "comment": "a comment",
+    "dollar": "a $$…$$ text",
+    "special": "a text with a prefix",
+    "name": "a quoted name",
+}
+
+
+def _sql_parts(text: str) -> Iterator[tuple[str, str]]:
+    """The parts of a statement: plain, text, or what holds no parameters."""
+    at = 0
+    # Quotes inside an expression are not SQL's.
+    masked = _HOLE.sub(lambda hole: "{{" + "_" * len(hole[1]) + "}}", text)
+    for found in _SQL.finditer(masked):
+        yield "plain", text[at : found.start()]
+        kind = next(name for name in ("comment", "dollar", "special", "text", "name") if found[name] is not None)
+        yield _SQL_KINDS.get(kind, "text"), text[found.start() : found.end()]
+        at = found.end()
+    yield "plain", text[at:]
+
+
+def check_templates(type: str, data: dict[str, Any]) -> None:
+    """Refuse a node whose values could become a program."""
+    command, query = data.get("command"), data.get("query")
+    if type == "run_command" and isinstance(command, str):
+        shell_template(command)
+    elif type == "run_command" and isinstance(command, list) and command and _HOLE.search(str(command[0])):
+        raise TemplateError(f"{command[0]!r} would name the command that is run: write the command in the list")
+    elif type == "postgres_query" and isinstance(query, str):
+        sql_template(query)
