@@ -328,7 +328,7 @@ async def test_the_stream_of_a_run_breaks_off_after_a_while(
 ) -> None:
     app = make_app(database_url=database.settings.url)
     run = await app.start(Asking)
-    server_state = ServerState(app, database, ServerSettings())
+    server_state = ServerState(app, database, ServerSettings(trust_local=True))
     monkeypatch.setattr(run_stream, "LONGEST", 0.2)
     async with asyncio.timeout(60):
         shown = [each async for each in run_stream._follow(server_state, Caller("local", "admin"), run.id, 0)]

@@ -170,7 +170,7 @@ async def test_a_page_that_does_not_read_the_changes_is_let_go_and_the_others_he
         SELECT 'queue-' || n || '-' || repeat('x', 100), 'send', '{}' FROM generate_series($1::int, $1 + 200) AS n
     """
     async with FairDatabase(DatabaseSettings(url=database_url), label="test server") as own:
-        server_state = ServerState(make_app(database_url=database_url), own, ServerSettings())
+        server_state = ServerState(make_app(database_url=database_url), own, ServerSettings(trust_local=True))
         following = asyncio.create_task(server_state.hub.run())
         async with serving(build(server_state)) as (port, _):
             lazy, good = await connect(port, ask), await connect(port, ask)

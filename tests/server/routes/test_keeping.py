@@ -31,7 +31,7 @@ from tidemill.store.telemetry.throughput import note_pace, read_pace, read_waits
 async def site(database_url: str) -> AsyncIterator[Middleware]:
     database = FairDatabase(DatabaseSettings(url=database_url), label="test server")
     async with database:
-        yield build(ServerState(make_app(database_url=database_url), database, ServerSettings()))
+        yield build(ServerState(make_app(database_url=database_url), database, ServerSettings(trust_local=True)))
 
 
 class Lost(Exception):
