@@ -309,7 +309,7 @@ async def test_every_action_is_written_down_with_who_and_how_it_was(guarded: Web
         entries = (await api.get("/audit")).json()["items"]
     actions = ["run.cancel", "run.start", "worker.drain", "worker.pause", "queue.limit", "job.cancel", "job.enqueue"]
     assert [entry["action"] for entry in entries if entry["who"] not in ("test", "server")] == actions
-    assert {entry["who"] for entry in entries} == {"ops (token 1)", "test"}
+    assert {entry["who"] for entry in entries} == {"ops (token 1)", "test", "server"}, "the server made its log-in link"
     limit = next(entry for entry in entries if entry["action"] == "queue.limit")
     assert (limit["before"], limit["after"]) == ({"rate": None}, {"rate": 5.0})
     assert entries[0]["before"] == {"state": "running"}

@@ -151,7 +151,9 @@ async def test_a_stream_that_nobody_reads_is_ended(
         SELECT 'queue-' || n || '-' || repeat('x', 300), 'send', '{}' FROM generate_series(1, 2000) AS n
     """
     async with FairDatabase(DatabaseSettings(url=database_url), label="test server") as own:
-        server_state = ServerState(make_app(database_url=database_url), own, ServerSettings(grpc=address, trust_local=True))
+        server_state = ServerState(
+            make_app(database_url=database_url), own, ServerSettings(grpc=address, trust_local=True)
+        )
         following = asyncio.create_task(server_state.hub.run())
         async with serve.serving_grpc(server_state), rpc_client(address) as lazy:
             call = lazy.many("Changes", "Watch", timeout=120)
