@@ -14,6 +14,10 @@ from tidemill.flows import Context, Event, InputRequiredEvent, StartEvent, StopE
 app = App("press")
 
 
+class Topic(StartEvent):
+    topic: str
+
+
 class Draft(Event):
     text: str
 
@@ -27,9 +31,9 @@ class Approved(Event):
 
 
 @app.workflow
-class Article(Workflow):
+class Article(Workflow[Topic, str]):
     @step
-    async def write(self, ctx: Context, ev: StartEvent) -> Draft:
+    async def write(self, ctx: Context, ev: Topic) -> Draft:
         await ctx.store.set("topic", ev.topic)
         return Draft(text=f"All about {ev.topic}.")
 
@@ -42,7 +46,7 @@ class Article(Workflow):
 
 async def main() -> None:
     async with app.running():
-        run = await app.start(Article, topic="tides")
+        run = await app.start(Article, Topic(topic="tides"))
         async for event in run.stream_events():
             if isinstance(event, NeedsApproval):
                 print(f"to approve: {event.text}")

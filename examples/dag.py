@@ -9,6 +9,7 @@ tidemill run r1
 """
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill import App
@@ -16,6 +17,13 @@ from tidemill.dags import load_dag
 
 app = App("etl")
 nightly = app.dag(load_dag(Path(__file__).parent / "nightly.yaml"))
+
+
+@dataclass
+class Nightly:
+    """The arguments of a run."""
+
+    day: str
 
 
 @app.task(name="etl.extract")
@@ -41,7 +49,7 @@ async def apologise() -> None:
 async def main() -> None:
     async with app.running():
         for answer in ("yes", "no"):
-            run = await app.start(nightly, day="monday")
+            run = await app.start(nightly, Nightly(day="monday"))
             while not (asked := await run.inputs()):
                 await asyncio.sleep(0.05)
             print(f"{asked[0]['prompt']} {answer}")

@@ -13,6 +13,14 @@ from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 app = App("press")
 
 
+class Words(StartEvent):
+    words: int
+
+
+class Order(StartEvent):
+    pages: int
+
+
 class Page(Event):
     number: int
 
@@ -22,18 +30,18 @@ class Counted(Event):
 
 
 @app.workflow
-class Price(Workflow):
+class Price(Workflow[Words, int]):
     """What so many words cost."""
 
     @step
-    async def work_out(self, ev: StartEvent) -> StopEvent:
+    async def work_out(self, ev: Words) -> StopEvent:
         return StopEvent(result=ev.words * 3)
 
 
 @app.workflow
-class Invoice(Workflow):
+class Invoice(Workflow[Order, str]):
     @step
-    async def split(self, ev: StartEvent) -> list[Page]:
+    async def split(self, ev: Order) -> list[Page]:
         return [Page(number=n) for n in range(ev.pages)]
 
     @step(queue="reading", num_workers=8)
@@ -52,7 +60,7 @@ async def main() -> None:
     async with app.running(), app.database() as database:
         await database.fetch("DROP TABLE IF EXISTS ledger")
         await database.fetch("CREATE TABLE ledger (cents int NOT NULL)")
-        run = await app.start(Invoice, pages=5)
+        run = await app.start(Invoice, Order(pages=5))
         print(await run)
         for row in await database.fetch("SELECT cents FROM ledger"):
             print("in the ledger:", row["cents"], "cents")

@@ -49,10 +49,9 @@ from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
-    from tidemill.dags.definition.model import Dag
+    from tidemill.dags.definition.model import ArgsT, Dag
     from tidemill.dags.runner.dag_handle import DagHandle
-    from tidemill.flows.definition.events import StartEvent
-    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, StartT, Workflow, WorkflowOptions
     from tidemill.flows.runner.run_handle import RunHandle
     from tidemill.monitors.definition.declared import Monitors
     from tidemill.monitors.definition.monitor import Monitor
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from tidemill.streams.definition.stream import Stream
 
 T = TypeVar("T")
-W = TypeVar("W", bound="Workflow")
+W = TypeVar("W", bound="AnyWorkflow")
 
 
 class App:
@@ -275,7 +274,9 @@ class App:
     def workflow(self, workflow: W, /, *, name: str | None = None) -> W: ...
 
     @overload
-    def workflow(self, /, *, name: str | None = None, **options: Any) -> Callable[[type[W]], type[W]]: ...
+    def workflow(
+        self, /, *, name: str | None = None, **options: Unpack[WorkflowOptions]
+    ) -> Callable[[type[W]], type[W]]: ...
 
     def workflow(self, workflow: type[W] | W | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
@@ -305,7 +306,7 @@ class App:
         """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
         return self.monitors.declare(watch)
 
-    def dag(self, dag: Dag, /) -> Dag:
+    def dag(self, dag: Dag[ArgsT], /) -> Dag[ArgsT]:
         """Declare a dag, so that its runs can be started by its name."""
         return self.runs.declare_dag(dag)
 
@@ -417,48 +418,48 @@ class App:
     # -- runs -------------------------------------------------------------------------------------
 
     @overload
-    async def start(self, what: Dag, /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
+    async def start(self, dag: Dag[ArgsT], args: ArgsT, /, *, unique_key: str | None = None) -> DagHandle: ...
+
+    @overload
+    async def start(self, dag: Dag[Any], /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
 
     @overload
     async def start(
         self,
-        what: type[Workflow] | Workflow,
+        workflow: type[Workflow[StartT, ResultT]] | Workflow[StartT, ResultT],
+        start_event: StartT,
         /,
         *,
-        start_event: StartEvent | None = None,
         unique_key: str | None = None,
-        **fields: Any,
-    ) -> RunHandle: ...
+    ) -> RunHandle[ResultT]: ...
 
     @overload
     async def start(
         self,
-        what: str,
+        workflow: type[Workflow[Any, ResultT]] | Workflow[Any, ResultT],
         /,
         *,
-        start_event: StartEvent | None = None,
         unique_key: str | None = None,
         **fields: Any,
-    ) -> Any: ...
+    ) -> RunHandle[ResultT]: ...
 
-    async def start(
-        self,
-        what: type[Workflow] | Workflow | Dag | str,
-        /,
-        *,
-        start_event: StartEvent | None = None,
-        unique_key: str | None = None,
-        **fields: Any,
-    ) -> RunHandle | DagHandle:
+    @overload
+    async def start(self, name: str, given: Any = None, /, *, unique_key: str | None = None, **fields: Any) -> Any: ...
+
+    async def start(self, what: Any, given: Any = None, /, *, unique_key: str | None = None, **fields: Any) -> Any:
         """Start a durable run of a workflow or a dag: once this returns, it survives any crash.
 
-        The fields of the start event, or the arguments of the dag's run, are given by name. With a `unique_key`, a
-        second start of the same workflow or dag gives the run that has the key: `handle.created` is False.
+        await app.start(Article, Topic(topic="tides"), unique_key="tides")
+        await app.start(nightly, Nightly(day="monday"))
+
+        `app.start(Article, topic="tides")` is short for it: the fields of the start event, or the arguments of the
+        dag's run, by name. With a `unique_key`, a second start of the same workflow or dag gives the run that has the
+        key: `handle.created` is False.
         """
         dag = await self.runs.find_dag(what)
         if dag is not None:
-            return await self.runs.start_dag(dag, fields, unique_key)
-        return await self.runs.start(what, start_event, unique_key, fields)  # pyright: ignore[reportArgumentType]
+            return await self.runs.start_dag(dag, given, unique_key, fields)
+        return await self.runs.start(what, given, unique_key, fields)
 
     # -- operations -------------------------------------------------------------------------------
 

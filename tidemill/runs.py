@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin, check_name
 from tidemill.dags.definition.model import Dag, queues_of
+from tidemill.dags.definition.run_args import args_of_run
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput, DagKind
 from tidemill.engine.hooks import Hooks
@@ -22,7 +24,8 @@ from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
-from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.definition.start_fields import check_start_event, check_start_fields
+from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.fork import fork
@@ -36,6 +39,8 @@ from tidemill.store.runs.runs import (
 )
 from tidemill.store.runs.turns import NewRun
 from tidemill.store.transaction import transaction
+
+_NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"
 
 
 class Runs:
@@ -67,7 +72,7 @@ class Runs:
         """The queues that the nodes of declared dags name."""
         return [queue for dag in self.dags.values() for queue in queues_of(dag)]
 
-    def declare(self, workflow: Workflow, name: str) -> None:
+    def declare(self, workflow: AnyWorkflow, name: str) -> None:
         """A workflow whose runs may be durable; its steps on queues become tasks."""
         if check_name("workflow", name) in self.flows:
             raise ConfigError(f"two workflows are called {name!r}: give one of them another name=")
@@ -110,12 +115,15 @@ class Runs:
             return self._new_dag_run(dag, args, origin)
         kind = self.flows.get(what) if isinstance(what, str) else None
         if kind is None:
-            known = ", ".join([*self.flows, *self.dags]) or "none"
-            raise ConfigError(f"there is no workflow or dag {what!r}; this application declares {known}")
+            raise self._unknown(str(what))
+        check_start_fields(kind.workflow, args)
         return _new_flow_run(kind, declared(kind.workflow).start_event(None, args), origin)
 
-    async def start_dag(self, dag: Dag, args: dict[str, Any], unique_key: str | None) -> DagHandle:
-        """Start a durable run of a dag."""
+    async def start_dag(self, dag: Dag[Any], given: Any, unique_key: str | None, fields: dict[str, Any]) -> DagHandle:
+        """Start a durable run of a dag, with an object or by the names of its arguments."""
+        if given is not None and fields:
+            raise ConfigError(_NOT_BOTH.format("its arguments as one object", min(fields)))
+        args = args_of_run(fields if given is None else given)
         new, database = self._new_dag_run(dag, args, self._origin()), await self._reach()
         run_worker = self.run_workers.get(asyncio.get_running_loop())
         if run_worker is not None and unique_key is None and not run_worker.is_stopping:
@@ -127,7 +135,7 @@ class Runs:
 
     async def start(
         self,
-        workflow: type[Workflow] | Workflow | str,
+        workflow: type[AnyWorkflow] | AnyWorkflow | str,
         start_event: StartEvent | None,
         unique_key: str | None,
         fields: dict[str, Any],
@@ -135,6 +143,10 @@ class Runs:
     ) -> RunHandle:
         """Start a durable run of a workflow."""
         kind = self.flow(workflow)
+        if start_event is not None and fields:
+            raise ConfigError(_NOT_BOTH.format("the start event", min(fields)))
+        check_start_event(kind.workflow, start_event)
+        check_start_fields(kind.workflow, fields, are_keywords=True)
         event = declared(kind.workflow).start_event(start_event, fields)
         new, database = _new_flow_run(kind, event, self._origin()), await self._reach()
         run_worker = self.run_workers.get(asyncio.get_running_loop())
@@ -147,7 +159,11 @@ class Runs:
         return RunHandle(database, number, created=created)
 
     async def _start_child(
-        self, workflow: type[Workflow] | Workflow | str, fields: dict[str, Any], key: str, parent: tuple[int, int]
+        self,
+        workflow: type[AnyWorkflow] | AnyWorkflow | str,
+        fields: dict[str, Any],
+        key: str,
+        parent: tuple[int, int],
     ) -> WorkEnd | None:
         handle = await self.start(workflow, None, key, fields, parent)
         if handle.created:
@@ -177,10 +193,11 @@ class Runs:
         return RunHandle(database, number)
 
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
+        self.dag_kind.check_args(dag, args)
         data, version = dag.to_json(), self.dag_kind.program(dag.to_json()).version
         return NewRun(DAG_KIND, dag.name, version, encode(DagInput(msgspec.Raw(data), args)), encode(origin))
 
-    def flow(self, workflow: type[Workflow] | Workflow | str) -> FlowKind:
+    def flow(self, workflow: type[AnyWorkflow] | AnyWorkflow | str) -> FlowKind:
         """The declared workflow of this class, object or name."""
         found = [kind for kind in self.flows.values() if _is_meant(kind, workflow)]
         if len(found) == 1:
@@ -191,17 +208,21 @@ class Runs:
         if found:
             names = ", ".join(kind.name for kind in found)
             raise ConfigError(f"{len(found)} declared workflows are a {wanted}: say which by its name: {names}")
-        known = ", ".join(self.flows) or "none"
-        raise ConfigError(f"there is no workflow {wanted!r}; this application declares with @app.workflow: {known}")
+        raise self._unknown(wanted)
+
+    def _unknown(self, wanted: str) -> ConfigError:
+        known = [*self.flows, *self.dags]
+        told = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
+        return ConfigError(told + did_you_mean(wanted, known))
 
 
-def _is_meant(kind: FlowKind, workflow: type[Workflow] | Workflow | str) -> bool:
+def _is_meant(kind: FlowKind, workflow: type[AnyWorkflow] | AnyWorkflow | str) -> bool:
     if isinstance(workflow, str):
         return kind.name == workflow
     return type(kind.workflow) is workflow or kind.workflow is workflow
 
 
-def _class_of(workflow: type[Workflow] | Workflow) -> type[Workflow]:
+def _class_of(workflow: type[AnyWorkflow] | AnyWorkflow) -> type[AnyWorkflow]:
     return workflow if isinstance(workflow, type) else type(workflow)
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import world
 from catalogue import catalogue
 from fridges import fridges
-from refunds import OwnerSaid, Refund
+from refunds import OwnerSaid, Refund, RefundAsked
 from reviews import reviews
-from stock import stock
+from stock import Stocktaking, stock
 
 from tidemill import App, Discard, RetryAfter, Snooze, current_job
 
@@ -123,7 +123,7 @@ def render_thumbnail() -> dict:
 @app.task(every="15s", catchup="skip")
 async def take_stock() -> dict:
     """Starts a run of the dag in stock.py."""
-    run = await app.start(stock, shelves=random.randint(4, 12))
+    run = await app.start(stock, Stocktaking(shelves=random.randint(4, 12)))
     return {"run": run.id}
 
 
@@ -160,7 +160,7 @@ async def order_more(things: int, supplier: str) -> dict:
 async def ask_for_refund() -> dict:
     """Starts a run of the workflow in refunds.py; of those that ask the owner, she answers most within seconds."""
     order, cents = random.choice(world.recent_orders()), random.randrange(300, 6_000)
-    run = await app.start(Refund, order_id=order, cents=cents)
+    run = await app.start(Refund, RefundAsked(order_id=order, cents=cents))
     if random.random() < 0.7:
         await app.enqueue(answer_refund.call(run=run.id), delay=random.uniform(2, 12))
     return {"run": run.id}

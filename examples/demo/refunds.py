@@ -5,12 +5,17 @@ While it waits it costs nothing, and it survives any restart.
 
 import asyncio
 import random
-from typing import Literal
+from typing import Any, Literal
 
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 
 SMALL = 1_500
 PATIENCE = 600.0
+
+
+class RefundAsked(StartEvent):
+    order_id: int
+    cents: int
 
 
 class Checked(Event):
@@ -34,11 +39,11 @@ class OwnerSaid(HumanResponseEvent):
     response: Literal["yes", "no"]
 
 
-class Refund(Workflow):
+class Refund(Workflow[RefundAsked, dict[str, Any]]):
     """Checks, asks where it must, pays."""
 
     @step
-    async def check(self, ev: StartEvent) -> Checked | Agreed:
+    async def check(self, ev: RefundAsked) -> Checked | Agreed:
         await asyncio.sleep(random.uniform(0.05, 0.3))
         if random.random() < 0.1:
             raise LookupError(f"order {ev.order_id} is not in the books")

@@ -3,7 +3,17 @@
 She has half a minute; after that nothing is ordered. The console makes a form of the schema.
 """
 
+from dataclasses import dataclass
+
 from tidemill.dags import Dag, input_node, node, ref
+
+
+@dataclass
+class Stocktaking:
+    """The arguments of a run."""
+
+    shelves: int
+
 
 ORDER = {
     "type": "object",
@@ -19,6 +29,7 @@ ORDER = {
 stock = Dag(
     "stock",
     about="Counts what is missing and orders it, if the owner agrees.",
+    args=Stocktaking,
     nodes=[
         node("shelves", "list_shelves", args={"count": ref("run.shelves")}),
         node("count", "count_shelf", map=ref("shelves"), args={"shelf": ref("item")}, max_concurrency=3),

@@ -62,6 +62,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknow
     no_retry: tuple[str, ...] = ()
     """These errors are never retried, even if `retry_on` names them too."""
 
+    def next(self, elapsed_time: float, attempts: int, error: Exception, *, seed: int | None = None) -> float | None:
+        """The seconds until the next attempt of a workflow's step after a failure; None to give up."""
+        decision = decide(self, failures=attempts, error=error_lineage(type(error)), seed=seed or 0)
+        return decision.delay if isinstance(decision, Retry) else None
+
 
 class Retry(msgspec.Struct, frozen=True, tag="retry"):
     """Retry the job after `delay` seconds."""

@@ -7,10 +7,12 @@ from tidemill.core.refs import Refs, ref
 from tidemill.dags.definition.files import load_dag, parse_dag
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode, input_node, node, sub_dag
 from tidemill.dags.errors import DagError
+from tidemill.dags.runner.dag_handle import DagHandle
 
 __all__ = [
     "Dag",
     "DagError",
+    "DagHandle",
     "InputNode",
     "Node",
     "Refs",

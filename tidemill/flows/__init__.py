@@ -18,6 +18,7 @@ from tidemill.flows.definition.resource import Resource, ResourceConfig
 from tidemill.flows.definition.retry_policy import retry_policy
 from tidemill.flows.definition.workflow import Workflow
 from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "InputRequiredEvent",
     "Resource",
     "ResourceConfig",
+    "RunHandle",
     "StartEvent",
     "StepFailedEvent",
     "StopEvent",

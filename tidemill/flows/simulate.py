@@ -25,7 +25,7 @@ from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRunSt
 from tidemill.engine.simulation.world import SimulationError, World
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
-from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.values import unpack
@@ -64,7 +64,7 @@ class SimulatedRun(msgspec.Struct):
 
 
 def simulate(
-    workflow: Workflow,
+    workflow: AnyWorkflow,
     /,
     *,
     seed: int | str = 0,
@@ -72,7 +72,7 @@ def simulate(
     start_event: StartEvent | None = None,
     person: Person | None = None,
     cancel_after: float | None = None,
-    others: Iterable[Workflow] = (),
+    others: Iterable[AnyWorkflow] = (),
     begun_by_owner: bool = False,
     owners: int = 2,
     workers: int = 1,
@@ -160,7 +160,7 @@ class _SimulatedSteps:
 class _FlowWorld:
     """The workflows that every simulated process has."""
 
-    def __init__(self, workflows: list[Workflow], steps: _SimulatedSteps) -> None:
+    def __init__(self, workflows: list[AnyWorkflow], steps: _SimulatedSteps) -> None:
         self._steps = steps
         self._workflows = {type(workflow).__name__: workflow for workflow in workflows}
         for workflow in workflows:

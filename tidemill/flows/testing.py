@@ -20,7 +20,7 @@ from tidemill.engine.runs.control_loop import Adapter
 from tidemill.engine.simulation.store import Faults
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
-from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.runtime import BasicRuntime
 from tidemill.flows.simulate import SimulatedRun, simulate
@@ -43,7 +43,7 @@ class WorkflowTestResult:
 class WorkflowTestRunner:
     """Runs a workflow to its end and records its stream."""
 
-    def __init__(self, workflow: Workflow) -> None:
+    def __init__(self, workflow: AnyWorkflow) -> None:
         self._workflow = workflow
 
     async def run(

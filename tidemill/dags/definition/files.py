@@ -142,7 +142,7 @@ def _dag(data: Any, place: Path, open_file: Reader) -> Dag:
     result = data.get("result")
     rest = _converted({**data, "nodes": stand_in, "result": None}, Dag, place)
     try:
-        return Dag(rest.name, tuple(made), result, rest.about)
+        return Dag(rest.name, tuple(made), result, rest.about, rest.args)
     except DagError as error:
         raise error.within(*place) from error.__cause__
     except ConfigError as error:

@@ -16,9 +16,10 @@ of the run, and `item` and `index` are the current item in a node with `map`. A 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import msgspec
+from typing_extensions import TypeVar
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
@@ -33,6 +34,7 @@ RUN = "run"
 MOST_ITEMS = 10_000
 
 UNSET: Any = msgspec.UNSET
+ArgsT = TypeVar("ArgsT", default=Any)
 
 
 class _Declared(
@@ -94,17 +96,27 @@ class SubDag(_Declared, frozen=True, tag="dag"):
 Node = TaskNode | InputNode | SubDag
 
 
-class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Nodes and their dependencies. `result` is the result of a run: refs, or else the results of the last nodes."""
+class Dag(msgspec.Struct, Generic[ArgsT], frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Nodes and their dependencies. `result` is the result of a run: refs, or else the results of the last nodes.
+
+    `args` declares the arguments of its runs: a dataclass, Struct or pydantic model, or a JSON Schema.
+    """
 
     name: str
     nodes: Sequence[Node]
     result: Any = None
     about: str = ""
+    if TYPE_CHECKING:
+        args: type[ArgsT] | dict[str, Any] | None = None
+    else:
+        args: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         from tidemill.dags.definition.check import check_dag  # a circular import at module level
+        from tidemill.dags.definition.run_args import schema_of_args
 
+        if self.args is not None:
+            msgspec.structs.force_setattr(self, "args", schema_of_args(self.args, self.name))
         msgspec.structs.force_setattr(self, "nodes", tuple(self.nodes))
         if self.result is not None:
             msgspec.structs.force_setattr(self, "result", plain(self.result, f"dag {self.name!r}: result"))
@@ -115,7 +127,7 @@ class Dag(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
         return encode(self)
 
     @classmethod
-    def from_json(cls, data: bytes | str) -> Dag:
+    def from_json(cls, data: bytes | str) -> Dag[Any]:
         """Decode a dag that `to_json` has encoded. `tidemill.dags.definition.files` loads hand-written files."""
         try:
             return msgspec.json.decode(data, type=Dag)

@@ -18,6 +18,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.refs import RefResolver
 from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
 from tidemill.dags.definition.model import Dag
+from tidemill.dags.definition.run_args import check_args
 from tidemill.dags.reducer.events import InputWanted, NodeEnded, NodeFailure
 from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
@@ -57,6 +58,10 @@ class DagKind:
         self._named = named
         self._refs = refs
         self._programs = lru_cache(_PROGRAMS_KEPT)(self._make)
+
+    def check_args(self, dag: Dag[Any], args: Mapping[str, Any]) -> None:
+        """Raise a `PayloadError` for arguments of a run that the dag does not take."""
+        check_args(dag, args, self._refs)
 
     def program(self, dag: bytes) -> DagProgram:
         """Return the program of a stored dag."""

@@ -27,9 +27,10 @@ def read_call(
     In the short form, a task with its arguments, keywords that are options go to the job, all others to the task.
     """
     if isinstance(what, Call):
+        call = use(what, "enqueue")
         if positional:
-            raise ConfigError(f"enqueue takes the arguments in the call: {what.task.name}.call(...)")
-        return use(what, "enqueue"), more
+            raise ConfigError(f"enqueue takes the arguments in the call: {call.task.name}.call(...)")
+        return call, more
     task = find_task(what)
     options: dict[str, Any] = {}
     args = more.pop("args", None)
@@ -73,16 +74,16 @@ def job_of_call(task: Task[Any, Any, Any], arguments: bytes, options: Mapping[st
 
 def jobs_of_calls(calls: Iterable[Call[Any]], options: Mapping[str, Any], *, origin: Origin) -> ManyJobs:
     """The jobs of many calls, with the same options for all of them."""
-    if unknown := options.keys() - OPTIONS_FOR_MANY:
-        name = min(unknown)
-        known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
-        raise ConfigError(f"enqueue_many has no option {name!r}{known}")
     found: list[Call[Any]] = []
     for call in calls:
         if type(call) is not Call:
             raise ConfigError(f"enqueue_many takes calls, such as task.call(...), and not {call!r:.200}")
         call.is_used = True
         found.append(call)
+    if unknown := options.keys() - OPTIONS_FOR_MANY:
+        name = min(unknown)
+        known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
+        raise ConfigError(f"enqueue_many has no option {name!r}{known}")
     return ManyJobs(found, lambda task: {"origin": origin, **read_options(options, task)})
 
 

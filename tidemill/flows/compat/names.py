@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from tidemill.flows import errors, testing
 from tidemill.flows.compat import state_store as store_functions
 from tidemill.flows.definition import collect, decorators, events, resource, signature, workflow
-from tidemill.flows.definition.retry_policy import RetryPolicy
+from tidemill.flows.definition.retry_policy import StepRetryPolicy
 from tidemill.flows.encoding import serializers
 from tidemill.flows.runner import context, runtime, spans, workflow_handler
 from tidemill.flows.view import representation
@@ -186,7 +186,10 @@ def modules() -> dict[str, dict[str, Any]]:
             "_get_param_types": get_param_types,
             "_get_return_types": get_return_types,
         },
-        "workflows.retry_policy": _defined_in(sys.modules[RetryPolicy.__module__]),
+        "workflows.retry_policy": {
+            **_defined_in(sys.modules[StepRetryPolicy.__module__]),
+            "RetryPolicy": StepRetryPolicy,
+        },
         "workflows.resource": {
             **_named(resource, "Resource", "ResourceConfig"),
             **_named(resource, "ResourceDefinition", "ResourceDescriptor", "ResourceManager"),

@@ -29,7 +29,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import PRIORITIES
 from tidemill.flows.definition.events import StepFailedEvent
-from tidemill.flows.definition.retry_policy import RetryPolicy, check_policy
+from tidemill.flows.definition.retry_policy import StepRetryPolicy, check_policy
 from tidemill.flows.definition.signature import StepJobOptions, StepRole, StepSpec, read_signature
 from tidemill.flows.errors import WorkflowValidationError
 
@@ -49,7 +49,7 @@ def step(
     *,
     workflow: Any = None,
     num_workers: int = 4,
-    retry_policy: RetryPolicy | None = None,
+    retry_policy: StepRetryPolicy | None = None,
     skip_graph_checks: list[str] | None = None,
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,
@@ -65,7 +65,7 @@ def step(
     *,
     workflow: Any = None,
     num_workers: int = 4,
-    retry_policy: RetryPolicy | None = None,
+    retry_policy: StepRetryPolicy | None = None,
     skip_graph_checks: list[str] | None = None,
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,
@@ -151,7 +151,7 @@ def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_rec
 def make_step_function(
     func: Any,
     num_workers: int = 4,
-    retry_policy: RetryPolicy | None = None,
+    retry_policy: StepRetryPolicy | None = None,
     localns: dict[str, Any] | None = None,
     skip_graph_checks: list[str] | None = None,
     accept_event_subclasses: bool = False,
@@ -225,7 +225,7 @@ def _declare(
     *,
     is_free: bool = False,
     num_workers: int = 4,
-    retry_policy: RetryPolicy | None = None,
+    retry_policy: StepRetryPolicy | None = None,
     skip_graph_checks: tuple[str, ...] = (),
     accept_event_subclasses: bool = False,
     timeout: Duration | None = None,

@@ -39,7 +39,7 @@ class RetryInfo:
     last_failed_at: datetime | None
 
 
-class RetryPolicy(Protocol):
+class StepRetryPolicy(Protocol):
     """Returns the seconds until the next attempt after a failure, or None to give up. `attempts` counts failures."""
 
     def next(
@@ -404,7 +404,7 @@ def retry_policy(
     retry: RetryCondition | None = None,
     wait: WaitStrategy = wait_fixed(5),  # noqa: B008 -- immutable
     stop: StopCondition = stop_after_attempt(3),  # noqa: B008 -- immutable
-) -> RetryPolicy:
+) -> StepRetryPolicy:
     """Create a policy from its parts; without a condition, every exception is retried."""
     for name, part, kind in (("retry", retry, _Condition), ("wait", wait, _Wait), ("stop", stop, _Stop)):
         if part is not None or name != "retry":
@@ -455,7 +455,7 @@ def _accepts_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return True
 
 
-def ConstantDelayRetryPolicy(maximum_attempts: int = 3, delay: float = 5) -> RetryPolicy:
+def ConstantDelayRetryPolicy(maximum_attempts: int = 3, delay: float = 5) -> StepRetryPolicy:
     """Deprecated: use `retry_policy(wait=wait_fixed(...), stop=stop_after_attempt(...))`."""
     _point_to("ConstantDelayRetryPolicy", "wait_fixed")
     return retry_policy(wait=wait_fixed(delay), stop=stop_after_attempt(maximum_attempts))
@@ -467,7 +467,7 @@ def ExponentialBackoffRetryPolicy(
     multiplier: float = 2.0,
     max_delay: float = 60.0,
     jitter: bool = True,
-) -> RetryPolicy:
+) -> StepRetryPolicy:
     """Deprecated: use `retry_policy` with `wait_exponential` or `wait_random_exponential`."""
     _point_to("ExponentialBackoffRetryPolicy", "wait_random_exponential")
     kind = wait_random_exponential if jitter else wait_exponential
@@ -475,14 +475,14 @@ def ExponentialBackoffRetryPolicy(
     return retry_policy(wait=wait, stop=stop_after_attempt(maximum_attempts))
 
 
-def next_delay(policy: RetryPolicy, *, elapsed: float, attempts: int, error: Exception, seed: int) -> float | None:
+def next_delay(policy: StepRetryPolicy, *, elapsed: float, attempts: int, error: Exception, seed: int) -> float | None:
     """Return the decision of a policy; its `next` may or may not take a seed."""
     if _takes_seed(policy):
         return policy.next(elapsed, attempts, error, seed=seed)
     return policy.next(elapsed, attempts, error)
 
 
-def _takes_seed(policy: RetryPolicy) -> bool:
+def _takes_seed(policy: StepRetryPolicy) -> bool:
     if isinstance(policy, ComposedRetryPolicy):
         return True
     try:

@@ -18,7 +18,7 @@ import msgspec
 from tidemill.flows.definition.collect import All, Collect, Take
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.resource import ResourceDefinition, resource_definition
-from tidemill.flows.definition.retry_policy import RetryPolicy
+from tidemill.flows.definition.retry_policy import StepRetryPolicy
 from tidemill.flows.errors import WorkflowValidationError
 
 EventClass = type[Event]
@@ -68,7 +68,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     resources: tuple[ResourceDefinition, ...] = ()
 
     num_workers: int = 4
-    retry_policy: RetryPolicy | None = None
+    retry_policy: StepRetryPolicy | None = None
     timeout: float | None = None
     """The timeout of one attempt in seconds."""
     queue: str | None = None

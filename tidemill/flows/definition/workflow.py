@@ -15,7 +15,9 @@ import asyncio
 import secrets
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypedDict
+
+from typing_extensions import TypeVar
 
 from tidemill.flows.definition.declared import PLACE, Shown, WorkflowDeclaration, declared
 from tidemill.flows.definition.decorators import attach_step
@@ -27,10 +29,29 @@ from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
 
 StopEventT = TypeVar("StopEventT", bound=StopEvent)
+StartT = TypeVar("StartT", bound=StartEvent, default=StartEvent)
+ResultT = TypeVar("ResultT", default=Any)
 
 
-class Workflow:
-    """The base class of workflows: subclass it, declare steps, and call `run`."""
+class WorkflowOptions(TypedDict, total=False):
+    """The options of a workflow's constructor."""
+
+    timeout: float | None
+    disable_validation: bool
+    verbose: bool
+    resource_manager: ResourceManager | None
+    num_concurrent_runs: int | None
+    runtime: Any
+    workflow_name: str | None
+    skip_graph_checks: Collection[str] | None
+    serializer: Any
+
+
+class Workflow(Generic[StartT, ResultT]):
+    """The base class of workflows: subclass it, declare steps, and call `run`.
+
+    `class Article(Workflow[Topic, str])` tells type checkers that it starts with a `Topic` and returns a `str`.
+    """
 
     def __init__(
         self,
@@ -84,10 +105,10 @@ class Workflow:
     def run(
         self,
         ctx: Context[Any] | None = None,
-        start_event: StartEvent | None = None,
+        start_event: StartT | None = None,
         run_id: str | None = None,
         **kwargs: Any,
-    ) -> WorkflowHandler:
+    ) -> WorkflowHandler[ResultT]:
         """Start a run in memory, with the fields of the start event as keywords or with the event itself."""
         known = declared(self)
         known.check_once(known.validate if "validate" in known.steps else self.validate)
@@ -101,6 +122,10 @@ class Workflow:
         else:
             run.opener = asyncio.create_task(_begin_in_turn(known.room, run, begin))
         return WorkflowHandler(run, context)
+
+
+#: A workflow with any start event and result.
+AnyWorkflow = Workflow[Any, Any]
 
 
 async def _begin_in_turn(room: asyncio.Semaphore, run: FlowRun, begin: Callable[[], None]) -> None:

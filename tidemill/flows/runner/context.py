@@ -25,9 +25,10 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 import msgspec
+from typing_extensions import TypeVar
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
@@ -65,11 +66,11 @@ from tidemill.flows.runner.replay import StepReplay, raise_recorded, run_effect,
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
-    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, Workflow
     from tidemill.flows.reducer.state import FlowState, Work
     from tidemill.flows.runner.in_memory import FlowRun
 
-S = TypeVar("S")
+S = TypeVar("S", default=Any)
 E = TypeVar("E", bound=Event)
 
 #: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
@@ -88,7 +89,7 @@ class Context(Generic[S]):
     _replay: StepReplay | None = None
 
     def __init__(
-        self, workflow: Workflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
+        self, workflow: AnyWorkflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
     ) -> None:
         known = declared(workflow)
         self._workflow = workflow
@@ -298,6 +299,14 @@ class Context(Generic[S]):
         if token is not None:
             self.write_event_to_stream(ReplyEvent(to=token, value=value))
 
+    @overload
+    async def child(
+        self, workflow: type[Workflow[Any, ResultT]] | Workflow[Any, ResultT], /, **fields: Any
+    ) -> ResultT: ...
+
+    @overload
+    async def child(self, workflow: str, /, **fields: Any) -> Any: ...
+
     async def child(self, workflow: Any, /, **fields: Any) -> Any:
         """Run another workflow as a child run and return its result.
 
@@ -364,7 +373,7 @@ class Context(Generic[S]):
         return saved
 
     @classmethod
-    def from_dict(cls, workflow: Workflow, data: dict[str, Any] | None, serializer: Any = None) -> Context[Any]:
+    def from_dict(cls, workflow: AnyWorkflow, data: dict[str, Any] | None, serializer: Any = None) -> Context[Any]:
         """Load a context that `to_dict` has saved; pass it to `run` to continue the run."""
         return cls(workflow, previous_context=data, serializer=serializer)
 
@@ -423,7 +432,7 @@ class Context(Generic[S]):
             replay.fail_wait(lane, kind, base, question, error)
             raise
 
-    def _begin_run(self, run_id: str, workflow: Workflow) -> FlowRun:
+    def _begin_run(self, run_id: str, workflow: AnyWorkflow) -> FlowRun:
         """Create the run of this context, with the context's state."""
         from tidemill.flows.runner.in_memory import FlowRun
 

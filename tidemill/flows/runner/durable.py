@@ -42,7 +42,7 @@ from tidemill.store.runs.turns import BufferedEvents, JobRow, NewRun, RunTurn, j
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
-    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow
 
 
 log = structlog.get_logger("tidemill.runs")
@@ -60,7 +60,9 @@ Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEn
 class FlowKind:
     """Opens and starts runs of one workflow for a run worker."""
 
-    def __init__(self, name: str, workflow: Workflow, starter: Starter, observer: StepObserver | None = None) -> None:
+    def __init__(
+        self, name: str, workflow: AnyWorkflow, starter: Starter, observer: StepObserver | None = None
+    ) -> None:
         self.name = name
         self.workflow = workflow
         self.starter = starter
@@ -363,7 +365,7 @@ def _storable(ended: Ended) -> Ended:
     return msgspec.structs.replace(ended, error=kept)
 
 
-def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
+def restore(workflow: AnyWorkflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
     """Restore the state of a run from its snapshot and the ticks after it; a `PayloadError` if they no longer fit."""
     program = FlowProgram(declared(workflow).topology, durable=True)
     if snapshot is not None:
@@ -386,7 +388,7 @@ def restore(workflow: Workflow, snapshot: bytes | None, ticks: Sequence[bytes]) 
     return state
 
 
-def _blank_cell(workflow: Workflow) -> StateCell:
+def _blank_cell(workflow: AnyWorkflow) -> StateCell:
     return StateCell(declared(workflow).topology.state_type)
 
 

@@ -13,7 +13,7 @@ from tidemill.core.ticks import DropTimer, Elapsed, Received, SetTimer, Started,
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.validate import find_state_type
-from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.state import FlowState
@@ -22,7 +22,7 @@ from tidemill.store.runs.runs import fork_run, read_ticks
 from tidemill.store.transaction import Transaction
 
 
-def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
+def relive(workflow: AnyWorkflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
     """Replay ticks; returns the state after them and the timers that were set."""
     program = FlowProgram(declared(workflow).topology, durable=True)
     state = program.begin()
@@ -42,7 +42,7 @@ def relive(workflow: Workflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[s
 
 async def fork(
     tx: Transaction,
-    workflow: Workflow,
+    workflow: AnyWorkflow,
     source: int,
     *,
     at: int,

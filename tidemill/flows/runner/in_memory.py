@@ -61,7 +61,7 @@ from tidemill.flows.runner.pending_waits import PendingWaits
 from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay, has_local_timer, limited
 
 if TYPE_CHECKING:
-    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow
 
 _AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
 
@@ -69,7 +69,7 @@ _AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
 class FlowRun:
     """One run of a workflow that exists only in this process."""
 
-    def __init__(self, workflow: Workflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
+    def __init__(self, workflow: AnyWorkflow, run_id: str, cell: Any, state: FlowState | None = None) -> None:
         self.workflow = workflow
         self.declared = declared(workflow)
         self.run_id = run_id

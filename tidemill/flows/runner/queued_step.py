@@ -48,7 +48,7 @@ from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
 
 if TYPE_CHECKING:
-    from tidemill.flows.definition.workflow import Workflow
+    from tidemill.flows.definition.workflow import AnyWorkflow
 
 Reach = Callable[[], Awaitable[RunPost]]
 
@@ -59,7 +59,7 @@ def task_name(workflow: str, step: str) -> str:
 
 
 def step_tasks(
-    name: str, workflow: Workflow, reach: Reach, observer: StepObserver | None = None
+    name: str, workflow: AnyWorkflow, reach: Reach, observer: StepObserver | None = None
 ) -> list[Task[Any, Any]]:
     """Create the tasks for the steps of a workflow that are placed on queues."""
     return [
@@ -113,7 +113,7 @@ _ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired b
 
 
 def _runner(
-    workflow: Workflow, reach: Reach, observer: StepObserver | None
+    workflow: AnyWorkflow, reach: Reach, observer: StepObserver | None
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run_step(run: int, work: dict[str, Any], store: Any) -> dict[str, Any]:
         away = QueuedStepRun(workflow, run, unpack(store), await reach(), observer)
@@ -147,7 +147,7 @@ class QueuedStepRun(FlowRun):
     is_durable = True
 
     def __init__(
-        self, workflow: Workflow, run: int, store: Any, post: RunPost, observer: StepObserver | None = None
+        self, workflow: AnyWorkflow, run: int, store: Any, post: RunPost, observer: StepObserver | None = None
     ) -> None:
         cell = StateCell(find_state_type(declared(workflow).steps))
         cell.store = store

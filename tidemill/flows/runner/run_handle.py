@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator
-from typing import Any, Literal, overload
+from typing import Any, Generic, Literal, overload
 
 from tidemill.core.codec import decode
 from tidemill.core.ticks import CancelAsked
@@ -21,11 +21,12 @@ from tidemill.flows.errors import (
     WorkflowTimeoutError,
 )
 from tidemill.flows.runner.sending import asking_event, event_tick
+from tidemill.flows.runner.workflow_handler import ResultT_co
 from tidemill.store.database import Database
 from tidemill.store.runs.runs import cancel_run, last_published, new_token, read_published, send_to_run, show_run
 
 
-class RunHandle:
+class RunHandle(Generic[ResultT_co]):
     """The handle of a durable run; `await handle` returns its result or raises its exception."""
 
     def __init__(
@@ -39,10 +40,10 @@ class RunHandle:
     def __repr__(self) -> str:
         return f"<run r{self.id}>"
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, ResultT_co]:
         return self.result().__await__()
 
-    async def result(self, *, timeout: float | None = None) -> Any:
+    async def result(self, *, timeout: float | None = None) -> ResultT_co:
         """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds.
 
         A run that cannot go on by itself raises a `RunNeedsAttentionError` with the reason.
@@ -51,7 +52,7 @@ class RunHandle:
             if self._near is not None:
                 await asyncio.wait([self._near])
                 if not self._near.cancelled():
-                    event = self._near.result()
+                    event: Any = self._near.result()
                     return event.result if type(event) is StopEvent else event
                 self._near = None  # Another process owns the run now.
             async with run_waits(self._database).watching(self._database) as watch:

@@ -16,9 +16,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from pydantic import BaseModel, ValidationError
+from typing_extensions import TypeVar
 
 from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.context_dict import load_store, save_store
@@ -29,7 +30,7 @@ from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
 from tidemill.flows.runner.replay import StepReplay, place_of, raise_recorded
 
-S = TypeVar("S")
+S = TypeVar("S", default=Any)
 
 
 class StateCell:

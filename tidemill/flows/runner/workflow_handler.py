@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Generator
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
@@ -13,8 +15,10 @@ from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.sending import asking_event
 
+ResultT_co = TypeVar("ResultT_co", covariant=True, default=Any)
 
-class WorkflowHandler:
+
+class WorkflowHandler(Generic[ResultT_co]):
     """The handle of a run in memory; `await handler` returns the result and can be repeated."""
 
     def __init__(self, run: FlowRun, ctx: Context[Any]) -> None:
@@ -25,11 +29,11 @@ class WorkflowHandler:
     def run_id(self) -> str:
         return self._run.run_id
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, ResultT_co]:
         return self._result().__await__()
 
-    async def _result(self) -> Any:
-        event = await self.stop_event_result()
+    async def _result(self) -> ResultT_co:
+        event: Any = await self.stop_event_result()
         return event.result if type(event) is StopEvent else event
 
     async def stop_event_result(self) -> StopEvent:

@@ -1,0 +1,52 @@
+"""Check what a durable run is started with: the start event, or its fields by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import AliasChoices
+
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import PayloadError
+from tidemill.engine.jobs.enqueue_options import OPTIONS
+from tidemill.flows.definition.declared import declared
+
+_START_OPTIONS = ("unique_key",)
+_OPTIONS_ELSEWHERE = OPTIONS.difference(_START_OPTIONS) | {"conn", "start_event"}
+
+
+def check_start_event(workflow: Any, given: Any) -> None:
+    """Raise a `PayloadError` if a workflow does not start with this event; None means that there is none."""
+    expected = declared(workflow).start_event_class
+    if given is not None and not isinstance(given, expected):
+        name = type(workflow).__name__
+        raise PayloadError(f"workflow {name} starts with a {expected.__name__}, and not with {given!r:.200}")
+
+
+def check_start_fields(workflow: Any, fields: Iterable[str], *, are_keywords: bool = False) -> None:
+    """Raise a `PayloadError` for a field that the start event does not declare.
+
+    A start event without declared fields takes any; as keywords of `start`, not those that are probably options.
+    """
+    event = declared(workflow).start_event_class
+    known = list(_names(event))
+    options = _START_OPTIONS if are_keywords else ()
+    for name in fields:
+        if known and name not in known:
+            hint = did_you_mean(name, (*known, *options)) or f"; it has {', '.join(known)}"
+            raise PayloadError(f"workflow {type(workflow).__name__}: {event.__name__} has no field {name!r}{hint}")
+        if not known and are_keywords and (name in _OPTIONS_ELSEWHERE or did_you_mean(name, options)):
+            raise PayloadError(
+                f"workflow {type(workflow).__name__}: start has no option {name!r}{did_you_mean(name, options)}; a "
+                f"field of this name goes into the start event: app.start(..., {event.__name__}({name}=...))"
+            )
+
+
+def _names(event: Any) -> Iterator[str]:
+    for name, field in event.model_fields.items():
+        yield name
+        alias = field.validation_alias
+        for other in alias.choices if isinstance(alias, AliasChoices) else (alias,):
+            if isinstance(other, str):
+                yield other
