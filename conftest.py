@@ -59,9 +59,10 @@ settings.load_profile("steady")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that use the shared PostgreSQL, so that they can be run on another one (`-m database`)."""
+    """Mark the tests of programs that use the shared PostgreSQL, to run them on another one with `-m database`."""
     for item in items:
-        if "server" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "server" in fixtures and "browser" not in fixtures:
             item.add_marker(pytest.mark.database)
 
 

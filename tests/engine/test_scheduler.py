@@ -53,7 +53,7 @@ async def scheduling(app: App, *schedules: DeclaredSchedule) -> AsyncIterator[No
             await asyncio.wait_for(scheduler.wait_ready(), 60)
             yield
             scheduler.stop()
-            await asyncio.wait_for(life, 60)
+            await asyncio.wait_for(life, 120)
         finally:
             life.cancel()
 

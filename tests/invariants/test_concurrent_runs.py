@@ -40,11 +40,11 @@ async def test_no_more_runs_are_begun_than_the_limit_until_one_has_ended(app: Ap
             waiting = min(2, len(runs) - number)
             await eventually(lambda waiting=waiting: _has(database, waiting))
             most = max(most, await value(database, BEGUN))
-            assert await (await app.start(Free)).result(timeout=60) == "free", "others are not held back"
+            assert await (await app.start(Free)).result(timeout=120) == "free", "others are not held back"
             await run.send_event(Go(word=str(number)))
-            assert await run.result(timeout=60) == str(number)
+            assert await run.result(timeout=120) == str(number)
         assert most == 2
-        assert await asyncio.gather(*(run.result(timeout=60) for run in runs)) == list("012345")
+        assert await asyncio.gather(*(run.result(timeout=120) for run in runs)) == list("012345")
 
 
 async def test_a_run_that_needs_attention_gives_its_slot_to_the_next(app: App, database: Database) -> None:
@@ -56,7 +56,7 @@ async def test_a_run_that_needs_attention_gives_its_slot_to_the_next(app: App, d
     async with running_run_worker(app):
         await eventually(lambda: _has(database, 1))
         await waiting.send_event(Go(word="next"))
-        assert await waiting.result(timeout=60) == "next"
+        assert await waiting.result(timeout=120) == "next"
 
 
 async def _has(database: Database, begun: int) -> bool:

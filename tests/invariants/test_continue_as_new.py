@@ -32,7 +32,7 @@ async def test_the_journal_of_a_run_without_end_stays_short(app: App, database: 
     async with running_run_worker(app) as run_worker:
         run = await app.start(Endless, left=200)
         await run.send_event(Go(word="early"))
-        assert await run.result(timeout=60) == [201, "early"]
+        assert await run.result(timeout=120) == [201, "early"]
         other = await app.start(Endless, left=200)
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.snapshot WHERE run_id = $1", other.id))
         await eventually(lambda: not run_worker.work.runs)
@@ -46,7 +46,7 @@ async def test_the_journal_of_a_run_without_end_stays_short(app: App, database: 
             await refused
     async with running_run_worker(app):
         await other.send_event(Go(word="late"))
-        assert await other.result(timeout=60) == [201, "late"]
+        assert await other.result(timeout=120) == [201, "late"]
 
 
 def test_continuing_as_new_holds_under_faults() -> None:

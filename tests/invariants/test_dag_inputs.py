@@ -79,7 +79,7 @@ async def test_an_answer_is_checked_counts_once_and_is_on_record(app: App, datab
         assert (await statuses(run))["approve"] == "waiting", "a wrong answer takes nothing away"
         before = time.time()
         assert await run.submit("approve", YES, by="ann", key="k1")
-        assert await run.result(timeout=60) == ["yes", "yes"]
+        assert await run.result(timeout=120) == ["yes", "yes"]
         await run.submit("approve", YES, by="ann", key="k1")
         with pytest.raises(InputRefusedError, match="was used before with another answer"):
             await run.submit("approve", NO, by="ann", key="k1")
@@ -100,7 +100,7 @@ async def test_no_skips_what_depends_on_yes(app: App, database: Database) -> Non
         run = await app.start(ask, rows=0)
         await reaches(run, approve="waiting")
         await run.submit("approve", NO, by="ann")
-        assert await run.result(timeout=60) == ["no", "left out"]
+        assert await run.result(timeout=120) == ["no", "left out"]
         assert await statuses(run) == {"rows": "succeeded", "approve": "succeeded", "load": "skipped"}
         assert "its skip_if is true" in await run.explain("load")
 
@@ -117,7 +117,7 @@ async def test_of_answers_at_the_same_time_one_counts_and_the_others_are_told(
             told = await asyncio.gather(
                 *(run.submit("approve", value, by=who) for who, value in people.items()), return_exceptions=True
             )
-            await run.result(timeout=60)
+            await run.result(timeout=120)
             _, state = await run.load()
             answered = state.nodes["approve"].answered
             assert answered is not None
@@ -135,7 +135,7 @@ async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App,
         told = await asyncio.gather(
             *(run.submit("approve", value, by="ann", key="k") for value in (YES, YES, NO, NO)), return_exceptions=True
         )
-        result = await run.result(timeout=60)
+        result = await run.result(timeout=120)
     winner = YES if result[0] == "yes" else NO
     for value_given, verdict in zip((YES, YES, NO, NO), told, strict=True):
         assert (verdict is True) == (value_given == winner), (winner, told)
@@ -162,7 +162,7 @@ async def test_an_answer_that_comes_while_no_run_worker_lives_is_taken_by_the_ne
         assert (await statuses(runs[0]))["approve"] == "waiting"
         async with run_worker_process(database_url, app=DAG_RUNS):
             for run in runs:
-                assert await run.result(timeout=60) == ["yes", "yes"]
+                assert await run.result(timeout=120) == ["yes", "yes"]
                 await one_success_each(database, run)
             await again
             assert await runs[0].submit("approve", YES, by="ann", key=str(runs[0].id)), "it has counted"
@@ -183,7 +183,7 @@ async def test_an_answer_to_a_run_that_is_cancelled_meanwhile_is_refused(app: Ap
         with pytest.raises(InputRefusedError, match="cancelled"):
             await submitting
         with pytest.raises(DagRunError, match="enough"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         with pytest.raises(InputRefusedError, match="cancelled"):
             await run.submit("approve", YES, by="bob")
         with pytest.raises(NotFoundError, match="has ended"):
@@ -212,7 +212,7 @@ async def test_a_run_that_asks_has_no_owner_no_job_and_no_memory_and_is_woken_by
         await reaches(other, approve="waiting")
         for run in runs:
             await run.submit("approve", YES, by="ann")
-            assert await run.result(timeout=60) == ["yes", "yes"]
+            assert await run.result(timeout=120) == ["yes", "yes"]
 
 
 def nothing_of_it_left() -> bool:
@@ -240,10 +240,10 @@ async def test_several_questions_wait_at_once_and_are_answered_in_any_order(app:
                 await eventually(lambda: is_asleep(database, runs[0]))
             await runs[0].submit(name, number, by="ann")
             assert name not in [each["node"] for each in await runs[0].inputs()]
-        assert await runs[0].result(timeout=60) == [1, 3, 0, 2]
+        assert await runs[0].result(timeout=120) == [1, 3, 0, 2]
         assert [each["node"] for each in await runs[1].inputs()] == names, "another run's questions stay"
         await asyncio.gather(*(runs[1].submit(name, name, by="bob") for name in names))
-        assert await runs[1].result(timeout=60) == names
+        assert await runs[1].result(timeout=120) == names
         await eventually(lambda: nothing_left(database))
 
 
@@ -262,11 +262,11 @@ async def test_after_its_time_the_default_counts_or_the_node_fails(app: App, dat
         await reaches(answered, a="waiting")
         assert "until" in await answered.explain("a")
         await answered.submit("a", "in time", by="ann")
-        assert await defaulted.result(timeout=60) == {"b": {"x": 1}}
+        assert await defaulted.result(timeout=120) == {"b": {"x": 1}}
         assert time.monotonic() - began >= 0.6
         with pytest.raises(DagRunError, match="input_timeout: the input timed out, and there is no default"):
-            await failed.result(timeout=60)
-        assert await answered.result(timeout=60) == {"b": "in time"}
+            await failed.result(timeout=120)
+        assert await answered.result(timeout=120) == {"b": "in time"}
         with pytest.raises(InputRefusedError, match="the input timed out: the default is used"):
             await defaulted.submit("a", 2, by="ann")
         with pytest.raises(InputRefusedError, match="is no longer waiting for an answer"):
@@ -284,7 +284,7 @@ async def test_the_time_of_a_question_runs_on_while_no_run_worker_lives(app: App
     async with running_run_worker(app):
         await reaches(run, a="succeeded", b="waiting")
         await run.submit("b", 2, by="ann")
-        assert await run.result(timeout=60) == {"a": 1, "b": 2}
+        assert await run.result(timeout=120) == {"a": 1, "b": 2}
     assert await nothing_left(database), "the timer of the answered question is gone too"
 
 
@@ -295,4 +295,4 @@ async def test_an_answer_that_is_as_large_as_a_film_is_refused(app: App, databas
         with pytest.raises(InputRefusedError, match="the answer has 300,002 bytes"):
             await run.submit("a", "x" * 300_000, by="ann")
         await run.submit("a", None, by="ann")
-        assert await run.result(timeout=60) == {"a": None}
+        assert await run.result(timeout=120) == {"a": None}

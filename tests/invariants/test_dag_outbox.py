@@ -85,7 +85,7 @@ async def test_every_node_is_dispatched_once_while_workers_and_run_workers_are_k
             victims[role] += 1
             living[at] = (role, begin(role))
             stack.callback(living[at][1].close)
-        results = await asyncio.gather(*(run.result(timeout=90) for run in runs))
+        results = await asyncio.gather(*(run.result(timeout=120) for run in runs))
     assert results == [RESULT] * len(runs)
     for run in runs:
         works = await one_success_each(database, run)
@@ -122,7 +122,7 @@ async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
         cutting = asyncio.create_task(cut())
         while len(runs) < 40 or cuts <= 10:
             batch = [await app.start(wide(arms=ARMS), tag=f"cut {len(runs) + number}") for number in range(40)]
-            results += await asyncio.gather(*(run.result(timeout=90) for run in batch))
+            results += await asyncio.gather(*(run.result(timeout=120) for run in batch))
             runs += batch
             if cutting.done():
                 cutting.result()
@@ -162,7 +162,7 @@ async def test_a_run_worker_that_dies_while_it_dispatches_has_dispatched_nothing
         assert await value(database, "SELECT count(*) FROM tidemill.job") == 0, "neither ticks nor jobs: all or nothing"
         assert await value(database, "SELECT count(*) FROM tidemill.inbox WHERE run_id = $1", run.id) == 1
         async with run_worker_process(database_url, app=DAG_RUNS):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
     assert len(await one_success_each(database, run)) == NODES + 1
     assert Counter(what for what, _ in await deeds(database, "t")).most_common(1)[0][1] == 1
 
@@ -182,7 +182,7 @@ async def test_a_run_worker_whose_commit_was_cut_off_by_its_death_counts_if_the_
         victim.kill()
         await lapse(database, victim.pid)
         async with run_worker_process(database_url, app=DAG_RUNS), running_worker_of(app, "default"):
-            assert await run.result(timeout=60) == RESULT
+            assert await run.result(timeout=120) == RESULT
     assert len(await one_success_each(database, run)) == NODES
     first = "SELECT id FROM tidemill.job_history WHERE run_id = $1 AND work = 1"
     assert await value(database, first, run.id) == job
@@ -202,7 +202,7 @@ async def test_a_worker_that_dies_while_it_finishes_a_node_has_told_nobody_and_t
         await lapse(database, victim.pid)
         assert await value(database, "SELECT count(*) FROM tidemill.job_history") == 0
         async with running_worker_of(app, "default"):
-            assert await run.result(timeout=60) == RESULT
+            assert await run.result(timeout=120) == RESULT
     assert len(await one_success_each(database, run)) == NODES
     counted = Counter(what for what, _ in await deeds(database, "t"))
     assert counted.pop("first") == 2
@@ -223,8 +223,8 @@ async def test_a_run_survives_the_death_of_its_run_worker_in_every_phase(
             for tag in ("calm", "over", "retrying"):
                 await reaches(runs[tag], ask="waiting")
                 await runs[tag].submit("ask", tag, by="ann")
-            assert await runs["calm"].result(timeout=60) == "calm"
-            assert await runs["over"].result(timeout=60) == "over"
+            assert await runs["calm"].result(timeout=120) == "calm"
+            assert await runs["over"].result(timeout=120) == "over"
             await reaches(runs["answered"], ask="waiting")
             await reaches(runs["asking"], ask="waiting")
             await eventually(lambda: is_owned(database, runs["asleep"], None))
@@ -246,7 +246,7 @@ async def test_a_run_survives_the_death_of_its_run_worker_in_every_phase(
                 await reaches(runs[tag], ask="waiting")
                 await runs[tag].submit("ask", tag, by="ann")
             for tag, run in runs.items():
-                assert await run.result(timeout=60) == tag
+                assert await run.result(timeout=120) == tag
     for tag, run in runs.items():
         assert Counter(what for what, _ in await deeds(database, tag)) == TOUR, tag
         assert len(await one_success_each(database, run)) == 8, tag
@@ -268,7 +268,7 @@ async def test_a_run_worker_that_wakes_after_its_lease_is_fenced_and_changes_not
         async with run_worker_process(database_url, app=DAG_RUNS) as heir:
             await reaches(run, ask="waiting")
             await run.submit("ask", "yes", by="ann")
-            assert await run.result(timeout=60) == "yes"
+            assert await run.result(timeout=120) == "yes"
             journal = await ticks_of(database, run.id)
             stale.thaw()
             assert await stale.ends() == EXIT_FENCED
@@ -289,7 +289,7 @@ async def test_a_frozen_run_worker_in_the_middle_of_a_fan_out_adds_no_second_one
         stale.freeze()
         await lapse(database, stale.pid)
         async with run_worker_process(database_url, app=DAG_RUNS):
-            assert [await run.result(timeout=60) for run in runs] == [RESULT] * len(runs)
+            assert [await run.result(timeout=120) for run in runs] == [RESULT] * len(runs)
             stale.thaw()
             assert await stale.ends() == EXIT_FENCED
     for run in runs:
@@ -305,7 +305,7 @@ async def test_a_start_with_a_key_is_one_run_however_often_it_is_said(app: App, 
     assert len({handle.id for handle in handles}) == 1
     assert [handle.created for handle in handles].count(True) == 1
     async with app.running():
-        assert await handles[0].result(timeout=60) == ["c0"]
+        assert await handles[0].result(timeout=120) == ["c0"]
         again = await app.start("wide", unique_key="k", tag="t")
         assert (again.id, again.created) == (handles[0].id, False)
     assert len(await deeds(database, "t")) == 5

@@ -217,7 +217,7 @@ async def test_a_start_is_one_statement_and_twenty_starts_with_one_key_are_one_r
     other = await app.start(Ask, unique_key="one")
     assert other.created, "the key is the workflow's own"
     async with running_run_worker(app):
-        assert await handles[0].result(timeout=60) == 45
+        assert await handles[0].result(timeout=120) == 45
     again = await app.start(Chain, unique_key="one")
     assert (again.id, again.created) == (handles[0].id, False)
 
@@ -238,8 +238,8 @@ async def test_what_cannot_be_stored_or_endured_fails_the_step_and_nothing_else(
         chains = [await app.start(Chain) for _ in range(20)]
         for deed, (kind, message) in FAILURES.items():
             with pytest.raises(kind, match=message):
-                await runs[deed].result(timeout=60)
-        assert await asyncio.gather(*(run.result(timeout=60) for run in chains)) == [45] * 20
+                await runs[deed].result(timeout=120)
+        assert await asyncio.gather(*(run.result(timeout=120) for run in chains)) == [45] * 20
     for run in (*runs.values(), *chains):
         await ticks_of(database, run.id)
 
@@ -247,14 +247,14 @@ async def test_what_cannot_be_stored_or_endured_fails_the_step_and_nothing_else(
 async def test_a_value_that_cannot_be_stored_is_an_attempt_that_failed(app: App, database: Database) -> None:
     async with running_run_worker(app):
         run = await app.start(Forgiving)
-        assert await run.result(timeout=60) == 1, "what the first attempt had written is taken back"
+        assert await run.result(timeout=120) == 1, "what the first attempt had written is taken back"
 
 
 async def test_a_broken_retry_policy_fails_its_run_only(app: App) -> None:
     async with running_run_worker(app):
         with pytest.raises(ZeroDivisionError, match="the retry policy of step act failed: no policy"):
-            await (await app.start(Broken)).result(timeout=60)
-        assert await (await app.start(Chain)).result(timeout=60) == 45
+            await (await app.start(Broken)).result(timeout=120)
+        assert await (await app.start(Chain)).result(timeout=120) == 45
 
 
 async def test_a_state_that_was_spoilt_behind_the_journals_back_does_not_hinder_the_release(
@@ -264,7 +264,7 @@ async def test_a_state_that_was_spoilt_behind_the_journals_back_does_not_hinder_
         run = await app.start(Sly)
         await eventually(lambda: not run_worker.work.runs and asked(database, run))
         await run.send_event(Go(word="x"))
-        assert await run.result(timeout=60) == ["x", True]
+        assert await run.result(timeout=120) == ["x", True]
 
 
 async def test_a_step_that_will_not_be_cancelled_is_left_behind_and_not_heard(app: App, database: Database) -> None:
@@ -274,11 +274,11 @@ async def test_a_step_that_will_not_be_cancelled_is_left_behind_and_not_heard(ap
         await eventually(lambda: run_worker.work.runs and run_worker.work.runs[run.id]._tasks)  # pyright: ignore
         await run.cancel()
         with pytest.raises(WorkflowCancelledByUser):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         journal = await ticks_of(database, run.id)
         gate.set()
         await eventually(lambda: Deaf.ended == 1)
-        assert await (await app.start(Chain)).result(timeout=60) == 45
+        assert await (await app.start(Chain)).result(timeout=120) == 45
         assert [type(each).__name__ async for each in run.stream_events()] == ["WorkflowCancelledEvent"]
     assert await ticks_of(database, run.id) == journal
 
@@ -292,7 +292,7 @@ async def test_a_write_that_the_database_refuses_parks_that_run_alone(app: App, 
         await eventually(lambda: asked(database, bad))
         await bad.send_event(Go(word="spite"))
         chains = [await app.start(Chain) for _ in range(50)]
-        assert await asyncio.gather(*(run.result(timeout=60) for run in chains)) == [45] * 50
+        assert await asyncio.gather(*(run.result(timeout=120) for run in chains)) == [45] * 50
         assert await eventually(lambda: needs_attention(database, bad))
         note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", bad.id)
         assert "no_spite" in note
@@ -332,11 +332,11 @@ async def test_a_run_whose_step_was_renamed_parks_with_the_reason_and_can_be_can
             assert "cancel the run, or deploy what fits" in note
         await runs[0].cancel()
         with pytest.raises(WorkflowCancelledByUser):
-            await runs[0].result(timeout=60)
+            await runs[0].result(timeout=120)
         fresh = await RunHandle(database, (await app.start("Changing")).id).state()
         assert fresh == "running"
     async with running_run_worker(app):
-        assert await runs[1].result(timeout=60) == ["left", "go"]
+        assert await runs[1].result(timeout=120) == ["left", "go"]
     assert await completed_once(database, runs[1].id) == 2
 
 
@@ -345,7 +345,7 @@ async def test_a_run_whose_ticks_still_fit_goes_on_with_the_new_code(app: App, d
     async with running_run_worker(changed(app, Longer)):
         for run in runs:
             await run.send_event(Go(word="four"))
-            assert await run.result(timeout=60) == 4
+            assert await run.result(timeout=120) == 4
 
 
 async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(app: App, database: Database) -> None:
@@ -361,7 +361,7 @@ async def test_a_snapshot_or_a_journal_from_a_newer_version_parks_its_run_alone(
         notes = [await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id) for run in runs]
         assert "this snapshot has format 99, but this version of Tidemill reads only 2" in notes[0]
         assert "unknown kind of tick 'dreamt'" in notes[1]
-        assert await (await app.start(Chain)).result(timeout=60) == 45
+        assert await (await app.start(Chain)).result(timeout=120) == 45
 
 
 async def test_a_run_whose_input_cannot_be_read_parks(app: App, database: Database) -> None:

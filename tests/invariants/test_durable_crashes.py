@@ -45,7 +45,7 @@ async def test_a_step_whose_process_is_killed_behind_any_await_ends_as_if_nothin
             await lapse(database, victim.pid)
     async with running_maintenance(app), run_worker_process(database_url):
         for point, run in runs.items():
-            assert await run.result(timeout=60) == [0, 11, "early"], point
+            assert await run.result(timeout=120) == [0, 11, "early"], point
             did = [what for what, _ in await deeds(database, point)]
             assert did.count("effect") == 1 or point in ("get", "set"), f"{point}: a committed effect is not repeated"
             assert did.count("enter") >= 2, point
@@ -70,11 +70,11 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             await open_gates(database, "calm work", "waiting work", "retrying work", "over work")
             for tag in ("calm", "over", "retrying"):
                 await answer(database, runs[tag], tag)
-            assert await runs["calm"].result(timeout=60) == ["calm", 1, 1]
+            assert await runs["calm"].result(timeout=120) == ["calm", 1, 1]
             calm = [what for what, _ in await deeds(database, "calm")]
             calm.remove("aside")
             assert calm == UNDISTURBED
-            assert await runs["over"].result(timeout=60) == ["over", 1, 1]
+            assert await runs["over"].result(timeout=120) == ["over", 1, 1]
             await eventually(lambda: has_note(database, runs["waiting"], "asked"))
             unborn = await stored_for(database, victim.worker_id, "unborn")
             async with database.transaction() as held:
@@ -96,7 +96,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             for tag in runs.keys() - {"calm", "over", "retrying", "late"}:
                 await answer(database, runs[tag], tag)
             for tag, run in runs.items():
-                assert await run.result(timeout=60) == [tag, 1, 1], tag
+                assert await run.result(timeout=120) == [tag, 1, 1], tag
     for tag, run in runs.items():
         assert await completed_once(database, run.id) == 5, tag
         done = await deeds(database, tag)
@@ -121,7 +121,7 @@ async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing
             await eventually(lambda: owner_of(database, run, heir.worker_id))
             await open_gates(database, "t work")
             await answer(database, run, "w")
-            assert await run.result(timeout=60) == ["w", 1, 1]
+            assert await run.result(timeout=120) == ["w", 1, 1]
             journal = await ticks_of(database, run.id)
 
             stale.thaw()
@@ -148,8 +148,8 @@ async def test_a_stopped_run_worker_lets_go_at_once_even_of_a_step_that_will_not
             await eventually(lambda run=run: owner_of(database, run, heir.worker_id))
         await open_gates(database, "s", "t work")
         await answer(database, runs[1], "w")
-        assert await runs[0].result(timeout=60) == "s"
-        assert await runs[1].result(timeout=60) == ["w", 1, 1]
+        assert await runs[0].result(timeout=120) == "s"
+        assert await runs[1].result(timeout=120) == ["w", 1, 1]
     for run in runs:
         await completed_once(database, run.id)
 
@@ -165,7 +165,7 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
         killing = asyncio.create_task(kill_backends(database, killed))
         while len(runs) < 300 or len(killed) < 6:
             batch = [await app.start(Chain, unique_key=str(len(runs) + number)) for number in range(100)]
-            results += await asyncio.gather(*(run.result(timeout=90) for run in batch))
+            results += await asyncio.gather(*(run.result(timeout=120) for run in batch))
             runs += batch
             if killing.done():
                 killing.result()
@@ -184,7 +184,7 @@ async def test_a_lost_connection_stops_nothing_and_doubles_nothing(
 async def test_a_claim_or_start_whose_answer_was_lost_is_found_again(app: App, database: Database) -> None:
     async with flows.running_run_worker(app) as run_worker:
         run = await stored_for(database, run_worker.worker_id, "x", workflow="Chain")
-        assert await run.result(timeout=60) == 45
+        assert await run.result(timeout=120) == 45
 
 
 async def answer(database: Database, run: RunHandle, word: str) -> None:

@@ -71,7 +71,7 @@ async def test_a_run_that_nothing_can_continue_fails_with_the_reason(
     async with running_run_worker(app):
         run = await app.start(workflow)
         with pytest.raises(WorkflowRuntimeError, match=f"the run cannot go on: {reason}"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         assert await run.state() == "failed"
 
 
@@ -81,7 +81,7 @@ async def test_a_run_that_an_event_from_outside_continues_waits_for_it(app: App,
         run = await app.start(Outside)
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.run_input"))
         await run.send_event(HumanResponseEvent(text="yes"))
-        assert await run.result(timeout=60) == "yes"
+        assert await run.result(timeout=120) == "yes"
 
 
 async def test_awaiting_or_following_a_run_that_needs_attention_raises_why(app: App, database: Database) -> None:
@@ -90,7 +90,7 @@ async def test_awaiting_or_following_a_run_that_needs_attention_raises_why(app: 
     await database.fetch('UPDATE tidemill.run SET input = \'{"type": "gone.Start", "value": {}}\'')
     async with running_run_worker(app):
         with pytest.raises(RunNeedsAttentionError, match=rf"run r{run.id} needs attention: .*gone\.Start"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         with pytest.raises(RunNeedsAttentionError, match=r"gone\.Start"):
             assert [event async for event in run.stream_events()] == []
 

@@ -117,7 +117,7 @@ async def test_what_a_step_writes_after_its_wait_is_there_however_often_it_is_br
         await run.send_event(Go(word="42"))
         await eventually(lambda: is_asleep(database, run, asked=2))
         await run.send_event(Second())
-        assert await run.result(timeout=60) == ["42", True]
+        assert await run.result(timeout=120) == ["42", True]
 
 
 async def test_a_step_that_does_not_follow_its_record_stops_its_run_and_can_be_tried_again(
@@ -138,7 +138,7 @@ async def test_a_step_that_does_not_follow_its_record_stops_its_run_and_can_be_t
         assert heard == [], "the step cannot handle it"
         local = Local(database, Caller("ann", "operate"))
         await local.do(retry_run, RunRef(id=run.id))
-        assert await run.result(timeout=60) == ["new", ["new"]], "what the first attempt wrote is undone"
+        assert await run.result(timeout=120) == ["new", ["new"]], "what the first attempt wrote is undone"
         with pytest.raises(ConflictError, match="does not need attention"):
             await local.do(retry_run, RunRef(id=run.id))
 
@@ -153,7 +153,7 @@ async def test_code_that_follows_the_record_again_goes_on_with_it(app: App, data
         await eventually(lambda: needs_attention(database, run))
     code["name"] = "old"
     async with running_run_worker(app):
-        assert await run.result(timeout=60) == ["old", ["old"]]
+        assert await run.result(timeout=120) == ["old", ["old"]]
 
 
 async def test_a_step_that_waits_for_a_free_worker_continues_before_new_work_and_never_exceeds_them(
@@ -163,7 +163,7 @@ async def test_a_step_that_waits_for_a_free_worker_continues_before_new_work_and
         run = await app.start(Waiters)
         await eventually(lambda: is_asleep(database, run, asked=6))
         await run.send_event(Go(word="all"))
-        assert await run.result(timeout=60) == [0, 1, 2, 3, 4, 5]
+        assert await run.result(timeout=120) == [0, 1, 2, 3, 4, 5]
     assert code["most"] == 1
 
 
@@ -175,7 +175,7 @@ async def test_an_effect_has_returned_only_when_its_result_is_committed(app: App
             await asyncio.sleep(0.05)
             assert "behind it" not in heard
         run = await starting
-        await run.result(timeout=60)
+        await run.result(timeout=120)
     assert heard == ["effect", "behind it"]
 
 
@@ -190,7 +190,7 @@ async def test_a_run_shows_what_it_has_buffered_until_it_is_taken(app: App, data
         assert list(shown.buffered.events.values()) == [2]
         assert "Buffered, until a step waits for them: 2 Second." in shown.why
         await run.send_event(Go(word="early ones are kept"))
-        assert await run.result(timeout=60) == ["early ones are kept", True]
+        assert await run.result(timeout=120) == ["early ones are kept", True]
 
 
 async def test_a_large_state_is_not_stored_with_every_read(app: App, database: Database) -> None:
@@ -199,7 +199,7 @@ async def test_a_large_state_is_not_stored_with_every_read(app: App, database: D
         for count in range(10):
             await eventually(lambda count=count: is_asleep(database, run, asked=count + 1))
             await run.send_event(Second())
-        assert await run.result(timeout=60) == 4_000
+        assert await run.result(timeout=120) == 4_000
     size = await value(database, "SELECT sum(length(data::text)) FROM tidemill.tick WHERE run_id = $1", run.id)
     assert size < 150_000
 
@@ -228,7 +228,7 @@ async def test_a_run_that_an_older_version_has_suspended_ends_by_count_and_recor
         kinds = [each[1] for note in notes for each in note.get("operations", ())]
         assert kinds == ["get", "wait", "set", "wait"], "all of it is recorded, from the beginning of the step"
         await run.send_event(Second())
-        assert await run.result(timeout=60) == ["old", True]
+        assert await run.result(timeout=120) == ["old", True]
 
 
 # -- looking --------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ async def test_a_run_that_fails_undoes_in_reverse_order_what_it_did(app: App, da
     async with running_run_worker(app):
         await run.send_event(Go(word="nowhere"))
         with pytest.raises(LookupError, match="no such address"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         assert done == ["charge 1", "charge 2", "refund 2", "refund 1"]
         assert await run.state() == "failed"
 
@@ -86,13 +86,13 @@ async def test_a_cancelled_run_and_one_that_times_out_are_undone_too(app: App, d
         run = await waiting_booking(app, database)
         await run.cancel()
         with pytest.raises(WorkflowCancelledByUser):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         assert done[2:] == ["refund 2", "refund 1"]
         done.clear()
         run = await waiting_booking(app, database)
         await database.fetch("UPDATE tidemill.inbox SET due_at = now() WHERE run_id = $1", run.id)
         with pytest.raises(WorkflowTimeoutError):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         assert done[2:] == ["refund 2", "refund 1"]
 
 
@@ -100,7 +100,7 @@ async def test_a_run_that_succeeds_undoes_nothing(app: App, database: Database) 
     async with running_run_worker(app):
         run = await waiting_booking(app, database)
         await run.send_event(Go(word="deliver"))
-        assert await run.result(timeout=60) == "delivered"
+        assert await run.result(timeout=120) == "delivered"
     assert done == ["charge 1", "charge 2"]
 
 
@@ -122,7 +122,7 @@ async def test_a_compensation_that_fails_is_named_and_the_others_run(app: App, d
     async with running_run_worker(app):
         run = await app.start(Hopeless)
         with pytest.raises(LookupError, match="lost"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
     assert done == ["refund 1"]
     note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
     assert note == "LookupError: lost; compensation failed: refund: the bank is closed"
@@ -153,7 +153,7 @@ async def test_an_asker_gets_the_reply_to_its_own_question(app: App) -> None:
         await run.send_event(Question(n=1))
         assert (await run.ask(Question(n=1), timeout=60))["total"] == 17
         await run.send_event(Go(word="end"))
-        await run.result(timeout=60)
+        await run.result(timeout=120)
 
 
 async def test_asking_a_run_that_ends_without_a_reply_raises(app: App) -> None:

@@ -44,7 +44,7 @@ async def test_a_durable_run_and_its_waits_have_no_timeout_unless_one_is_given(a
         (asked,) = (await app.do(list_inputs, ListInputs())).items
         assert asked.due_at is None
         await run.send_event(HumanResponseEvent(text="yes"))
-        assert await run.result(timeout=60) == "yes"
+        assert await run.result(timeout=120) == "yes"
 
 
 @pytest.mark.parametrize(

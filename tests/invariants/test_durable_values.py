@@ -108,7 +108,7 @@ async def released_and_answered(app: App, database: Database, run: RunHandle) ->
         await eventually(lambda: not run_worker.work.runs)
     async with running_run_worker(app):
         await run.send_event(Go(word="on"))
-        return await run.result(timeout=60)
+        return await run.result(timeout=120)
 
 
 async def test_a_typed_state_is_the_same_after_the_run_has_left_memory(app: App, database: Database) -> None:
@@ -138,7 +138,7 @@ async def test_a_result_has_the_same_types_in_the_process_of_the_run_and_in_ever
     async with running_run_worker(app):
         run = await app.start(Mixed)
         near = await run
-        far = await (await app.runs.get(run.id)).result(timeout=60)
+        far = await (await app.runs.get(run.id)).result(timeout=120)
     assert near == far
     assert [type(each) for each in far.values()] == [tuple, datetime, Line, set]
 
@@ -148,7 +148,7 @@ async def test_a_live_object_is_refused_with_its_key_and_step(app: App) -> None:
     async with running_run_worker(app):
         run = await app.start(Careless)
         with pytest.raises(PayloadError, match=r"step connect: the value at 'user\.lock' in the state .*_thread\.lock"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
 
 
 async def test_values_that_a_step_has_read_do_not_reach_the_state_unwritten(app: App) -> None:
@@ -165,7 +165,7 @@ async def test_values_that_a_step_has_read_do_not_reach_the_state_unwritten(app:
             return StopEvent(result=(before, await ctx.store.get("items_seen")))
 
     async with running_run_worker(app):
-        assert await (await app.start(Sharing)).result(timeout=60) == ([1], [1, 2])
+        assert await (await app.start(Sharing)).result(timeout=120) == ([1], [1, 2])
 
 
 async def test_an_edit_in_memory_shares_live_objects() -> None:
@@ -199,4 +199,4 @@ async def test_a_secret_is_shown_masked(app: App, database: Database) -> None:
         assert "s3cret" not in repr(await app.do(get_ticks, GetTicks(id=run.id)))
         assert "s3cret" not in repr(await app.do(get_state_at, GetStateAt(id=run.id)))
         await run.send_event(Go(word="on"))
-        assert await run.result(timeout=60) == "s3cret"
+        assert await run.result(timeout=120) == "s3cret"

@@ -140,9 +140,9 @@ async def test_a_run_that_only_waits_leaves_memory_and_is_woken_by_its_event(
         await eventually(lambda: is_asleep(database, run))
         await eventually(lambda: run_worker.work.runs == {})
         look_no_more(monkeypatch)
-        await (await app.start(Chain)).result(timeout=60)
+        await (await app.start(Chain)).result(timeout=120)
         await run.send_event(Go(word="hello"))
-        assert await run.result(timeout=60) == "hello"
+        assert await run.result(timeout=120) == "hello"
         assert await completed_once(database, run.id) == 1
 
 
@@ -155,7 +155,7 @@ async def test_a_step_that_is_run_again_has_its_waits_answered_and_doubles_nothi
         await run.send_event(Go(word="a"))
         await eventually(lambda: is_asleep(database, run, notes=6))
         await run.send_event(Approved(by="b"))
-        assert await run.result(timeout=60) == ["a", "b", 2, 2]
+        assert await run.result(timeout=120) == ["a", "b", 2, 2]
         shown = [event.n async for event in run.stream_events() if isinstance(event, Note)]
     assert effects == ["entered", "charged", "entered", "entered"]
     assert shown == [10, 20]
@@ -166,7 +166,7 @@ async def test_what_a_step_had_collected_before_it_waited_is_collected_once(app:
         run = await app.start(Pairs, nothing=None)
         await eventually(lambda: is_asleep(database, run))
         await run.send_event(Go(word="on"))
-        assert await run.result(timeout=60) == [3, 4]
+        assert await run.result(timeout=120) == [3, 4]
 
 
 async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, database: Database) -> None:
@@ -176,7 +176,7 @@ async def test_two_waiters_of_one_type_do_not_steal_from_each_other(app: App, da
         await run.send_event(HumanResponseEvent(n=2, text="b"))
         await eventually(lambda: is_asleep(database, run, received=1))
         await run.send_event(HumanResponseEvent(n=1, text="a"))
-        assert await run.result(timeout=60) == ["1a", "2b"]
+        assert await run.result(timeout=120) == ["1a", "2b"]
         assert await completed_once(database, run.id) == 4
 
 
@@ -197,9 +197,9 @@ async def test_a_wait_ends_at_its_time_though_the_run_was_released_or_its_owner_
     async with running_run_worker(app):
         # The question may be asked once more before its time is noticed, and with it the hour is set again.
         await eventually(lambda: let_time_pass(database, runs[0]))
-        assert await runs[0].result(timeout=60) == "nobody came"
+        assert await runs[0].result(timeout=120) == "nobody came"
         await runs[1].send_event(Go(word="now"))
-        assert await runs[1].result(timeout=60) == "somebody came"
+        assert await runs[1].result(timeout=120) == "somebody came"
         assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0, "its timer goes with the run"
 
 
@@ -215,8 +215,8 @@ async def test_the_time_out_of_a_run_and_the_delay_of_a_retry_survive_a_change_o
         await let_time_pass(database, run)
     async with running_run_worker(app):
         with pytest.raises(WorkflowTimeoutError):
-            await runs[0].result(timeout=60)
-        assert await runs[1].result(timeout=60) == 1
+            await runs[0].result(timeout=120)
+        assert await runs[1].result(timeout=120) == 1
 
 
 async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
@@ -232,7 +232,7 @@ async def test_an_event_that_is_sent_as_the_run_is_being_released_is_not_lost(
             await eventually(lambda: has_asked(database, run), interval=0.001)
             await asyncio.sleep((number % 8) * 0.0015)
             await run.send_event(Go(word=str(number)))
-            return await run.result(timeout=60)
+            return await run.result(timeout=120)
 
     room = asyncio.Semaphore(6)
     async with running_run_worker(app):
@@ -255,7 +255,7 @@ async def test_a_send_that_meets_a_release_under_lock_wakes_the_run_again(
             look_no_more(monkeypatch)
             tick = encode_tick(Received(time.time(), Go(word="in between")))
             await sender.execute("INSERT INTO tidemill.inbox (run_id, data) VALUES ($1, $2)", run.id, tick)
-        assert await run.result(timeout=60) == "in between"
+        assert await run.result(timeout=120) == "in between"
 
 
 async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: App, database: Database) -> None:
@@ -271,14 +271,14 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             for _ in range(5):
                 run_worker.work._news.set()
                 await asyncio.sleep(0.02)
-        assert await run.result(timeout=60) == "once"
+        assert await run.result(timeout=120) == "once"
     assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1
 
 
 async def test_an_event_for_a_run_that_is_over_or_never_was_is_a_clear_error(app: App, database: Database) -> None:
     async with running_run_worker(app):
         run = await app.start(Chain)
-        await run.result(timeout=60)
+        await run.result(timeout=120)
         with pytest.raises(NotFoundError, match=r"has ended \(succeeded\)"):
             await run.send_event(Go(word="late"))
         with pytest.raises(NotFoundError, match="there is no run 404"):
@@ -299,7 +299,7 @@ async def test_an_event_that_nobody_can_read_is_told_and_does_no_damage(app: App
         await send_to_run(database, run.id, b'["nonsense"]')
         await eventually(lambda: has_asked(database, run))
         await run.send_event(Go(word="fine"))
-        assert await run.result(timeout=60) == "fine"
+        assert await run.result(timeout=120) == "fine"
     note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
     assert note == "something that was sent to it could not be read: Expected `object`, got `array`"
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0

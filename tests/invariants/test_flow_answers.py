@@ -109,7 +109,7 @@ async def test_a_step_does_not_hear_an_answer_before_it_is_written(app: App, dat
             assert heard == []
         await eventually(lambda: heard == ["hello"])
         await run.send_event(Second())
-        assert await run.result(timeout=60) == "hello"
+        assert await run.result(timeout=120) == "hello"
 
 
 async def test_time_outs_are_told_again_in_order_and_a_new_wait_is_a_new_one(app: App, database: Database) -> None:
@@ -120,7 +120,7 @@ async def test_time_outs_are_told_again_in_order_and_a_new_wait_is_a_new_one(app
     assert heard == [0, 1]
     async with running_run_worker(app):
         await run.send_event(Go(word="at last"))
-        assert await run.result(timeout=60) == (2, 2), "two reminders, though the step ran twice"
+        assert await run.result(timeout=120) == (2, 2), "two reminders, though the step ran twice"
     assert heard == [0, 1, 0, 1]
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
 
@@ -133,7 +133,7 @@ async def test_a_wait_that_was_given_up_is_closed_in_the_journal_too(app: App, d
         timers = "SELECT count(*) FROM tidemill.inbox WHERE timer LIKE 'wait:%'"
         await eventually(lambda: no_rows(database, timers))
         await run.send_event(HumanResponseEvent(text="fine"))
-        assert await run.result(timeout=60) == "fine"
+        assert await run.result(timeout=120) == "fine"
 
 
 async def test_a_failed_step_does_not_take_back_what_another_has_written() -> None:

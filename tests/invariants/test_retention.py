@@ -201,7 +201,7 @@ async def test_somebody_who_reads_the_history_for_long_does_not_let_retention_st
         making = asyncio.create_task(history_partitions.make_partitions(database, today))
         try:
             await asyncio.wait([dropping, making], timeout=0.3)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await worker.turn([ending(job)])
             assert await find_live(database, job.id) is None
         finally:

@@ -273,7 +273,7 @@ async def _asked(web: WebServer, rest: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", web.port)
     try:
         writer.write(b"GET /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\n" + rest)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await writer.drain()
             return await reader.read(12)
     except ConnectionError:

@@ -298,7 +298,7 @@ async def test_a_token_has_only_so_many_streams_open(place: Place) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", place.web.port)
         opened.append(writer)
         writer.write((ask % place.tokens[name]).encode())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             head = await reader.readuntil(b"\r\n\r\n")
             if b" 200 " in head.partition(b"\r\n")[0]:
                 await reader.readuntil(b"event: hello")
@@ -330,7 +330,7 @@ async def test_the_stream_of_a_run_breaks_off_after_a_while(
     run = await app.start(Asking)
     server_state = ServerState(app, database, ServerSettings(trust_local=True))
     monkeypatch.setattr(run_stream, "LONGEST", 0.2)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         shown = [each async for each in run_stream._follow(server_state, Caller("local", "admin"), run.id, 0)]
     assert set(shown) == {b": \n\n"}
     assert server_state.hub.watching == 0

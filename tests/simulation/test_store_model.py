@@ -372,7 +372,7 @@ async def test_a_slow_statement_sees_what_there_was_when_it_began(database: Data
             await holder.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", number)
             letting_go = asyncio.create_task(both.postgres.commit(owner, 2, [release]))
             waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%tidemill.run%'"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while not await database.fetch(waiting):
                     await asyncio.sleep(0.01)
             end = Finish(job.id, job.attempt, "succeeded", b"1")

@@ -49,17 +49,17 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
     ):
         assert await applied_version(database) == OWN_CHAIN.latest
         ref = await app.enqueue(double, 4)
-        assert (await app.wait(ref, timeout=60)).result == 8
+        assert (await app.wait(ref, timeout=120)).result == 8
         keyed = await app.enqueue(double.call(5), unique_key="u", unique_for="1h", concurrency_key="c")
-        assert (await app.wait(keyed, timeout=60)).result == 10
+        assert (await app.wait(keyed, timeout=120)).result == 10
         assert (await app.enqueue(double.call(5), unique_key="u", unique_for="1h")).id == keyed.id
         limited = await app.enqueue(double.call(6), queue="limited")
-        assert (await app.wait(limited, timeout=60)).result == 12
+        assert (await app.wait(limited, timeout=120)).result == 12
         connection = await asyncpg.connect(database.dsn)
         async with connection.transaction():
             mine = await app.enqueue(double.call(7), conn=connection)
         await connection.close()
-        assert (await app.wait(mine, timeout=60)).result == 14
+        assert (await app.wait(mine, timeout=120)).result == 14
 
         await eventually(lambda: fired(database))
         await set_paused(database, "tick", True, by="ann")
@@ -67,12 +67,12 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
 
         delayed = await app.enqueue(double.call(8), delay="1h")
         await retry_jobs(database, [delayed.id], by="ann")
-        assert (await app.wait(delayed, timeout=60)).result == 16
+        assert (await app.wait(delayed, timeout=120)).result == 16
         await set_control(database, worker.work.host, "*", "pause", by="ann")
         await eventually(lambda: worker.work.status == "paused")
         held = await app.enqueue(double, 9)
         await cancel_jobs(database, [held.id], by="ann")
-        assert (await app.wait(held, timeout=60)).state == "cancelled"
+        assert (await app.wait(held, timeout=120)).state == "cancelled"
         assert await show_job(database, held.id) is not None
         assert await list_job_page(database, JobFilter(task="double"))
         assert await list_queues(database)
@@ -96,8 +96,8 @@ async def test_two_schemas_in_one_database_do_not_hear_or_see_each_other(app: Ap
 
     async with running_maintenance(app), running_maintenance(second), running_worker(app), running_worker(second):
         one, two = await app.enqueue("who"), await second.enqueue("who")
-        assert (await app.wait(one, timeout=60)).result == "first"
-        assert (await second.wait(two, timeout=60)).result == "second"
+        assert (await app.wait(one, timeout=120)).result == "first"
+        assert (await second.wait(two, timeout=120)).result == "second"
     await second.close()
 
 

@@ -43,7 +43,7 @@ async def test_the_same_program_runs_on_a_server_of_ones_own(url: str) -> None:
         refs = await app.enqueue_many(double, ({"n": n} for n in range(500)))
         assert (await app.wait(refs[-1], timeout=60)).result == 998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
-        assert (await app.wait(plain, timeout=60)).result == 8
+        assert (await app.wait(plain, timeout=120)).result == 8
     await app.close()
     await asyncio.to_thread(app.close_sync)
     async with Database(DatabaseSettings(url=url)) as database:

@@ -213,7 +213,7 @@ async def test_a_worker_waits_for_the_schema_and_never_makes_it(empty_database_u
         ref = await app.enqueue(greet)
         assert (await finished(empty, ref.id))["result"] == b'"hello"'
         worker.stop()
-        await asyncio.wait_for(life, 60)
+        await asyncio.wait_for(life, 120)
     finally:
         life.cancel()
         await app.close()
@@ -241,7 +241,7 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
         downgrade(database, to=0),
     ):
         with pytest.raises(SchemaError, match=message):
-            await asyncio.wait_for(attempt, 60)
+            await asyncio.wait_for(attempt, 120)
 
 
 async def test_the_maintenance_applies_the_applications_own_migrations_after_ours(

@@ -51,10 +51,10 @@ async def test_jobs_are_enqueued_run_and_finished_through_the_pooler(app: App) -
         refs = await asyncio.gather(*(app.enqueue(double, n) for n in range(100)))
         many = await app.enqueue_many(double, ({"n": n} for n in range(1000)))
         for n, ref in enumerate(refs):
-            assert (await app.wait(ref, timeout=60)).result == 2 * n
+            assert (await app.wait(ref, timeout=120)).result == 2 * n
         assert (await app.wait(many[-1], timeout=60)).result == 1998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
-        assert (await app.wait(plain, timeout=60)).result == 8
+        assert (await app.wait(plain, timeout=120)).result == 8
 
 
 async def test_keys_retries_progress_cancels_limits_and_operators_work_through_the_pooler(app: App) -> None:
@@ -78,11 +78,11 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
         assert (await app.wait(await app.enqueue(flaky), timeout=60)).result == 3
         keyed = [await app.enqueue(flaky.call(), concurrency_key="k") for _ in range(3)]
         for ref in keyed:
-            assert (await app.wait(ref, timeout=60)).state == "succeeded"
+            assert (await app.wait(ref, timeout=120)).state == "succeeded"
         first = await app.enqueue(quick.call(), unique_key="u", delay="1h")
         assert (await app.enqueue(quick.call(), unique_key="u")).id == first.id
         for ref in [await app.enqueue(quick) for _ in range(5)]:
-            assert (await app.wait(ref, timeout=60)).state == "succeeded"
+            assert (await app.wait(ref, timeout=120)).state == "succeeded"
 
         ref = await app.enqueue(endless)
         await running(database, ref.id)
@@ -93,7 +93,7 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
 
         await eventually(half_way)
         await cancel_jobs(database, [ref.id, first.id], by="ann")
-        assert (await app.wait(ref, timeout=60)).state == "cancelled"
+        assert (await app.wait(ref, timeout=120)).state == "cancelled"
         await set_control(database, worker.work.host, "*", "pause", by="ann")
         await eventually(lambda: worker.work.status == "paused")
         await set_control(database, "*", "*", "run", by="ann")

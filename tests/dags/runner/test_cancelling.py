@@ -74,7 +74,7 @@ let_go = threading.Event()
 
 async def is_cancelled(run: DagHandle) -> None:
     with pytest.raises(DagRunError, match="cancelled: enough"):
-        await run.result(timeout=60)
+        await run.result(timeout=120)
     assert await run.state() == "cancelled"
 
 
@@ -143,7 +143,7 @@ async def test_a_node_that_will_not_end_is_killed_at_the_grace_limit_and_its_nei
         assert tuple(row) == ("cancelled", "its run no longer needs it")
         (tmp_path / "other").touch()
         async with worker_process(database_url, ["threads"], **serving):
-            assert await neighbour.result(timeout=60) == {"a": "done anyway"}
+            assert await neighbour.result(timeout=120) == {"a": "done anyway"}
         await eventually(lambda: nothing_left(database))
     losses = await value(database, "SELECT losses + failures FROM tidemill.job_history WHERE run_id = $1", neighbour.id)
     assert losses == 0, "it is not the neighbour's fault"
@@ -184,7 +184,7 @@ async def test_the_failure_of_a_map_or_sub_dag_stops_what_it_had_under_way_and_n
     async with running_dags(app):
         run = await app.start(dag)
         with pytest.raises(DagRunError, match="no twos"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         told = await statuses(run)
         assert (told["each"], told["sub"], told["fine"]) == ("failed", "failed", "succeeded")
         assert (told["sub/slow"], told["sub/bad"]) == ("cancelled", "failed")
@@ -237,7 +237,7 @@ async def test_work_and_questions_that_are_begun_and_dropped_in_one_turn_are_nev
             assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
             await run.submit("more", 1, by="ann")
             with pytest.raises(DagRunError, match="no twos"):
-                await run.result(timeout=60)
+                await run.result(timeout=120)
             await eventually(lambda: nothing_left(database))
     assert 3 not in ran
 
@@ -261,7 +261,7 @@ async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_run_worker_live
         assert await statuses(run) == {"a": "succeeded", "b": "cancelled"}
         again = await run.rerun()
         async with running_run_worker(app), running_worker_of(app, "default", "unserved"):
-            assert await again.result(timeout=60) == {"b": None}
+            assert await again.result(timeout=120) == {"b": None}
     assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'") == 2
 
 

@@ -63,7 +63,7 @@ attempts: list[int] = []
 
 async def fails(run: DagHandle, *messages: str) -> DagRunError:
     with pytest.raises(DagRunError) as caught:
-        await run.result(timeout=60)
+        await run.result(timeout=120)
     for message in messages:
         assert message in str(caught.value), str(caught.value)
     return caught.value
@@ -76,7 +76,7 @@ async def test_a_node_has_a_retry_policy_of_its_own_and_the_task_keeps_its(app: 
     retrying = app.retry(3, backoff=0.01)
     async with running_dags(app):
         run = await app.start(Dag("d", [node("a", "fail_until", args={"attempt": 3}, retry=retrying)]))
-        assert await run.result(timeout=60) == {"a": 3}
+        assert await run.result(timeout=120) == {"a": 3}
         assert attempts == [1, 2, 3]
         await fails(await app.start(Dag("d", [node("a", "fail_until", args={"attempt": 2})])), "not yet")
         assert attempts == [1, 2, 3, 1]
@@ -171,7 +171,7 @@ async def test_many_bad_arguments_in_one_turn_end_the_run_and_not_its_run_worker
         run = await app.start(dag)
         await fails(run, "node 'bad' failed")
         assert await run.state() == "failed"
-        assert await (await app.start(Dag("f", [node("a", "give", args={"value": 1})]))).result(timeout=60) == {"a": 1}
+        assert await (await app.start(Dag("f", [node("a", "give", args={"value": 1})]))).result(timeout=120) == {"a": 1}
         await eventually(lambda: nothing_left(database))
 
 
@@ -180,7 +180,7 @@ async def test_a_map_bears_as_many_bad_items_as_it_tolerates(app: App, database:
         "d", [node("each", "plus_one", map=[1, "x", 3, "y"], args={"n": ref("item")}, tolerate=2, max_concurrency=1)]
     )
     async with running_dags(app):
-        assert await (await app.start(dag)).result(timeout=60) == {"each": [2, None, 4, None]}
+        assert await (await app.start(dag)).result(timeout=120) == {"each": [2, None, 4, None]}
 
 
 async def test_a_result_that_is_not_json_fails_the_node_with_a_clear_message(app: App) -> None:
@@ -226,7 +226,7 @@ async def test_a_task_that_no_worker_knows_waits_is_explained_and_runs_when_one_
         assert "no_worker" in told
         assert await run.state() == "running"
         async with running_worker_of(newer):
-            assert await run.result(timeout=60) == {"a": "at last"}
+            assert await run.result(timeout=120) == {"a": "at last"}
 
 
 async def test_a_queue_that_no_worker_serves_is_explained(app: App, database: Database) -> None:
@@ -294,7 +294,7 @@ async def test_a_wedged_node_is_recovered_by_another_worker_and_the_dead_one_is_
         async with worker_process(database_url, ["default"], app=DAG_RUNS) as other:
             await eventually(lambda: twice(database))
             await open_gates(database, "g")
-            assert await run.result(timeout=60) == "stuck"
+            assert await run.result(timeout=120) == "stuck"
             stuck.thaw()
             assert await stuck.ends() == EXIT_FENCED
             assert other.exit_status is None

@@ -114,7 +114,7 @@ async def test_what_the_host_puts_around_nodes_is_there_and_goes_on_every_path(
     async with running_dags(app):
         run = await app.start(dag)
         with pytest.raises(DagRunError, match="ValueError: no luck"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         _, state = await run.load()
         assert state.nodes["one"].result == {"result": "x tenant of one", "by": "tenant of one"}
         assert state.nodes["two"].result == {"result": "y tenant of two", "by": "tenant of two"}
@@ -123,7 +123,9 @@ async def test_what_the_host_puts_around_nodes_is_there_and_goes_on_every_path(
         await cancelled.cancel()
         await eventually(lambda: "gone raised CancelledError" in host.told)
         job = await app.enqueue("plain_job")
-        assert (await app.wait(job, timeout=60)).result == "nobody", "a job that is no node has no such thing around it"
+        assert (await app.wait(job, timeout=120)).result == "nobody", (
+            "a job that is no node has nothing around it"
+        )
         await eventually(lambda: nothing_left(database))
     await app.close()
     assert host.told[:2] == ["one ended well", "two ended well"]
@@ -176,7 +178,7 @@ async def test_a_host_that_fails_before_or_after_a_node_fails_the_node(
     async with running_dags(app):
         run = await app.start(dag)
         with pytest.raises(DagRunError) as caught:
-            await run.result(timeout=60)
+            await run.result(timeout=120)
     await app.close()
     for message in ("LookupError: no tenant", "RuntimeError: cannot finalise", "ValueError: no luck"):
         assert message in str(caught.value)
@@ -217,14 +219,14 @@ async def test_a_host_finds_the_functions_of_nodes_by_their_names(settings: dict
     async with app.running():
         run = await app.start(dag, n=4)
         with pytest.raises(DagRunError, match="node 'bad' failed"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         _, state = await run.load()
         assert state.nodes["b"].result == "host.named of 8, attempt 1"
         broken = await app.start(Dag("e", [node("a", "broken.name"), node("b", "host.doubled", args={"n": 1})]))
         with pytest.raises(DagRunError, match=r"no module of this name"):
-            await broken.result(timeout=60)
+            await broken.result(timeout=120)
         again = await app.start(Dag("f", [node("b", "host.doubled", args={"n": 1})]))
-        assert await again.result(timeout=60) == {"b": 2}, "worker and run worker live on"
+        assert await again.result(timeout=120) == {"b": 2}, "worker and run worker live on"
     await app.close()
     assert asked.count("host.doubled") <= 2
 
@@ -247,7 +249,7 @@ async def test_a_host_provides_dags_by_their_names(settings: dict[str, Any], wai
     app.dag(Dag("ours", [node("a", "in_loop", args={"word": "ours"})]))
     async with running_dags(app):
         for name in ("ours", "theirs"):
-            assert await (await app.start(name)).result(timeout=60) == {"a": f"{name} nobody"}
+            assert await (await app.start(name)).result(timeout=120) == {"a": f"{name} nobody"}
         with pytest.raises(ConfigError, match=r"there is no .*'unheard'"):
             await app.start("unheard")
         with pytest.raises(ConfigError, match="nonsense"):
@@ -271,7 +273,7 @@ async def test_a_run_keeps_the_definition_that_it_was_started_with(settings: dic
     async with running_dags(app):
         for run, word in ((first, "first"), (second, "second")):
             await run.submit("ask", 1, by="ann")
-            assert await run.result(timeout=60) == {"a": f"{word} nobody"}
+            assert await run.result(timeout=120) == {"a": f"{word} nobody"}
     await app.close()
 
 
@@ -293,7 +295,7 @@ async def test_a_host_registers_models_that_nodes_require(settings: dict[str, An
 
     async with running_dags(app):
         run = await app.start(Dag("d", [node("a", "use", args={"word": "with"}, required_model="theirs")]))
-        assert await run.result(timeout=60) == {"a": "with weights"}
+        assert await run.result(timeout=120) == {"a": "with weights"}
     await app.close()
     assert asked == [1]
 
@@ -315,7 +317,7 @@ async def test_a_host_brings_a_ref_language_of_its_own(settings: dict[str, Any],
     async with running_dags(app):
         run = await app.start(dag, word="hey")
         with pytest.raises(DagRunError, match=r"\$shout failed: AttributeError"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         assert await statuses(run) == {"a": "succeeded", "b": "succeeded", "c": "failed"}
         _, state = await run.load()
         assert state.nodes["b"].result == "HEY NOBODY nobody"

@@ -90,7 +90,7 @@ async def test_a_ref_is_read_when_its_node_starts_and_not_before(app: App, datab
         assert (await run.inputs())[0]["prompt"] == "2?"
         await run.submit("limit", 7, by="ann")
         with pytest.raises(DagRunError, match="bad_ref"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         _, state = await run.load()
     assert state.nodes["load"].result == {
         "limit": 7,
@@ -120,7 +120,7 @@ async def test_skips_spread_as_far_as_they_should_and_no_job_is_made_for_them(ap
     )
     async with running_dags(app):
         run = await app.start(dag)
-        assert await run.result(timeout=60) == {"despite": 1, "mixed": 2}
+        assert await run.result(timeout=120) == {"despite": 1, "mixed": 2}
         told = await statuses(run)
         assert {name for name, status in told.items() if status == "succeeded"} == {"first", "despite", "mixed"}
         assert {status for name, status in told.items()} == {"succeeded", "skipped"}
@@ -144,7 +144,7 @@ async def test_a_map_over_a_thousand_items_joins_in_order_with_its_failures(app:
     )
     async with running_dags(app, max_concurrency=50):
         run = await app.start(dag)
-        result = await run.result(timeout=60)
+        result = await run.result(timeout=120)
         assert result["each"] == [None if n in bad else n for n in range(1000)]
         assert result["sum"] == sum(range(1000)) - sum(bad)
         assert "4 of 1000 items failed, which is tolerated" in await run.explain("each")
@@ -152,18 +152,18 @@ async def test_a_map_over_a_thousand_items_joins_in_order_with_its_failures(app:
         assert len(await one_success_each(database, run)) == 998
         bad.add(7)
         with pytest.raises(DagRunError, match="5 of 1000 items failed, and at most 4 may fail"):
-            await (await app.start(dag)).result(timeout=60)
+            await (await app.start(dag)).result(timeout=120)
         await eventually(lambda: nothing_left(database))
 
 
 async def test_a_map_over_nothing_gives_nothing_and_over_no_list_fails(app: App) -> None:
     dag = Dag("d", [node("a", "give", args={"value": ref("run.x")}), node("b", "give", map=ref("a"))])
     async with running_dags(app):
-        assert await (await app.start(dag, x=[])).result(timeout=60) == {"b": []}
+        assert await (await app.start(dag, x=[])).result(timeout=120) == {"b": []}
         with pytest.raises(DagRunError, match="a map needs a list"):
-            await (await app.start(dag, x="abc")).result(timeout=60)
+            await (await app.start(dag, x="abc")).result(timeout=120)
         with pytest.raises(DagRunError, match="10001 items"):
-            await (await app.start(dag, x=[0] * 10_001)).result(timeout=60)
+            await (await app.start(dag, x=[0] * 10_001)).result(timeout=120)
 
 
 async def test_a_hundred_runs_of_twenty_nodes_at_once_complete(app: App, database: Database) -> None:
@@ -174,7 +174,7 @@ async def test_a_hundred_runs_of_twenty_nodes_at_once_complete(app: App, databas
     dag = Dag("twenty", nodes, result=ref("end"))
     async with app.running(max_concurrency=50):
         runs = await asyncio.gather(*(app.start(dag, n=number) for number in range(100)))
-        results = await asyncio.gather(*(run.result(timeout=60) for run in runs))
+        results = await asyncio.gather(*(run.result(timeout=120) for run in runs))
         assert results == list(range(100))
         await eventually(lambda: nothing_left(database))
     for run in runs:
@@ -198,11 +198,11 @@ async def test_the_concurrency_key_of_a_task_holds_for_nodes_too(app: App, datab
 
     dag = Dag("d", [node("each", "careful", map=list(range(12)), args={"tenant": "x", "n": ref("item")})])
     async with running_dags(app, max_concurrency=10):
-        assert await (await app.start(dag)).result(timeout=60) == {"each": list(range(12))}
+        assert await (await app.start(dag)).result(timeout=120) == {"each": list(range(12))}
         gone = await app.start(dag)
         await gone.cancel()
         with pytest.raises(DagRunError, match="cancelled"):
-            await gone.result(timeout=60)
+            await gone.result(timeout=120)
         await eventually(lambda: nothing_left(database))
     assert most == 2
 
@@ -235,7 +235,7 @@ async def test_a_sub_dag_runs_inside_of_its_run(app: App, database: Database) ->
         assert [(each["node"], each["prompt"]) for each in await run.inputs()] == [("sub/ask", "w?")]
         assert "waits for its own nodes" in await run.explain("sub")
         await run.submit("sub/ask", "yes", by="ann")
-        assert await run.result(timeout=60) == ["yes", "w"]
+        assert await run.result(timeout=120) == ["yes", "w"]
         assert set((await statuses(run)).values()) == {"succeeded"}
 
 
@@ -260,12 +260,12 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
         await run.rerun()
     async with running_dags(app):
         with pytest.raises(DagRunError, match="is bad"):
-            await run.result(timeout=60)
+            await run.result(timeout=120)
         before = await ticks_of(database, run.id)
         bad.clear()
         calls.clear()
         again = await run.rerun(by="ann")
-        assert await again.result(timeout=60) == ["b", [1, 2, 3], "w"]
+        assert await again.result(timeout=120) == ["b", [1, 2, 3], "w"]
         assert "a" not in calls
         assert "w" not in calls
         assert 2 in calls
@@ -276,7 +276,7 @@ async def test_a_repeated_run_does_only_what_did_not_succeed(app: App, database:
             await again.rerun()
         third = await again.rerun(start="c", edited={"n": "edited"})
         calls.clear()
-        assert await third.result(timeout=60) == ["edited", [1, 2, 3], "w"]
+        assert await third.result(timeout=120) == ["edited", [1, 2, 3], "w"]
         assert calls == ["edited"]
         with pytest.raises(ConfigError, match="there is no node 'zzz'"):
             await third.rerun(start="zzz")
@@ -293,15 +293,15 @@ async def test_a_run_is_repeated_with_another_answer(app: App, database: Databas
         run = await app.start(dag)
         await reaches(run, ask="waiting")
         await run.submit("ask", 1, by="ann")
-        assert await run.result(timeout=60) == {"n": 1}
+        assert await run.result(timeout=120) == {"n": 1}
         with pytest.raises(ConfigError, match="the answer does not fit"):
             await run.rerun(start="ask", edited="x")
         again = await run.rerun(start="ask", edited=2)
-        assert await again.result(timeout=60) == {"n": 2}
+        assert await again.result(timeout=120) == {"n": 2}
         asked = await run.rerun(start="ask")
         await reaches(asked, ask="waiting")
         await asked.submit("ask", 3, by="bob")
-        assert await asked.result(timeout=60) == {"n": 3}
+        assert await asked.result(timeout=120) == {"n": 3}
 
 
 # -- what has ended stays ---------------------------------------------------------------------------
@@ -330,7 +330,7 @@ async def test_a_result_that_counted_is_never_overwritten(app: App, database: Da
         _, state = await run.load()
         assert (state.nodes["a"].status, state.nodes["a"].result, state.nodes["a"].job) == ("succeeded", 1, job)
         await run.submit("ask", 1, by="ann")
-        assert await run.result(timeout=60) == {"b": 1}
+        assert await run.result(timeout=120) == {"b": 1}
 
 
 # -- the world around -------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ async def test_runs_survive_a_restart_of_the_database(tmp_path: Path) -> None:
                 await reaches(run, ask="waiting")
                 await run.submit("ask", number, by="ann")
             for number, run in enumerate(runs):
-                assert await run.result(timeout=60) == [list(range(60)), number]
+                assert await run.result(timeout=120) == [list(range(60)), number]
         await app.close()
 
 
@@ -395,7 +395,7 @@ async def test_a_round_trip_with_nothing_but_the_package_and_postgresql(tmp_path
                     await asyncio.sleep(0.02)
                 assert asked[0]["prompt"] == "Load 5 rows?", asked
                 await run.submit("approve", "yes", by="ann")
-                print("RESULT", await run.result(timeout=60), len(await run.tree()))
+                print("RESULT", await run.result(timeout=120), len(await run.tree()))
 
         asyncio.run(main())
         print("HOST", [name for name in sys.modules if name.startswith(("tests", "pytest"))])

@@ -47,13 +47,13 @@ async def test_arguments_may_be_given_as_in_a_call_by_position_by_name_or_in_a_m
             await app.enqueue("add", args={"a": 1}),
             await app.enqueue("add", args={"a": 1}, b=5),
         ]
-        assert [(await app.wait(ref, timeout=60)).result for ref in refs] == [3, 4, 5, 11, 6]
+        assert [(await app.wait(ref, timeout=120)).result for ref in refs] == [3, 4, 5, 11, 6]
 
 
 async def test_a_parameter_that_is_called_like_an_option_goes_into_args(app: App, database: Database) -> None:
     async with running_worker(app):
         ref = await app.enqueue("shout", args={"args": "hey", "priority": "high", "delay": 3}, priority=9)
-        assert (await app.wait(ref, timeout=60)).result == "hey high 3"
+        assert (await app.wait(ref, timeout=120)).result == "hey high 3"
     (row,) = await find_history(database, ref.id)
     assert row["priority"] == 9
 
@@ -85,7 +85,7 @@ async def test_a_job_that_a_job_enqueued_says_so(app: App, database: Database) -
 
     async with running_worker(app, ["parents"]):
         ref = await app.enqueue(parent)
-        child = (await app.wait(ref, timeout=60)).result
+        child = (await app.wait(ref, timeout=120)).result
     row = await find_live(database, child)
     assert row is not None
     origin = msgspec.json.decode(row["origin"])
@@ -224,7 +224,7 @@ async def test_a_running_task_may_enqueue_with_the_plain_twin(app: App, database
 
     async with running_worker(app, ["parents"]):
         ref = await app.enqueue(parent)
-        result = (await app.wait(ref, timeout=60)).result
+        result = (await app.wait(ref, timeout=120)).result
     assert result["me"] == ref.id
     assert await find_live(database, result["child"]) is not None
 

@@ -16,7 +16,7 @@ HOUR = 3600.0
 async def heard(app: App, watch: run_waits.Watch) -> None:
     """Change something until the wait hears of it."""
     hearing = asyncio.create_task(watch.changed())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not hearing.done():
             await app.enqueue("change")
             await asyncio.wait([hearing], timeout=0.05)

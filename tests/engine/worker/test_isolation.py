@@ -35,7 +35,7 @@ async def outcome(app: App, database: Database, task: str, **args: Any) -> Any:
 
 async def test_an_isolated_task_runs_in_a_process_of_its_own_and_sees_its_job(app: App, database, worker) -> None:
     ref = await app.enqueue("where")
-    result = (await app.wait(ref, timeout=60)).result
+    result = (await app.wait(ref, timeout=120)).result
     assert result["pid"] not in (0, psutil.Process().pid)
     assert psutil.Process(result["pid"]).ppid() == psutil.Process().pid
     assert (result["job"], result["attempt"]) == (ref.id, 1)

@@ -27,7 +27,7 @@ async def test_a_plain_task_runs_in_a_thread_and_sees_its_job(app: App, database
 
     async with running_worker(app):
         ref = await app.enqueue(tell)
-        result = (await app.wait(ref, timeout=60)).result
+        result = (await app.wait(ref, timeout=120)).result
     assert result["thread"] != threading.main_thread().name
     assert (result["job"], result["queue"], result["task"]) == (ref.id, "plain", "tell")
 
@@ -44,7 +44,7 @@ async def test_an_async_task_runs_on_the_loop_and_sees_its_job(app: App, databas
     async with running_worker(app):
         refs = [await app.enqueue(tell) for _ in range(20)]
         for ref in refs:
-            assert (await app.wait(ref, timeout=60)).result == {"job": ref.id, "attempt": 1}
+            assert (await app.wait(ref, timeout=120)).result == {"job": ref.id, "attempt": 1}
 
 
 async def test_plain_tasks_run_at_the_same_time(app: App, database: Database) -> None:

@@ -46,7 +46,7 @@ async def answered(app: App, database: Database, word: str) -> RunHandle:
     run = await app.start(Ask, n=1)
     await asks(database, run)
     await run.send_event(HumanResponseEvent(word=word))
-    assert await run.result(timeout=60) == [1, 2, word]
+    assert await run.result(timeout=120) == [1, 2, word]
     return run
 
 
@@ -68,7 +68,7 @@ async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking:
         before = dict(await show_run(database, run.id))
         fork = await asking.runs.fork(run, at=4)
         await fork.send_event(HumanResponseEvent(word="no"))
-        assert await fork.result(timeout=60) == [1, 2, "no"]
+        assert await fork.result(timeout=120) == [1, 2, "no"]
         assert dict(await show_run(database, run.id)) == before
         assert (await show_run(database, fork.id))["forked_from"] == run.id
 
@@ -79,7 +79,7 @@ async def test_a_fork_may_begin_with_another_event(asking: App, database: Databa
         fork = await asking.runs.fork(run, at=1, event=StartEvent(n=10))
         await asks(database, fork)
         await fork.send_event(HumanResponseEvent(word="so"))
-        assert await fork.result(timeout=60) == [10, 20, "so"]
+        assert await fork.result(timeout=120) == [10, 20, "so"]
 
 
 async def test_the_timers_of_a_run_are_the_timers_of_its_fork(asking: App, database: Database) -> None:

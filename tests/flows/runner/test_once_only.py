@@ -67,7 +67,7 @@ async def test_an_event_that_was_taken_before_its_sender_could_ask_again_is_not_
         wire.cut_after("COMMIT")
         await handle.send_event(Go(word="first"))
         assert wire.cuts == 1
-        assert await handle.result(timeout=60) is not None
+        assert await handle.result(timeout=120) is not None
     sent = await database.fetch(
         "SELECT FROM tidemill.tick WHERE run_id = $1 AND data ->> 'kind' = 'received'", handle.id
     )

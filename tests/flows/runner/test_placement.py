@@ -230,7 +230,7 @@ async def test_a_step_on_a_queue_that_waits_ends_its_job_and_is_a_job_again_when
         handle = await app.start(Asks)
         await eventually(lambda: jobs_of(database, handle.id))
         await handle.send_event(Uttered(text="yes"))
-        assert await handle.result(timeout=60) == ["yes", 1, True]
+        assert await handle.result(timeout=120) == ["yes", 1, True]
     assert len(await jobs_of(database, handle.id)) == 2
     assert effects == [1]
 
@@ -293,7 +293,7 @@ async def test_a_job_that_an_operator_cancels_fails_its_step(app: App, database:
         (row,) = await database.fetch("SELECT id FROM tidemill.job")
         await app.jobs.cancel(row["id"], by="an operator")
         with pytest.raises(WorkflowRuntimeError, match="was cancelled: cancelled by an operator"):
-            await handle.result(timeout=60)
+            await handle.result(timeout=120)
 
 
 async def test_a_child_run_gives_its_result_to_the_step_that_started_it(app: App, database: Database) -> None:
@@ -319,7 +319,7 @@ async def test_a_child_run_gives_its_result_to_the_step_that_started_it(app: App
 
     async with app.running():
         handle = await app.start(Parent)
-        assert await handle.result(timeout=60) == [10, 100, "negative"]
+        assert await handle.result(timeout=120) == [10, 100, "negative"]
     rows = await database.fetch("SELECT workflow, parent, state FROM tidemill.run ORDER BY id")
     assert [tuple(row) for row in rows] == [
         ("Parent", None, "succeeded"),
@@ -386,10 +386,10 @@ async def test_a_child_that_is_stored_after_its_parents_end_ends_too(app: App, d
         parent = await app.start(Waiting)
         await parent.cancel()
         with pytest.raises(WorkflowCancelledByUser):
-            await parent.result(timeout=60)
+            await parent.result(timeout=120)
         late = await app.runs.start("Waiting", None, "late", {}, (parent.id, 1))
         with pytest.raises(WorkflowCancelledByUser):
-            await late.result(timeout=60)
+            await late.result(timeout=120)
 
 
 @pytest.fixture
@@ -452,7 +452,7 @@ async def test_a_constraint_that_is_checked_at_the_commit_fails_the_step(app: Ap
 
     async with app.running():
         with pytest.raises(Exception, match="duplicate key"):
-            await (await app.start(Twice)).result(timeout=60)
+            await (await app.start(Twice)).result(timeout=120)
     assert await entries(ledger) == [1]
 
 
@@ -476,7 +476,7 @@ async def test_a_transaction_that_is_cut_before_its_commit_is_done_again_once(
             return StopEvent(result="paid")
 
     async with app.running():
-        assert await (await app.start(Cut)).result(timeout=60) == "paid"
+        assert await (await app.start(Cut)).result(timeout=120) == "paid"
     assert await entries(ledger) == [1]
     assert len(attempts) == 2
 

@@ -307,7 +307,7 @@ async def test_a_node_whose_function_runs_out_of_an_iterator_fails_and_does_not_
         return next(iter(()))
 
     (workflow,) = parse_workflow(chain(node("one", "first")), "x").triggers
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         with pytest.raises(RuntimeError, match="StopIteration"):
             await workflow.run()
 

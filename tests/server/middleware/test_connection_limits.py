@@ -88,7 +88,7 @@ async def read(
 ) -> bytes:
     """What comes, until it is enough or there is no more."""
     told = b""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while not until(told):
             try:
                 piece = await asyncio.get_running_loop().sock_recv(connection, 65_536)
@@ -149,7 +149,7 @@ async def test_a_stream_is_written_no_faster_than_it_is_read() -> None:
     async with serving(stream) as (port, http):
         lazy = await connect(port, ASK)
         await eventually(lambda: not connections_of(http), what="the connection is cut")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             await gone.wait()
         assert written < 500_000, "no more than the buffers hold"
         lazy.close()
@@ -232,7 +232,7 @@ async def test_whoever_does_not_finish_the_head_of_a_request_is_hung_up_on() -> 
         told = b""
         writer.write(first)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while True:
                     writer.write(drip)
                     try:
@@ -261,7 +261,7 @@ async def test_whoever_does_not_finish_the_head_of_a_request_is_hung_up_on() -> 
 async def test_slow_answers_and_idle_connections_are_waited_for() -> None:
     async with serving(answering(after=Impatient.head_within * 1.5)) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             writer.write(ASK)
             assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
             with pytest.raises(TimeoutError):

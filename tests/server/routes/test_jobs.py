@@ -77,7 +77,7 @@ async def test_filters_in_the_address_find_what_they_say(api: httpx.AsyncClient,
         bad = await shop.enqueue("send", order=2, bad=True, unique_key="k2")
         other = await shop.enqueue("count", upto=5)
         for job in (good, bad, other):
-            await shop.wait(job, timeout=60)
+            await shop.wait(job, timeout=120)
     late = await shop.enqueue("count", delay="1h")
     assert await ids(api) == [late.id, other.id, bad.id, good.id]
     assert await ids(api, state="failed") == [bad.id]
@@ -139,7 +139,7 @@ async def test_a_bulk_retry_reaches_what_failed_and_nothing_that_succeeded(api: 
     async with shop.running():
         refs = [await shop.enqueue("send", order=n, bad=n % 2 == 0) for n in range(6)]
         for ref in refs:
-            await shop.wait(ref, timeout=60)
+            await shop.wait(ref, timeout=120)
     preview = await post(api, "/jobs/retry/preview", {"task": "send"})
     assert preview["count"] == 3
     done = await post(api, "/jobs/retry", {"filter": {"task": "send"}})

@@ -34,7 +34,7 @@ async def test_each_attempt_keeps_what_it_logged(database_url: str, database: Da
         apart = await app.enqueue("apart")
         quiet = await app.enqueue("silent")
         for job in (failing, many, apart, quiet):
-            await app.wait(job, timeout=60)
+            await app.wait(job, timeout=120)
         # Written before the end of the job: whoever sees the one sees the other.
         found = await logs_of(database, failing.id)
         assert set(found) == {1, 2}

@@ -158,7 +158,7 @@ async def test_a_stream_that_nobody_reads_is_ended(
         async with serve.serving_grpc(server_state), rpc_client(address) as lazy:
             call = lazy.many("Changes", "Watch", timeout=120)
             assert (await call.read()).kind == "hello"
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(100):
                 while server_state.hub.watching:
                     await database.fetch(fill)
             with pytest.raises(grpc.aio.AioRpcError, match="nothing was read"):

@@ -99,7 +99,7 @@ async def test_a_source_whose_client_overhears_that_it_is_to_end_does_not_keep_t
 ) -> None:
     (tmp_path / "in.jsonl").write_text('"one"\n')
     source = Deaf(str(tmp_path / "in.jsonl"), eligibilities=frozenset({"record"}))
-    async with asyncio.timeout(60), running_stream(stream_of(source), database_url):
+    async with asyncio.timeout(120), running_stream(stream_of(source), database_url):
         await eventually(lambda: len(Recording.seen) == 1)
     assert Recording.seen == [("one", 1)]
 
