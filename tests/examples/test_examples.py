@@ -75,8 +75,9 @@ PRINTED = {
 }
 
 
-#: A script without an application says whose tables it uses, for the examples share one database.
-SETTINGS = {"pipeline": {"TIDEMILL_APPLICATION": "titles"}}
+#: A script without an application says whose tables it uses, because the examples share one database. numpy's threads
+#: wait for each other in busy loops, which takes minutes where other programs use the cores.
+SETTINGS = {"pipeline": {"TIDEMILL_APPLICATION": "titles"}, "models": {"OPENBLAS_NUM_THREADS": "1"}}
 
 
 @pytest.fixture(scope="module")
