@@ -123,9 +123,7 @@ async def test_what_the_host_puts_around_nodes_is_there_and_goes_on_every_path(
         await cancelled.cancel()
         await eventually(lambda: "gone raised CancelledError" in host.told)
         job = await app.enqueue("plain_job")
-        assert (await app.wait(job, timeout=120)).result == "nobody", (
-            "a job that is no node has nothing around it"
-        )
+        assert (await app.wait(job, timeout=120)).result == "nobody", "a job that is no node has nothing around it"
         await eventually(lambda: nothing_left(database))
     await app.close()
     assert host.told[:2] == ["one ended well", "two ended well"]
