@@ -22,6 +22,8 @@ from tidemill.flows.runner.replay import StepReplay
 from tidemill.store.runs.model import DuplicateTick, StoreModel
 from tidemill.store.runs.turns import RunTurn
 
+pytestmark = pytest.mark.long
+
 MOST_SEEDS = 1500
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -188,6 +188,7 @@ async def test_what_is_under_way_at_the_end_comes_again(place: Place, database_u
         await eventually(lambda: 1 in numbers_seen(), timeout=60)
 
 
+@pytest.mark.long
 async def test_nothing_is_lost_while_engines_dispatchers_and_the_broker_are_killed(
     place: Place, database: Database, database_url: str
 ) -> None:
