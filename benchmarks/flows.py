@@ -19,6 +19,7 @@ from benchmarks.peers.flow_contest import FANOUTS
 from benchmarks.server import Server
 
 DURABLE, STEP_P50, WAITING, REPLAY = "durable_steps", "step_p50", "waiting_bytes", "replay"
+TICKS_BYTES, TICKS_RESUME = "ticks_1m_bytes", "ticks_1m_resume"
 IN_MEMORY = ("runs", "steps")
 FANOUT = tuple(f"fanout_{width}" for width in FANOUTS)
 UNITS = {
@@ -29,9 +30,12 @@ UNITS = {
     **dict.fromkeys(FANOUT, "events/s"),
     REPLAY: "ticks/s",
     WAITING: "bytes a run",
+    TICKS_BYTES: "bytes",
+    TICKS_RESUME: "ms",
 }
-LESS_IS_BETTER = frozenset({STEP_P50, WAITING})
-REPLAY_LIMIT = 100_000
+LESS_IS_BETTER = frozenset({STEP_P50, WAITING, TICKS_BYTES, TICKS_RESUME})
+LIMITS = {REPLAY: 100_000, TICKS_BYTES: 1_000_000, TICKS_RESUME: 100}
+"""What ours is compared with where no peer can do the same."""
 TOO_LONG = "takes too long for a quick run: it is quadratic"
 
 OURS = Entrant("ours", "benchmarks.flows_ours", Path(sys.executable), 0, tuple(UNITS))
@@ -109,6 +113,7 @@ class Run:
             self._measure(OURS, (*IN_MEMORY, *FANOUT, REPLAY, "replay_fold"))
         self._measure(LLAMA, (WAITING,))
         self._measure(OURS, (WAITING,))
+        self._measure(OURS, (TICKS_BYTES, TICKS_RESUME))
         for width, scenario in zip(FANOUTS, FANOUT, strict=True):
             if width <= self._plan.widest:
                 self._measure(LLAMA, (scenario,))
@@ -155,11 +160,11 @@ class Run:
     # -- comparing --------------------------------------------------------------------------------
 
     def _peers(self, name: str) -> list[str]:
-        if name == REPLAY:
+        if name in LIMITS:
             return ["limit"]
         return [entrant.name for entrant in (RAW, DBOS, ABSURD, LLAMA) if name in entrant.scenarios]
 
     def _row(self, name: str, peer: str) -> report.Row:
-        theirs = REPLAY_LIMIT if peer == "limit" else self._samples.median(name, peer)
+        theirs = LIMITS[name] if peer == "limit" else self._samples.median(name, peer)
         ours = self._samples.median(name, OURS.name)
         return report.compare(name, UNITS[name], ours, peer, theirs, less_is_better=name in LESS_IS_BETTER)

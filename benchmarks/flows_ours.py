@@ -18,18 +18,27 @@ from tidemill import App
 from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, RunWork, Started, Tick
 from tidemill.engine.logs import configure_logs
-from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.step_ticks import Ended
 from tidemill.flows.runner.durable import restore
+from tidemill.store.runs.runs import load_run
 
 CHAINED = Tally()
 PROGRAMS = flow_contest.programs(tidemill.flows, CHAINED)
 LATENCY_WARMUPS = 20
 REPLAYED_STEPS = 5_000
 RELEASE_WARMUPS = 2_000
+TICKS_AT_ONCE = 500
+TICKS_FOR_EACH_RUN = 100
+ENDLESS_TICKS = [0]
+RUN_BYTES = """
+SELECT (SELECT coalesce(sum(pg_column_size(t.*)), 0) FROM tidemill.tick AS t WHERE run_id = $1)
+     + (SELECT coalesce(sum(pg_column_size(s.*)), 0) FROM tidemill.snapshot AS s WHERE run_id = $1)
+     + (SELECT coalesce(sum(pg_column_size(p.*)), 0) FROM tidemill.published AS p WHERE run_id = $1)
+"""
 AT_ONCE = 100
 RELEASE_TIMEOUT_S = 60.0
 COUNT_HELD = "SELECT count(*) FROM tidemill.run WHERE state = 'running' AND (owner IS NOT NULL OR awake)"
@@ -55,13 +64,38 @@ class Clocked(Workflow):
         return Tock(n=ev.n - 1) if ev.n else StopEvent()
 
 
+class Tocked(Event):
+    pass
+
+
+class Endless(Workflow):
+    """Begins anew after every fan-out, and waits at last."""
+
+    @step
+    async def split(self, ctx: Context, ev: StartEvent) -> list[Tock]:
+        return [Tock(n=n) for n in range(TICKS_AT_ONCE)]
+
+    @step(num_workers=TICKS_AT_ONCE)
+    async def tock(self, ev: Tock) -> Tocked:
+        return Tocked()
+
+    @step
+    async def join(self, ctx: Context, evs: list[Tocked]) -> StopEvent:
+        async with ctx.store.edit_state() as state:
+            state.ticks = state.get("ticks", 0) + len(evs)
+        if state.ticks < ENDLESS_TICKS[0]:
+            return ctx.continue_as_new()
+        await ctx.wait_for_event(HumanResponseEvent)
+        return StopEvent()
+
+
 @asynccontextmanager
 async def running_app(options: Options) -> AsyncIterator[App]:
     """An application with the programs of the contest, and everything that it needs, in this process."""
     configure_logs("error")
     await install_schema(options.dsn)
     app = App("bench", database_url=options.dsn)
-    for workflow in (PROGRAMS.chain, PROGRAMS.ask, Clocked):
+    for workflow in (PROGRAMS.chain, PROGRAMS.ask, Clocked, Endless):
         app.workflow(workflow, timeout=None)
     async with app.running():
         yield app
@@ -109,6 +143,37 @@ async def _wait_with(app: App, count: int) -> None:
             await asyncio.sleep(0.1)
 
 
+async def ticks_1m_bytes(options: Options) -> float:
+    """Bytes that are stored of a run without end after so many ticks."""
+    return (await _endless(options))[0]
+
+
+async def ticks_1m_resume(options: Options) -> float:
+    """Milliseconds to bring the same run back: from what is stored to its state."""
+    return (await _endless(options))[1]
+
+
+_measured: list[tuple[float, float]] = []
+
+
+async def _endless(options: Options) -> tuple[float, float]:
+    if not _measured:
+        ENDLESS_TICKS[0] = options.runs * TICKS_FOR_EACH_RUN
+        async with running_app(options) as app, app.database() as database:
+            run = await app.start(Endless)
+            while not await database.fetch("SELECT FROM tidemill.run WHERE id = $1 AND owner IS NULL", run.id):
+                await asyncio.sleep(0.1)
+            stored = (await database.fetch(RUN_BYTES, run.id))[0][0]
+            spent = []
+            for _ in range(20):
+                began = time.perf_counter()
+                _, snapshot, ticks = await load_run(database, run.id)
+                restore(Endless(), snapshot, ticks)
+                spent.append(time.perf_counter() - began)
+            _measured.append((float(stored), statistics.median(spent) * 1_000))
+    return _measured[0]
+
+
 async def replay(options: Options) -> float:
     """Ticks/s from the journal's bytes to the state of the run."""
     journal, workflow = _journal()
@@ -153,6 +218,8 @@ if __name__ == "__main__":
             "durable_steps": durable_steps,
             "step_p50": step_p50,
             "waiting_bytes": waiting_bytes,
+            "ticks_1m_bytes": ticks_1m_bytes,
+            "ticks_1m_resume": ticks_1m_resume,
             "replay": replay,
             "replay_fold": replay_fold,
         }
