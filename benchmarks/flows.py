@@ -87,7 +87,7 @@ FULL = Plan(
     samples=600,
     waiting=10_000,
     widest=4_000,
-    timeout_s=240.0,
+    timeout_s=400.0,
     budget_s=900.0,
 )
 

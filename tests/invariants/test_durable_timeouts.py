@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.support import eventually, value
-from tests.support.durable import running_run_worker
+from tests.support.durable import Go, running_run_worker
 from tidemill import App
 from tidemill.flows import Context, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
@@ -87,3 +87,35 @@ async def test_the_delay_of_a_retry_is_saved_with_the_context() -> None:
         await asyncio.wait_for(waiting.stop_event_result(), 0.2)
     saved["run"]["works"][0]["retry_at"] -= 3600
     assert await flow.run(ctx=RunContext.from_dict(flow, saved)) == "again"
+
+
+class Slow(Workflow):
+    """Its step may take an hour, waits included, and is tried twice."""
+
+    @step(timeout="1h", retry_policy=retry_policy(wait=wait_fixed(0), stop=stop_after_attempt(2)))
+    async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        if ctx.retry_info().retry_number == 1:
+            return StopEvent(result=type(ctx.retry_info().last_exception).__name__)
+        await ctx.wait_for_event(Go)
+        return StopEvent(result="answered")
+
+
+async def test_the_timeout_of_a_step_holds_while_its_run_is_released(app: App, database: Database) -> None:
+    app.workflow(Slow)
+    async with running_run_worker(app) as run_worker:
+        run, other = await app.start(Slow), await app.start(Slow)
+        await eventually(
+            lambda: not run_worker.work.runs and value(database, "SELECT count(*) = 2 FROM tidemill.snapshot")
+        )
+        assert await timers(database, run.id) == ["step:1"]
+    # As if an hour had passed for one of them.
+    await database.fetch("UPDATE tidemill.inbox SET due_at = now() WHERE run_id = $1", run.id)
+    await database.fetch(
+        "UPDATE tidemill.snapshot SET data = jsonb_set(data::jsonb, '{works,0,since}', '1')::json WHERE run_id = $1",
+        run.id,
+    )
+    async with running_run_worker(app):
+        assert await run.result(timeout=60) == "TimeoutError"
+        await other.send_event(Go(word="now"))
+        assert await other.result(timeout=60) == "answered"
+    assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0, "its timer goes with the step"

@@ -282,6 +282,13 @@ class FlowProgram:
                 state.steps[work.step].queue.append(work)
                 self._start_queued(state, work.step, out)
             return
+        if what == "step":  # In memory it times out by itself; otherwise it runs again, and finds that its time is up.
+            work = state.works.get(int(number))
+            if work is not None and work.asleep and not work.replies:
+                work.asleep = False
+                self._occupy(state, work)
+                out.append(self._run(work))
+            return
         number, _, question = number.partition(":")
         work = state.works.get(int(number))
         if work is not None and question in work.waiting:
@@ -307,6 +314,8 @@ class FlowProgram:
                     continue
                 if work.by_count and tick.rules > 1:
                     self._number_waits(state, work, out)
+                if not work.record:  # It has never been suspended: its time begins anew with its new process.
+                    work.since = tick.at
                 # Its questions stay open: an answer that arrives before it asks again is kept.
                 self._occupy(state, work)
                 work.restarted = False
@@ -403,6 +412,7 @@ class FlowProgram:
         self._take_slot(state, step, work)
         self._narrate(out, work, "running", None)
         if not work.replies:
+            work.since = state.at
             out.append(self._run(work))
             return
         step.woken -= 1
@@ -432,6 +442,8 @@ class FlowProgram:
         elif work.replies:
             self._leave_queue(state, work)
         work.suspended = False
+        if work.record and self._deadline(work) is not None:
+            out.append(DropTimer(f"step:{work.id}"))
 
     def _leave_queue(self, state: FlowState, work: Work) -> None:
         """Remove a step that was to continue from the queue for a free worker."""
@@ -505,10 +517,17 @@ class FlowProgram:
     def _suspend(self, state: FlowState, work: Work, out: list[Command]) -> None:
         """Free the worker of a step that waits with all its parts."""
         work.suspended = not work.by_count
+        if (deadline := self._deadline(work)) is not None:
+            out.append(SetTimer(f"step:{work.id}", deadline))
         if work.slot >= 0:
             self._narrate(out, work, "not_running", None)
             self._free_slot(state, work)
             self._start_queued(state, work.step, out)
+
+    def _deadline(self, work: Work) -> float | None:
+        """Return when the present attempt of a step in a durable run times out; a step on a queue counts per job."""
+        timeout = self.topology.steps[work.step].timeout
+        return work.since + timeout if self._durable and timeout is not None and work.queue is None else None
 
     def _answer(self, state: FlowState, event: Any, out: list[Command]) -> bool:
         """Deliver an event to every step that waits for it; returns False if none does."""

@@ -65,6 +65,8 @@ class Work(msgspec.Struct):
     recovered: Recovered
     cause: type
     began: float
+    since: float = 0.0
+    """When its present attempt began."""
     slot: int = -1
     attempt: int = 1
     queue: str | None = None

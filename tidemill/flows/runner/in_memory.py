@@ -384,7 +384,7 @@ class FlowRun:
                 kwargs[spec.context_parameter] = context
             if spec.resources:
                 kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
-            result = await self._call(spec, kwargs, context)
+            result = await self._call(spec, kwargs, context, self._time_left(spec, work))
             events, listed = _events_of(spec, result)
             replay.check_end()
             ended = Ended(events, listed, context._unsent())
@@ -412,13 +412,21 @@ class FlowRun:
         """Called when an attempt has ended."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
-    def _call(self, spec: StepSpec, kwargs: dict[str, Any], context: Context[Any]) -> Awaitable[Any]:
+    def _time_left(self, spec: StepSpec, work: Work) -> float | None:
+        """Return how long this attempt may take; a step that was suspended has what is left of its timeout."""
+        if spec.timeout is None or not self.is_durable or work.queue is not None or not work.record:
+            return spec.timeout
+        return max(0.0, work.since + spec.timeout - self.now())
+
+    def _call(
+        self, spec: StepSpec, kwargs: dict[str, Any], context: Context[Any], timeout: float | None
+    ) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
         begin = partial(spec.function, *args, **kwargs)
         if not spec.is_async:
             begin = partial(in_thread, partial(_in_root, context, begin))
         call = spans.call_in_span(spec, args, kwargs, begin) if spans.are_wanted() else begin()
-        return call if spec.timeout is None else limited(call, spec.timeout)
+        return call if timeout is None else limited(call, timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         delay, message = None, words_of(error)
