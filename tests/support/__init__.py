@@ -1,7 +1,7 @@
 """What tests share: a database of their own, roles that run while a block lasts, real processes, and patience.
 
 async with running_maintenance(app), running_worker(app, ["mail"]) as worker:
-    job = await app.enqueue(send, to="a")
+    job = await app.enqueue(send.call(to="a"))
     row = await finished(database, job.id)
 
 Tests wait on conditions (`eventually`), never on time.

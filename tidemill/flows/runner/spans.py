@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
+from tidemill.core.errors import words_of
 from tidemill.flows.definition.events import CollectionReleaseEvent, Event, StopEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.errors import WorkflowCancelledByUser
@@ -72,7 +73,7 @@ def _enter_run(workflow: object, run_id: str, event: Event | None) -> Callable[[
         if future.cancelled() or isinstance(error, WorkflowCancelledByUser):
             at.dispatcher.event(at.SpanCancelledEvent(reason="workflow cancelled by user"))
         elif error is not None:
-            at.dispatcher.event(at.SpanDropEvent(span_id=number, err_str=str(error)))
+            at.dispatcher.event(at.SpanDropEvent(span_id=number, err_str=words_of(error)))
             at.dispatcher.span_drop(id_=number, bound_args=arguments, instance=workflow, err=error)
             return
         else:
@@ -109,7 +110,7 @@ async def call_in_span(
             at.dispatcher.span_exit(id_=number, bound_args=bound, instance=None, result=None)
             raise
         except BaseException as error:
-            at.dispatcher.event(at.SpanDropEvent(span_id=number, err_str=str(error)))
+            at.dispatcher.event(at.SpanDropEvent(span_id=number, err_str=words_of(error)))
             at.dispatcher.span_drop(id_=number, bound_args=bound, instance=None, err=error)
             raise
         if isinstance(result, Event):
