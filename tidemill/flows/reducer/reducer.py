@@ -246,7 +246,7 @@ class FlowProgram:
             write(state, work, note.changes)
         elif kind is EventSent:
             work.sent += len(note.events)
-            work.spare += note.events
+            work.spare += tuple(note.events)
             for event, target in note.events:
                 self._deliver(state, QueuedEvent(event), tick.at, out, target=target)
         elif kind is WaitAsked:
@@ -308,7 +308,7 @@ class FlowProgram:
                 continue
             if work.slot >= 0 or work.waiting or work.replies:
                 undo(state, work)
-                work.withdrawn.clear()
+                work.withdrawn = NONE
                 if work.suspended or work.replies:
                     work.asleep = True
                     continue
@@ -424,12 +424,12 @@ class FlowProgram:
             out += [Answer(work.id, question, work.answers.get(question)) for question in work.replies]
         if work.asleep or work.queue is not None:
             out.append(self._run(work))
-        work.asleep, work.replies = False, []
+        work.asleep, work.replies = False, ()
 
     def _run(self, work: Work) -> RunWork:
         known = None
         if work.answers or work.lapsed or work.given_up:
-            known = (dict(work.answers), dict(work.lapsed), frozenset(work.given_up))
+            known = (dict(work.answers), dict(work.lapsed), work.given_up)
         return RunWork(work.id, work.step, work.input, work.attempt, work.queue, known)
 
     def _leave(self, state: FlowState, work: Work, out: list[Command]) -> None:
@@ -450,7 +450,7 @@ class FlowProgram:
         step = state.steps[work.step]
         step.queue.remove(work)
         step.woken -= 1
-        work.replies = []
+        work.replies = ()
 
     def _free_slot(self, state: FlowState, work: Work) -> None:
         state.steps[work.step].slots.discard(work.slot)
@@ -472,11 +472,13 @@ class FlowProgram:
                 if operation.leaves:
                     self._deliver(state, QueuedEvent(sent[0]), at, out, target=sent[1])
                 else:
-                    take_spare(work.spare, sent)
+                    spare = list(work.spare)
+                    take_spare(spare, sent)
+                    work.spare = tuple(spare)
         work.record += kept
         work.wrote, work.gathered_before, work.taken_before = len(work.undo), len(work.gathered), len(work.taken)
         work.given_up |= work.withdrawn
-        work.withdrawn.clear()
+        work.withdrawn = NONE
         work.by_count = False
 
     def _ask(self, state: FlowState, work: Work, note: WaitAsked, at: float, out: list[Command]) -> None:
@@ -505,7 +507,7 @@ class FlowProgram:
             self._suspend(state, work, out)
         if question not in work.asked and note.show is not None:
             out.append(Publish(note.show))
-        work.asked.add(question)
+        work.asked |= {question}
         self._open_wait(state, work, asked, out)
 
     def _open_wait(self, state: FlowState, work: Work, wait: Wait, out: list[Command]) -> None:
@@ -556,12 +558,12 @@ class FlowProgram:
             self._occupy(state, work)
         elif state.rules > 1 and question in work.answers:
             state.mailbox.appendleft(work.answers.pop(question))
-            if work.replies == [question]:
+            if work.replies == (question,):
                 self._leave_queue(state, work)
                 self._occupy(state, work)
             elif question in work.replies:
-                work.replies.remove(question)
-        work.withdrawn.add(question)
+                work.replies = tuple(each for each in work.replies if each != question)
+        work.withdrawn |= {question}
 
     def _stop_waiting(self, state: FlowState, work: Work, question: str, out: list[Command]) -> None:
         wait = work.waiting.pop(question)
@@ -576,7 +578,7 @@ class FlowProgram:
         """Continue a step whose wait is over: at once, or as the next when it has no free worker."""
         self._stop_waiting(state, work, question, out)
         work.suspended = False
-        work.replies.append(question)
+        work.replies += (question,)
         if work.slot >= 0:
             self._reply(work, out)
         elif len(work.replies) == 1:
@@ -707,6 +709,8 @@ class FlowProgram:
         out.append(Publish(Narrated(work.step, status, work.slot, work.cause, output)))
 
 
+NONE: frozenset[str] = frozenset()
+
 #: Events that are not kept for a later wait.
 _NOT_KEPT = (InputRequiredEvent, StopEvent, InternalDispatchEvent, ChildEnded)
 
@@ -728,15 +732,15 @@ def numbered(base: str, number: int) -> str:
 def forget_attempt(state: FlowState, work: Work) -> None:
     """Undo a failed attempt as a whole. Answers, side effects and successful children carry over to the next one."""
     undo_all(state, work)
-    work.spare += [send_event_of(each) for each in work.record if each.kind == "send"]
-    work.record, work.lapsed, work.shown, work.by_count = [], {}, 0, False
-    for names in (work.asked, work.withdrawn, work.given_up):
-        names.clear()
+    work.spare += tuple(send_event_of(each) for each in work.record if each.kind == "send")
+    work.record, work.lapsed, work.shown, work.by_count = (), {}, 0, False
+    work.asked = work.withdrawn = work.given_up = NONE
     for key, answer in list(work.answers.items()):
         if isinstance(answer, ChildEnded) and answer.state != "succeeded":
             del work.answers[key]
             base = key.partition(" again ")[0]
-            work.reborn[base] = work.reborn.get(base, 0) + 1
+            reborn = work.reborn or {}
+            work.reborn = {**reborn, base: reborn.get(base, 0) + 1}
 
 
 def _as_event(given: Any) -> Any:

@@ -79,19 +79,19 @@ class Work(msgspec.Struct):
     lapsed: dict[str, int] = {}
     """The waits that have timed out in this attempt."""
     did: dict[str, Any] = {}
-    record: list[Operation] = []
+    record: tuple[Operation, ...] = ()
     """What this attempt did up to its last suspension; the step gets these results when it runs again."""
-    spare: list[tuple[Any, str | None]] = []
+    spare: tuple[tuple[Any, str | None], ...] = ()
     """Events that have left but are not in the record: those of failed attempts. An equal send is the same event."""
-    asked: set[str] = set()
+    asked: frozenset[str] = frozenset()
     """The questions whose waiter event has been published."""
-    withdrawn: set[str] = set()
+    withdrawn: frozenset[str] = frozenset()
     """The waits that were given up since the last suspension; they are asked again if the step runs again."""
-    given_up: set[str] = set()
+    given_up: frozenset[str] = frozenset()
     """The waits that were given up before the last suspension; they stay unanswered if the step runs again."""
     outdated: bool = False
     """Its edits are based on values that have changed since: what its job reports is ignored, and it runs again."""
-    reborn: dict[str, int] = {}
+    reborn: dict[str, int] | None = None
     """How often each child run was started again because it had failed with an earlier attempt."""
     suspended: bool = False
     """All of the step waits: it holds no worker, and need not be in memory."""
@@ -99,7 +99,7 @@ class Work(msgspec.Struct):
     """It is suspended and in no process; it runs again when a wait has its answer."""
     restarted: bool = False
     """It is to start again, though its job is on a queue: the job has ended because it did not follow its record."""
-    replies: list[str] = []
+    replies: tuple[str, ...] = ()
     """The answered waits of a step that has to wait for a free worker before it continues."""
     collected: list[Any] | None = None
     gathered: list[tuple[str, Any]] = []

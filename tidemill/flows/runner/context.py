@@ -251,7 +251,7 @@ class Context(Generic[S]):
         if operation is not None:
             raise_recorded(operation)
             return work.did[name]
-        async with replay.effects.setdefault(name, asyncio.Lock()):
+        async with replay.effect(name):
             if name not in work.did:
                 try:
                     await run.commit_effect(work, name, await run_effect(replay, lane, name, effect))

@@ -168,7 +168,7 @@ class QueuedStepRun(FlowRun):
     async def perform(self, work: Work) -> list[bytes] | StepDiverged:
         """Run a step and return the ticks for its run, or why it does not follow its record."""
         self.loop.state.works[work.id] = work
-        self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed), frozenset(work.given_up)))
+        self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed), work.given_up))
         job = find_current_job()
         if job is not None and job.attempt > 1:
             await self._recall(work)

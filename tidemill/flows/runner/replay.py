@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from asyncio import current_task
 from bisect import insort
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -26,7 +27,7 @@ from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.exceptions import exception_document, exception_from
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
-from tidemill.flows.reducer.mailbox import Sent, take_spare
+from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import ROOT, Operation
 from tidemill.flows.reducer.reducer import numbered
 from tidemill.flows.reducer.state_paths import MISSING, read_path
@@ -40,6 +41,7 @@ _TIMERS = ("Timeout", "CancelScope")
 
 #: The recorded operations of a lane, by kind and key, in order.
 Recorded = dict[tuple[str, str], deque[Operation]]
+_NOTHING: Recorded = {}
 
 
 class StepObserver(Protocol):
@@ -65,33 +67,21 @@ class StepObserver(Protocol):
 class Lane:
     """A task or thread inside a step, with what is left of its record."""
 
-    __slots__ = (
-        "future",
-        "gathers",
-        "inside",
-        "joined",
-        "left",
-        "name",
-        "owner",
-        "question",
-        "record",
-        "replay",
-        "timed",
-    )
+    # Most lanes need little more than their name, and every step has one.
+    left = 0
+    question: str | None = None
+    future: asyncio.Future[Any] | None = None
+    gathers = 0
+    joined = 0
+    timed = False
+    inside: str | None = None
+    """The name of the side effect that runs in this lane: its operations are not recorded."""
 
-    def __init__(self, replay: StepReplay, name: str, owner: Any = None, inside: str | None = None) -> None:
+    def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
         self.replay: StepReplay | None = replay
         self.name = name
         self.owner = owner
-        self.record: Recorded = {}
-        self.left = 0
-        self.question: str | None = None
-        self.future: asyncio.Future[Any] | None = None
-        self.gathers = 0
-        self.joined = 0
-        self.timed = False
-        self.inside = inside
-        """The name of the side effect that runs in this lane: its operations are not recorded."""
+        self.record: Recorded = _NOTHING
 
     def rest(self, question: str, future: asyncio.Future[Any]) -> None:
         """Wait for an answer."""
@@ -112,37 +102,70 @@ BEGIN = "begin"
 _lane: ContextVar[Lane] = ContextVar("tidemill_lane")
 
 
+class _Record:
+    """What is left of a record by lane, and the numbers that were given out."""
+
+    def __init__(self, work: Work) -> None:
+        self.lanes: dict[str, Recorded] = {}
+        self.first: dict[str, str] = {}
+        self.unclaimed: dict[str, list[str]] = {}
+        self.begun: dict[str, int] = {}
+        self.last: dict[str, int] = {}
+        self.questions: dict[str, list[str]] = {}
+        self.children: dict[str, int] = {}
+        self.editing: dict[str, int] = {}
+        self.effects: dict[str, asyncio.Lock] = {}
+        self.counts: dict[tuple[str, str, str], int] = {}
+        self.spare: list[Sent] = list(work.spare)
+        for operation in work.record:
+            self._load(operation)
+
+    def _load(self, operation: Operation) -> None:
+        name = operation.lane
+        if operation.kind == BEGIN:
+            base, _, number = name.rpartition(".")
+            insort(self.unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
+            self.first[name] = operation.key
+            self.last[f"{base}."] = max(self.last.get(f"{base}.", 0), int(number))
+            return
+        recorded = self.lanes.setdefault(name, {})
+        recorded.setdefault((operation.kind, operation.key), deque()).append(operation)
+        if operation.kind in ("wait", "sleep"):
+            self.questions.setdefault(operation.key, []).append(operation.result)
+        elif operation.kind == "child":
+            base = child_base(operation.result)
+            self.children[base] = self.children.get(base, 0) + 1
+        elif operation.kind == "send" and not operation.leaves:
+            take_spare(self.spare, send_event_of(operation))
+
+
 class StepReplay:
     """The record of one attempt: what is left of it, and what the attempt has done since."""
+
+    diverged: StepDiverged | None = None
+    ended = False
+    sends_to_skip = writes_to_skip = shows_to_skip = 0
+    _kept: _Record | None = None
 
     def __init__(self, run: FlowRun, work: Work) -> None:
         self.run = run
         self.work = work
         self.copies = run.is_durable
-        self.root = Lane(self, ROOT)
-        self.diverged: StepDiverged | None = None
-        self.ended = False
         self.observer = run.observer
+        self.root = Lane(self, ROOT)
         self._lanes = [self.root]
         self._fresh: list[Operation] = []
-        self._editing: dict[str, int] = {}
-        self._spare: list[Sent] = list(work.spare)
-        self._questions: dict[str, list[str]] = {}
-        self._children: dict[str, int] = {}
-        self._begun: dict[str, int] = {}
-        self._last: dict[str, int] = {}
-        self._unclaimed: dict[str, list[str]] = {}
-        self._recorded: dict[str, Recorded] = {}
-        self._first: dict[str, str] = {}
-        self._counts: dict[tuple[str, str, str], int] = {}
-        self.effects: dict[str, asyncio.Lock] = {}
-        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
         if work.by_count:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
-        for operation in work.record:
-            self._load(operation)
         if work.record:
-            self._give(self.root, ROOT)
+            self._give(self.root)
+
+    @property
+    def _record(self) -> _Record:
+        """What only steps need that wait, have tasks, or run again."""
+        if self._kept is None:
+            self._kept = _Record(self.work)
+        return self._kept
 
     def enter(self) -> None:
         """Make the calling task or thread the root lane."""
@@ -165,16 +188,19 @@ class StepReplay:
     def lane(self, kind: str = "", key: str = "") -> Lane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
         lane = _lane.get(None)
-        owner = _current_owner()
+        try:
+            owner: Any = current_task()
+        except RuntimeError:  # a thread
+            owner = threading.get_ident()
         if lane is None or lane.replay is not self:
             lane = self.root
-        if lane.owner != owner and owner is not None and lane.inside is None:
-            return self._enter_lane(lane, owner, kind, key)
-        return lane
+        if lane.owner == owner or owner is None or lane.inside is not None:
+            return lane
+        return self._enter_lane(lane, owner, kind, key)
 
     def expect_lane(self, lane: Lane) -> None:
         """Add a lane whose task has not begun yet, with what is recorded of it."""
-        self._give(lane, lane.name)
+        self._give(lane)
         self._lanes.append(lane)
 
     def open_lane(self, lane: Lane) -> None:
@@ -185,19 +211,20 @@ class StepReplay:
 
     def _enter_lane(self, parent: Lane, owner: Any, kind: str, key: str) -> Lane:
         """Make a task or thread that the step has started a lane under its parent."""
+        record = self._record
         base = f"{parent.name}/{_name_of(owner)}."
-        begun = self._begun[base] = self._begun.get(base, 0) + 1
-        unclaimed = self._unclaimed.get(base, [])
-        fitting = [name for name in unclaimed if self._first[name] == f"{kind} {key}"]
+        begun = record.begun[base] = record.begun.get(base, 0) + 1
+        unclaimed = record.unclaimed.get(base, [])
+        fitting = [name for name in unclaimed if record.first[name] == f"{kind} {key}"]
         name = f"{base}{begun}"
         if fitting:
             name = name if name in fitting else fitting[0]
             unclaimed.remove(name)
-        elif name in self._first:
-            self._last[base] += 1
-            name = f"{base}{self._last[base]}"
+        elif name in record.first:
+            record.last[base] += 1
+            name = f"{base}{record.last[base]}"
         lane = Lane(self, name, owner)
-        self._give(lane, name)
+        self._give(lane)
         if not fitting:
             self.add(lane, BEGIN, f"{kind} {key}")
         self._lanes.append(lane)
@@ -212,27 +239,9 @@ class StepReplay:
             self._lanes.remove(lane)
         self.suspend_if_all_wait()
 
-    def _load(self, operation: Operation) -> None:
-        """Take one operation of the record into the lane that it belongs to."""
-        name = operation.lane
-        if operation.kind == BEGIN:
-            base, _, number = name.rpartition(".")
-            insort(self._unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
-            self._first[name] = operation.key
-            self._last[f"{base}."] = max(self._last.get(f"{base}.", 0), int(number))
-            return
-        recorded = self._recorded.setdefault(name, {})
-        recorded.setdefault((operation.kind, operation.key), deque()).append(operation)
-        if operation.kind in ("wait", "sleep"):
-            self._questions.setdefault(operation.key, []).append(operation.result)
-        elif operation.kind == "child":
-            base = child_base(operation.result)
-            self._children[base] = self._children.get(base, 0) + 1
-        elif operation.kind == "send" and not operation.leaves:
-            take_spare(self._spare, (operation.result, operation.key.partition(" ")[2] or None))
-
-    def _give(self, lane: Lane, name: str) -> None:
-        lane.record = self._recorded.pop(name, {})
+    def _give(self, lane: Lane) -> None:
+        """Give a lane what is recorded of it."""
+        lane.record = self._record.lanes.pop(lane.name, _NOTHING)
         lane.left = sum(map(len, lane.record.values()))
 
     async def pause(self, kind: str, key: str) -> None:
@@ -260,26 +269,31 @@ class StepReplay:
         count = len(fresh)
         taken = fresh[:count]
         del fresh[:count]
-        if self._editing:  # What a lane does inside an edit is recorded with the edit or not at all.
-            held = [each for n, each in enumerate(taken) if n >= self._editing.get(each.lane, count)]
-            taken = [each for n, each in enumerate(taken) if n < self._editing.get(each.lane, count)]
+        editing = None if self._kept is None else self._kept.editing
+        if editing:  # What a lane does inside an edit is recorded with the edit or not at all.
+            held = [each for n, each in enumerate(taken) if n >= editing.get(each.lane, count)]
+            taken = [each for n, each in enumerate(taken) if n < editing.get(each.lane, count)]
             fresh[:0] = held
-            self._editing = dict.fromkeys(self._editing, 0)
+            editing.update(dict.fromkeys(editing, 0))
         return tuple(taken)
 
+    def effect(self, name: str) -> asyncio.Lock:
+        """Return the lock of a side effect, which two tasks of the step must not do at the same time."""
+        return self._record.effects.setdefault(name, asyncio.Lock())
+
     def begin_edit(self, lane: Lane) -> None:
-        self._editing[lane.name] = len(self._fresh)
+        self._record.editing[lane.name] = len(self._fresh)
 
     def end_edit(self, lane: Lane) -> None:
-        self._editing.pop(lane.name, None)
+        self._record.editing.pop(lane.name, None)
 
     def unsent(self) -> tuple[Sent, ...]:
         """Return the events that leave when the step ends."""
-        return tuple((each.result, each.key.partition(" ")[2] or None) for each in self._fresh if each.leaves)
+        return tuple([send_event_of(each) for each in self._fresh if each.leaves]) if self._fresh else ()
 
     def is_spare(self, sent: Sent) -> bool:
         """Return whether an equal event has left with an earlier attempt."""
-        return bool(self._spare) and take_spare(self._spare, sent)
+        return bool(self.work.spare) and take_spare(self._record.spare, sent)
 
     def refuse_inside_effect(self, lane: Lane, what: str) -> None:
         """Raise if a side effect uses what is not available to it."""
@@ -297,10 +311,10 @@ class StepReplay:
         if operation is not None and operation.result is not UNKNOWN:
             found = operation.result
         else:
-            holder, rest = place_of(path, store, live)
+            holder, rest = place_of(path, store, live) if live else (store, path)
             found = read_path(holder, rest) if path else self.whole(store)
-            if operation is None:
-                self.add(lane, kind, path, found if holder is store else UNKNOWN)
+            if operation is None and lane.inside is None:
+                self._fresh.append(Operation(lane.name, kind, path, found if holder is store else UNKNOWN))
             if holder is not store:
                 return found
         return copy_data(found) if self.copies and found is not MISSING else found
@@ -325,7 +339,7 @@ class StepReplay:
 
         A named wait that has timed out, or was given up, is asked anew.
         """
-        asked = self._questions.setdefault(base, [])
+        asked = self._record.questions.setdefault(base, [])
         if named and asked and not self.run.is_closed(self.work, asked[-1]):
             return asked[-1]
         asked.append(numbered(base, len(asked) + 1))
@@ -333,9 +347,10 @@ class StepReplay:
 
     def child_key(self, base: str) -> str:
         """Return the key of a child run that is not in the record."""
-        number = self._children[base] = self._children.get(base, 0) + 1
+        children = self._record.children
+        number = children[base] = children.get(base, 0) + 1
         key = f"{base} {number}"
-        again = self.work.reborn.get(key, 0)
+        again = (self.work.reborn or {}).get(key, 0)
         return f"{key} again {again}" if again else key
 
     def ask(self, note: WaitAsked) -> None:
@@ -402,7 +417,8 @@ class StepReplay:
         """Tell a simulation the value of a write or a send, replayed or not."""
         if self.observer is not None:
             part = (lane.name, kind, key)
-            number = self._counts[part] = self._counts.get(part, 0) + 1
+            counts = self._record.counts
+            number = counts[part] = counts.get(part, 0) + 1
             place = (self.run.run_id, self.work.id, self.work.attempt, *part, number)
             (self.observer.did if operation is None else self.observer.replayed)(place, value)
 
@@ -499,7 +515,8 @@ Effect = Callable[[], Awaitable[Any] | Any]
 
 async def run_effect(replay: StepReplay, lane: Lane, name: str, effect: Effect) -> Any:
     """Run a side effect. Its own operations are not recorded: only its result counts."""
-    silent = Lane(replay, lane.name, lane.owner, inside=name)
+    silent = Lane(replay, lane.name, lane.owner)
+    silent.inside = name
     token = _lane.set(silent)
     try:
         result = effect()
