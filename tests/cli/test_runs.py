@@ -92,6 +92,9 @@ def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> 
     assert "started StartEvent" in page
     assert "asked" in page
 
+    refused = tidemill(folder, "send", run, "Aproved", '{"ok": true}')
+    assert refused.returncode != 0
+    assert "Aproved is not an event class of this application" in refused.stderr
     assert tidemill(folder, "send", run, "Approved", '{"ok": true}').returncode == 0
     shown = ended(folder, run)
     assert (shown["state"], shown["result"]) == ("succeeded", ["tides", True])

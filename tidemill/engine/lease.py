@@ -171,6 +171,7 @@ def describe_process(
     max_concurrency: int = 0,
     host: str = "",
     versions: Mapping[str, str] | None = None,
+    events: Iterable[str] = (),
 ) -> WorkerCard:
     """What a process registers about itself."""
     return WorkerCard(
@@ -180,6 +181,7 @@ def describe_process(
         tasks=tuple(tasks),
         max_concurrency=max_concurrency,
         versions={"tidemill": VERSION, "python": platform.python_version(), **(versions or {})},
+        events=tuple(events),
     )
 
 

@@ -25,7 +25,7 @@ def send(
 ) -> None:
     """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
 
-    With the application, or through a server, the event is checked before it is sent.
+    With the application, or through a server, the event is checked before it is sent; otherwise only its class is.
 
     Parameters
     ----------

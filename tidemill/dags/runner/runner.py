@@ -50,6 +50,7 @@ class DagKind:
 
     version = None
     max_runs = None
+    events = ()
 
     def __init__(
         self, tasks: Mapping[str, Task[Any, Any]], refs: RefResolver | None = None, *, named: bool = False

@@ -8,7 +8,7 @@ waits for input is stored and leaves memory. The shape (flow or dag) implements 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -52,6 +52,11 @@ class RunKind(Protocol):
 
     @property
     def version(self) -> str | None: ...
+
+    @property
+    def events(self) -> Iterable[str]:
+        """The names of the event classes that its runs may be sent."""
+        ...
 
     @property
     def max_runs(self) -> int | None:

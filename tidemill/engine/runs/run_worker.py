@@ -441,7 +441,8 @@ class RunWorker:
     def describe(self) -> WorkerCard:
         """The kinds of runs that it drives, registered with the lease."""
         kinds = {f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None}
-        return describe_process(tasks=self._kinds, versions=kinds)
+        events = {event for kind in self._kinds.values() for event in kind.events}
+        return describe_process(tasks=self._kinds, versions=kinds, events=sorted(events))
 
 
 def run_worker_role(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidemill.core.ticks import Command, Tick
@@ -36,6 +36,10 @@ class _WatchedKind:
     @property
     def version(self) -> str | None:
         return self._kind.version
+
+    @property
+    def events(self) -> Iterable[str]:
+        return self._kind.events
 
     @property
     def max_runs(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
 from tidemill.flows.runner.replay import StepObserver, StepReplay
 from tidemill.flows.runner.run_handle import result_of
+from tidemill.flows.runner.sending import known_events
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
@@ -71,6 +72,10 @@ class FlowKind:
     @property
     def version(self) -> str:
         return declared(self.workflow).topology.version
+
+    @property
+    def events(self) -> Iterable[str]:
+        return [qualified_name(each) for each in known_events(self.workflow)]
 
     @property
     def max_runs(self) -> int | None:

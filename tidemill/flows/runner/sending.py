@@ -20,9 +20,15 @@ from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
 def named_event(workflow: object, name: str, fields: dict[str, Any]) -> Any:
     """Create an event by the bare or qualified name of its class; a `ConfigError` says what does not fit."""
-    # The classes that steps wait for appear only in their code, so every event class of the application is allowed.
-    classes = EventRegistry([*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()])
-    return make_event(classes.find(name), fields)
+    return make_event(EventRegistry(known_events(workflow)).find(name), fields)
+
+
+def known_events(workflow: object) -> list[type[Event]]:
+    """Return the event classes that a run of this workflow may be sent.
+
+    The classes that steps wait for appear only in their code, so every event class of the application is among them.
+    """
+    return [*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()]  # pyright: ignore[reportReturnType]
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:

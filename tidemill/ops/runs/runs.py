@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode, encode, mask_secrets
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.json_rows import RUN_JSON, readable
@@ -36,6 +37,7 @@ from tidemill.store.runs.runs import (
     OWN_KEY,
     cancel_within,
     find_runs,
+    known_events,
     load_run,
     new_token,
     read_ticks,
@@ -348,13 +350,14 @@ async def _state_now(at: Reader, id: int, workflow: Any, *, is_last: bool) -> An
 async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | None) -> EventStored:
     """Send an event to a flow's run: it is stored when this returns.
 
-    Without the application, the event is checked when the run takes it.
+    Without the application, its class must be one that run workers know; its fields are checked when the run takes it.
     """
     from tidemill.flows.runner.sending import event_tick, named_event, unchecked_tick
 
     row = await find_flow(tx, args.id)
     token = new_token()
     if declared is None:
+        _check_event(args.type, await known_events(tx, row["kind"]))
         tick = unchecked_tick(args.type, args.fields, args.step, token)
     else:
         workflow = declared.runs.flow(row["workflow"]).workflow
@@ -511,6 +514,13 @@ def _cancel_tick(row: Any, reason: str) -> bytes:
     else:
         from tidemill.flows.encoding.journal import encode_tick
     return encode_tick(CancelAsked(time.time(), reason))
+
+
+def _check_event(name: str, known: list[str]) -> None:
+    """Raise if run workers know their event classes, and none is meant by this name."""
+    bare = [each.rpartition(".")[2] for each in known]
+    if known and name not in known and name not in bare:
+        raise ConfigError(f"{name} is not an event class of this application{did_you_mean(name, bare)}")
 
 
 def _tick(seq: int, data: dict[str, Any]) -> Tick:

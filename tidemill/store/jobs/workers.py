@@ -29,8 +29,8 @@ MOST_BURST = 1e9
 #: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task.
 REGISTER_WORKER = """
 WITH me AS (
-    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until)
-    VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7))
+    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, lease_until)
+    VALUES ($1, $2, $3, $4, $5, $6, $8, now() + make_interval(secs => $7))
     RETURNING id),
 known AS (
     UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
@@ -171,6 +171,8 @@ class WorkerCard(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...]
     max_concurrency: int
     versions: dict[str, str]
+    events: tuple[str, ...] = ()
+    """The event classes that the process of a run worker has defined."""
 
 
 class QueueLimit(msgspec.Struct, frozen=True):
@@ -205,6 +207,7 @@ async def register_worker(database: Database, card: WorkerCard, *, lease_seconds
         card.max_concurrency,
         encode(card.versions),
         lease_seconds,
+        list(card.events) or None,
         patience=None,
     )
     return rows[0]["id"]

@@ -277,6 +277,14 @@ WITH held AS MATERIALIZED (SELECT id FROM tidemill.run WHERE id = $1 FOR NO KEY 
 INSERT INTO tidemill.published (run_id, data) SELECT held.id, p.data FROM held, unnest($2::json[]) AS p(data)
 """
 
+#: The event classes that the last run workers of a kind had defined: those that are alive, or else the newest one.
+KNOWN_EVENTS = """
+SELECT DISTINCT unnest(events) AS name FROM (
+    SELECT events, ended_at IS NULL AS lives, row_number() OVER (ORDER BY ended_at IS NULL DESC, id DESC) AS place
+    FROM tidemill.worker WHERE events IS NOT NULL AND versions ->> ('run ' || $1) IS NOT NULL) AS w
+WHERE lives OR place = 1
+"""
+
 #: What must be known of runs in order to cancel them.
 FIND_RUNS = "SELECT id, kind, state FROM tidemill.run WHERE id = ANY ($1::bigint[])"
 
@@ -515,6 +523,11 @@ async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> No
 async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:
     """What a run has published after a number: (seq, at, data) each."""
     return await database.fetch(READ_PUBLISHED, run_id, after, limit)
+
+
+async def known_events(at: Database | Transaction, kind: str) -> list[str]:
+    """The event classes that run workers of a kind know; empty if there has been none."""
+    return [row["name"] for row in await at.fetch(KNOWN_EVENTS, kind)]
 
 
 async def last_published(database: Database, run_id: int) -> int:
