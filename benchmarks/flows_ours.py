@@ -88,13 +88,42 @@ class Endless(Workflow):
         return StopEvent()
 
 
+class Ready(Event):
+    pass
+
+
+class Answered(Event):
+    n: int
+
+
+class ThreeWaits(Workflow):
+    """Waits three times in its ninth step, each time for an answer of its own."""
+
+    @step
+    async def first(self, ev: StartEvent) -> Tock:
+        return Tock(n=7)
+
+    @step
+    async def tock(self, ctx: Context, ev: Tock) -> Tock | Ready:
+        await ctx.store.set(f"step_{ev.n}", ev.n)
+        return Tock(n=ev.n - 1) if ev.n > 1 else Ready()
+
+    @step
+    async def ask(self, ctx: Context, ev: Ready) -> StopEvent:
+        total = 0
+        for n in range(1, 4):
+            answer = await ctx.wait_for_event(Answered, requirements={"n": n})
+            total += answer.n + await ctx.store.get("step_1")
+        return StopEvent(result=total)
+
+
 @asynccontextmanager
 async def running_app(options: Options) -> AsyncIterator[App]:
     """An application with the programs of the contest, and everything that it needs, in this process."""
     configure_logs("error")
     await install_schema(options.dsn)
     app = App("bench", database_url=options.dsn)
-    for workflow in (PROGRAMS.chain, PROGRAMS.ask, Clocked, Endless):
+    for workflow in (PROGRAMS.chain, PROGRAMS.ask, ThreeWaits, Clocked, Endless):
         app.workflow(workflow, timeout=None)
     async with app.running():
         yield app
@@ -137,6 +166,10 @@ async def waiting_bytes(options: Options) -> float:
 async def _wait_with(app: App, count: int) -> None:
     for begin in range(0, count, AT_ONCE):
         await asyncio.gather(*(app.start(PROGRAMS.ask) for _ in range(min(AT_ONCE, count - begin))))
+    await _until_released(app)
+
+
+async def _until_released(app: App) -> None:
     async with asyncio.timeout(RELEASE_TIMEOUT_S), app.database() as database:
         while (await database.fetch(COUNT_HELD))[0][0]:
             await asyncio.sleep(0.1)
@@ -171,6 +204,19 @@ async def _endless(options: Options) -> tuple[float, float]:
                 spent.append(time.perf_counter() - began)
             _measured.append((float(stored), statistics.median(spent) * 1_000))
     return _measured[0]
+
+
+async def resume(options: Options) -> float:
+    """Runs/s that were released at their third wait, are brought back and end."""
+    async with running_app(options) as app:
+        runs = await asyncio.gather(*(app.start(ThreeWaits) for _ in range(options.samples)))
+        await asyncio.gather(*(run.send_event(Answered(n=n)) for run in runs for n in (1, 2)))
+        await _until_released(app)
+        began = time.perf_counter()
+        await asyncio.gather(*(run.send_event(Answered(n=3)) for run in runs))
+        results = await asyncio.gather(*(run.result(timeout=RELEASE_TIMEOUT_S) for run in runs))
+        assert set(results) == {9}
+        return len(runs) / (time.perf_counter() - began)
 
 
 async def replay(options: Options) -> float:
@@ -219,6 +265,7 @@ if __name__ == "__main__":
             "waiting_bytes": waiting_bytes,
             "ticks_1m_bytes": ticks_1m_bytes,
             "ticks_1m_resume": ticks_1m_resume,
+            "resume": resume,
             "replay": replay,
             "replay_fold": replay_fold,
         }
