@@ -13,17 +13,36 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel
 
-_SHARED = frozenset({type(None), bool, int, float, str, bytes})
+#: Types whose values nothing can change.
+SHARED = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def copy_data(value: Any) -> Any:
     """Return a copy of a value whose changes do not reach the original; live objects in it are the same objects."""
-    return value if type(value) in _SHARED else _copy(value, {})
+    return value if type(value) in SHARED else _copy(value, {})
+
+
+def copy_mutable(given: Any) -> Any:
+    """Return the input of a step, with copies of events that hold more than plain values: a step may change them."""
+    if isinstance(given, BaseModel):
+        return given if _holds_plain_values(given) else copy_data(given)
+    if isinstance(given, dict):
+        return {name: copy_mutable(each) for name, each in given.items()}
+    return [copy_mutable(each) for each in given] if isinstance(given, list) else given
+
+
+def _holds_plain_values(model: BaseModel) -> bool:
+    for values in (model.__dict__, model.__pydantic_extra__, model.__pydantic_private__):
+        if values:
+            for each in values.values():
+                if type(each) not in SHARED:
+                    return False
+    return True
 
 
 def _copy(value: Any, made: dict[int, Any]) -> Any:
     kind = type(value)
-    if kind in _SHARED:
+    if kind in SHARED:
         return value
     if (known := made.get(id(value))) is not None:
         return known

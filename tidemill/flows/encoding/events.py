@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 from weakref import WeakValueDictionary
 
 import msgspec
-from pydantic import Secret, SecretBytes, SecretStr, ValidationError
+from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from tidemill.core.codec import find_no_number
@@ -205,6 +205,9 @@ def _exact_values(event: DictLikeModel) -> dict[str, Any]:
     found = {name: value for name, value in event._data.items() if not _is_plain(value)}
     found |= {name: value for name, value in event._hidden().items() if not _is_plain(value)}
     found |= {name: declared[name] for name in _open_fields(cls) if name in declared and not _is_plain(declared[name])}
+    for name, classes in _model_fields(cls):
+        if name in declared and not _has_only(declared[name], classes):
+            found[name] = declared[name]
     return found
 
 
@@ -214,13 +217,15 @@ def _exact_document(event: DictLikeModel, exact: dict[str, Any]) -> dict[str, An
 
     cls, name = type(event), qualified_name(type(event))
     packed = {each: pack_part(value, f"event {name}", each) for each, value in exact.items()}
-    excluded = {each for each in exact if each not in event._hidden()}
+    models = {each for each, _ in _model_fields(cls)}
+    excluded = {each for each in exact if each not in event._hidden() and each not in models}
     try:
         value = cls.__pydantic_serializer__.to_python(event, mode="json", warnings="error", exclude=excluded)
         value.update(to_jsonable_python({each: v for each, v in event._hidden().items() if each not in exact}))
     except (PydanticSerializationError, RecursionError, ValueError):
         return _whole_document(event)
-    return _with_numbers({"type": name, "value": value | readable(packed), "exact": packed})
+    shown = {each: readable(data) for each, data in packed.items() if each not in models}
+    return _with_numbers({"type": name, "value": value | shown, "exact": packed})
 
 
 def _whole_document(event: DictLikeModel) -> dict[str, Any]:
@@ -269,6 +274,32 @@ def _open_fields(cls: ModelClass) -> tuple[str, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
+def _model_fields(cls: ModelClass) -> tuple[tuple[str, frozenset[type]], ...]:
+    """Return the fields that hold pydantic models, with the classes that their annotations name."""
+    fields = ((name, field) for name, field in cls.__pydantic_fields__.items() if field.exclude is not True)
+    found = ((name, frozenset(_models_in(field.annotation))) for name, field in fields)
+    return tuple((name, classes) for name, classes in found if classes)
+
+
+def _models_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        return
+    for each in get_args(annotation):
+        yield from _models_in(each)
+
+
+def _has_only(value: Any, classes: frozenset[type]) -> bool:
+    """Return whether all models in a value are exactly of these classes: JSON does not say which subclass one was."""
+    if isinstance(value, BaseModel):
+        return type(value) in classes
+    if isinstance(value, dict):
+        return all(_has_only(each, classes) for each in value.values())
+    return not isinstance(value, list | tuple | set) or all(_has_only(each, classes) for each in value)
+
+
 def _is_open(annotation: Any) -> bool:
     if annotation in _OPEN:
         return True
@@ -288,11 +319,11 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
         if isinstance(data, dict | Document):
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
             cls = _class_named(document.type)
-            return cls.model_validate(document.value | _unpacked(document.exact))
+            return _created(cls, document.value, _unpacked(document.exact))
         envelope = _read_envelope(data)
         cls = _class_named(envelope.type)
         if envelope.exact:
-            return cls.model_validate(msgspec.json.decode(envelope.value) | _unpacked(envelope.exact))
+            return _created(cls, msgspec.json.decode(envelope.value), _unpacked(envelope.exact))
         return cls.__pydantic_validator__.validate_json(bytes(envelope.value))
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error
@@ -301,6 +332,18 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
     finally:
         if token is not None:
             _allowed.reset(token)
+
+
+def _created(cls: ModelClass, value: dict[str, Any], exact: dict[str, Any]) -> Any:
+    """Create an event from its readable values and the exact ones among them."""
+    try:
+        return cls.model_validate(value | exact)
+    except ValidationError:
+        # A step has put something else into a field than its annotation says, which nothing has checked there.
+        event = cls.model_validate(value)
+        known: dict[str, Any] = vars(event)
+        known.update({name: each for name, each in exact.items() if name in known})
+        return event
 
 
 def _unpacked(exact: dict[str, Any]) -> dict[str, Any]:

@@ -57,6 +57,7 @@ from tidemill.flows.encoding.context_dict import (
     save_run,
     save_store,
 )
+from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
@@ -390,6 +391,13 @@ class Context(Generic[S]):
             if self._run.is_durable:
                 changes = storable_changes(self._run.loop.state.store, changes)
             self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else StateEdited(changes))
+
+    async def _write_changed_in_place(self) -> None:
+        """Write what the step has changed in values that it has read."""
+        run, replay = self._stepping_by_record("store")
+        async with self._cell.lock:
+            if found := replay.lent.changes(run.loop.state.store, replay.work.step):
+                self._write(tuple((path, copy_data(value)) for path, value in found))
 
     def _send_held(self) -> None:
         if held := self._take_held():

@@ -44,6 +44,7 @@ from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import accepts
+from tidemill.flows.encoding.copies import copy_mutable
 from tidemill.flows.errors import (
     StepDiverged,
     WorkflowCancelledByUser,
@@ -379,7 +380,8 @@ class FlowRun:
         replay: StepReplay = context._replay  # pyright: ignore[reportAssignmentType]
         self.begun(work)
         try:
-            kwargs = dict(work.input) if isinstance(work.input, dict) else {spec.event_name: work.input}
+            given = copy_mutable(work.input) if replay.copies else work.input
+            kwargs = dict(given) if isinstance(given, dict) else {spec.event_name: given}
             if spec.context_parameter is not None:
                 kwargs[spec.context_parameter] = context
             if spec.resources:
@@ -387,6 +389,8 @@ class FlowRun:
             result = await self._call(spec, kwargs, context, self._time_left(spec, work))
             events, listed = _events_of(spec, result)
             replay.check_end()
+            if replay.is_changed_in_place:
+                await context._write_changed_in_place()
             ended = Ended(events, listed, context._unsent())
         except StepDiverged:
             return

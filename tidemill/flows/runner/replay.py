@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from tidemill.core.errors import PayloadError
-from tidemill.flows.encoding.copies import copy_data
+from tidemill.flows.encoding.copies import SHARED
 from tidemill.flows.encoding.exceptions import exception_document, exception_from
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
@@ -32,6 +32,7 @@ from tidemill.flows.reducer.record import ROOT, Operation
 from tidemill.flows.reducer.reducer import numbered
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
+from tidemill.flows.runner.lent_values import LentValues
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.state import Work
@@ -146,6 +147,7 @@ class StepReplay:
     ended = False
     sends_to_skip = writes_to_skip = shows_to_skip = 0
     _kept: _Record | None = None
+    _lent: LentValues | None = None
 
     def __init__(self, run: FlowRun, work: Work) -> None:
         self.run = run
@@ -166,6 +168,18 @@ class StepReplay:
         if self._kept is None:
             self._kept = _Record(self.work)
         return self._kept
+
+    @property
+    def lent(self) -> LentValues:
+        """The values of the state that the step holds."""
+        if self._lent is None:
+            self._lent = LentValues()
+        return self._lent
+
+    @property
+    def is_changed_in_place(self) -> bool:
+        """Whether the step has changed a value of the state that it holds."""
+        return self._lent is not None and self._lent.are_changed
 
     def enter(self) -> None:
         """Make the calling task or thread the root lane."""
@@ -317,7 +331,9 @@ class StepReplay:
                 self._fresh.append(Operation(lane.name, kind, path, found if holder is store else UNKNOWN))
             if holder is not store:
                 return found
-        return copy_data(found) if self.copies and found is not MISSING else found
+        if not self.copies or found is MISSING or type(found) in SHARED:
+            return found
+        return self.lent.lend(path, found)
 
     def whole(self, store: Any) -> Any:
         """Return the whole state for the record: the values of its names change in place, so it is copied."""

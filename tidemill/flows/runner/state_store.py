@@ -33,6 +33,25 @@ from tidemill.flows.runner.replay import StepReplay, place_of, raise_recorded
 S = TypeVar("S", default=Any)
 
 
+class WriterLock:
+    """Lets one task at a time write to the state; a task that writes inside its own edit would wait for itself."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._holder: asyncio.Task[Any] | None = None
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if task is not None and self._holder is task:
+            raise RuntimeError("writer called inside edit_state: mutate the yielded state instead")
+        await self._lock.acquire()
+        self._holder = task
+
+    async def __aexit__(self, *_: object) -> None:
+        self._holder = None
+        self._lock.release()
+
+
 class StateCell:
     """Holds the state of a context before its run starts and after it ends."""
 
@@ -40,7 +59,7 @@ class StateCell:
         self.copies = False
         self.kind = DictState if kind in (None, dict) else kind
         self.store = self.kind() if store is None else store
-        self.lock = asyncio.Lock()
+        self.lock = WriterLock()
         self.live: dict[str, Any] = {}
         """Live objects by name: they are never stored, and gone when the run leaves memory."""
 
@@ -52,7 +71,7 @@ class StateStore(Generic[S]):
         self,
         cell: Any,
         kind: type,
-        lock: asyncio.Lock,
+        lock: WriterLock,
         write: Callable[[Changes], None],
         live: dict[str, Any],
         replay: StepReplay | None = None,
@@ -130,6 +149,8 @@ class StateStore(Generic[S]):
             await replay.pause("edit", "")
         lane, operation = replay.at("edit", "")
         replay.refuse_inside_effect(lane, "edit_state()")
+        if replay.copies:
+            replay.lent.forget()
         if operation is not None and operation.result is not UNKNOWN:
             edited = copy_data(operation.result)
             yield edited
@@ -169,16 +190,21 @@ class StateStore(Generic[S]):
         replay.observe(lane, operation, "set", path, value)
         if operation is not None:
             raise_recorded(operation)
+            if replay.copies:
+                replay.lent.write(path, copy_data(value), value)
             return
         async with self._lock:
             try:
                 if merge is not None:
                     value = merge(self._cell.store, value)
-                self._write_now(((path, copy_data(value) if replay.copies else value),))
+                stored = copy_data(value) if replay.copies else value
+                self._write_now(((path, stored),))
             except Exception as error:
                 replay.add(lane, "set", path, error=error)
                 raise
             replay.add(lane, "set", path)
+            if replay.copies:
+                replay.lent.write(path, stored, value)
 
 
 class InMemoryStateStore(StateStore[S]):
