@@ -33,7 +33,7 @@ from tidemill.monitors.decoders.tree_distance import plain_distance
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.reducer.entity_state import EntityState
 from tidemill.monitors.reducer.reducer import MonitorRules, TickIndex, advance
-from tidemill.monitors.view.backtest import backtest
+from tidemill.monitors.runner.backtest import backtest
 from tidemill.sources.base import read_time
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
 

@@ -20,7 +20,7 @@ from apps.classroom.span import Lived, live_through
 from apps.classroom.student import STATES, GlassBox, Student
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Monitor
-from tidemill.monitors.view.backtest import BacktestReport, backtest, compare
+from tidemill.monitors.runner.backtest import BacktestReport, backtest, compare
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
 

@@ -17,7 +17,7 @@ import structlog
 from apps.classroom.board import BoardReader
 from tidemill.core.errors import StoreError
 from tidemill.server.problems import Refused
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_full, is_unavailable
 
 log = structlog.get_logger("apps.classroom")
 
@@ -102,7 +102,7 @@ class Room:
                         self._mark += 1
                         self._turn.notify_all()
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("the class cannot be looked at now", error=str(error))
             await asyncio.sleep(self._look_every)

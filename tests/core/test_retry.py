@@ -18,7 +18,7 @@ from tidemill.core.retry import (
     RetryPolicy,
     Snooze,
     decide,
-    decide_lost,
+    decide_after_loss,
     error_lineage,
     retry,
 )
@@ -108,7 +108,7 @@ def test_reasons_are_sentences_for_people() -> None:
     lost_too = decide(policy, failures=5, losses=1, error="OSError", seed=1)
     assert lost_too == GiveUp("all 5 attempts failed; its worker also died once")
     assert decide(RetryPolicy(), failures=1, error="OSError", seed=1) == GiveUp("its only attempt failed")
-    assert decide_lost(policy, losses=5) == GiveUp("its worker died 5 times while running it")
+    assert decide_after_loss(policy, losses=5) == GiveUp("its worker died 5 times while running it")
 
 
 def test_lost_workers_do_not_use_up_attempts() -> None:
@@ -117,7 +117,7 @@ def test_lost_workers_do_not_use_up_attempts() -> None:
 
 
 def test_the_first_lost_worker_is_replaced_at_once_and_later_ones_wait_longer() -> None:
-    decisions = [decide_lost(RetryPolicy(), losses=losses) for losses in range(1, 6)]
+    decisions = [decide_after_loss(RetryPolicy(), losses=losses) for losses in range(1, 6)]
     assert [decision.delay for decision in decisions if isinstance(decision, Retry)] == [0, 1, 2, 4]
     assert decisions[0].reason == "its worker died while running it (1 of 5); trying again now"
     assert isinstance(decisions[-1], GiveUp)

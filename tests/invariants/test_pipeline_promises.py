@@ -16,7 +16,7 @@ from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database
-from tidemill.store.states.summary import glance
+from tidemill.store.states.summary import summarise
 
 
 async def test_everything_missing_is_built_and_then_nothing(project: Project, database: Database) -> None:
@@ -209,7 +209,7 @@ async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
     pipeline_view = PipelineView(database, pipeline)
     assert is_plain(pipeline_view.order)
     survey = await pipeline_view.states.survey(pipeline_view.patterns)
-    seen = count_fresh(pipeline_view.order, survey, *await glance(database, "blog"))
+    seen = count_fresh(pipeline_view.order, survey, *await summarise(database, "blog"))
     plan = await look(database, pipeline)
     if plan.steps or plan.orphans:
         assert seen is None

@@ -19,8 +19,8 @@ from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
+from tidemill.monitors.runner.backtest import as_identity, identity, replay
 from tidemill.monitors.runner.ingest import Ingest
-from tidemill.monitors.view.backtest import as_identity, identity, replay
 from tidemill.sources import SourceError
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.monitors.alerts import list_alerts

@@ -192,7 +192,7 @@ def decide(
     return Retry(delay, f"attempt {failures} of {policy.max_attempts} failed; {_again(delay)}{asked}")
 
 
-def decide_lost(policy: RetryPolicy, *, losses: int) -> RetryDecision:
+def decide_after_loss(policy: RetryPolicy, *, losses: int) -> RetryDecision:
     """Decide what happens after the worker that ran the job has died; `losses` includes this one.
 
     The first loss is retried at once, because its cause is usually a deploy or a lost host. Later losses

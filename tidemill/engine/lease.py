@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import StoreError
-from tidemill.store.database import Connection, Database, is_away, is_full
+from tidemill.store.database import Connection, Database, is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker, renew_lease
 from tidemill.version import VERSION
 
@@ -127,7 +127,7 @@ class Lease:
                         connection = await self._database.connect(patience=1.0)
                     alive = await asyncio.wait_for(self._renew(connection, process_status), self._seconds)
                 except Exception as error:
-                    if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                    if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
                         raise
                     if connection is not None:
                         connection.terminate()

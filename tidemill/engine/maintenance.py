@@ -19,7 +19,7 @@ from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, MeterReporter
 from tidemill.engine.worker.outcome import after_loss, record
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.jobs import history_partitions, sweeps
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.migrate import OWN_CHAIN, Chain
@@ -77,7 +77,7 @@ class Maintenance:
                 await self.sweep()
                 life.ready()
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 log.warning("this sweep failed: the next one repeats it", error=str(error))
             await life.wait(self.settings.sweep_seconds)

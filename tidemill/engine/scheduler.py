@@ -19,7 +19,7 @@ from tidemill.core.job import NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.jobs.schedules import (
     SCHEDULES_CHANNEL,
     DeclaredSchedule,
@@ -75,7 +75,7 @@ class Scheduler:
                     log.warning("fires were missed", schedule=fired.schedule, missed=fired.missed)
             wait = await next_scheduled(self._database)
         except Exception as error:
-            if not is_passing(error):
+            if not is_transient(error):
                 raise
             log.warning("nothing can be fired now: trying again", error=str(error))
             return 1.0

@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.sources.base import Backoff, Begin, FencedError, Source, SourceContext, headers_of
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Executor, is_passing
+from tidemill.store.database import Executor, is_transient
 from tidemill.store.streams.event_log import (
     count_behind,
     finish_ranges,
@@ -175,7 +175,7 @@ class LogConsumer:
                 before = {*self._ranges, *self._finished}
                 ours = await renew_ranges(self._database, self._owner, before, self._source.lease)
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 continue
             if gone := self._ranges.keys() & (before - ours):

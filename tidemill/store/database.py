@@ -351,7 +351,7 @@ class Database:
                 if give_up is not None and loop.time() + pause > give_up:
                     raise StoreError(f"the statement kept colliding with other transactions: {error}") from error
             except Exception as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
                 if self._pool is not None:
                     await self._pool.expire_connections()
@@ -393,7 +393,7 @@ def _check_url(url: str) -> None:
         raise ConfigError("the database URL must start with postgresql://")
 
 
-def is_away(error: BaseException) -> bool:
+def is_unavailable(error: BaseException) -> bool:
     """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
     if isinstance(error, asyncpg.InterfaceError):
         # The driver raises this when a connection has just been closed; other interface errors are bugs.
@@ -404,14 +404,14 @@ def is_away(error: BaseException) -> bool:
     return isinstance(error, _AWAY)
 
 
-def left_nothing(error: BaseException) -> bool:
+def is_safe_to_retry(error: BaseException) -> bool:
     """Whether the connection broke in a way that proves that nothing was stored, so that a retry is safe.
 
     Either the driver or the system refused to send the statement, or the server ended the session instead of
     answering it.
     """
     if isinstance(error, asyncpg.InternalClientError):
-        return is_away(error)
+        return is_unavailable(error)
     return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))
 
 
@@ -420,21 +420,21 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, _FULL)
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether the error is transient: a long-running process retries later.
 
     That includes a `StoreError` raised when such an error has lasted longer than `patience`.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__
-    return is_away(error) or is_full(error) or isinstance(error, CLASHES)
+    return is_unavailable(error) or is_full(error) or isinstance(error, CLASHES)
 
 
 async def _roll_back(transaction: Any) -> None:
     try:
         await transaction.rollback()
     except Exception as error:
-        if not is_away(error):
+        if not is_unavailable(error):
             raise
         # The connection is lost, and the transaction with it.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tidemill.store.database import Database, is_away
+from tidemill.store.database import Database, is_unavailable
 from tidemill.store.jobs.insert import notify_queues
 
 Callback = Callable[[str], None]
@@ -50,7 +50,7 @@ class Listener:
                     _call_back(callbacks, None, 0, "", ANYTHING)
                 await lost.wait()
             except Exception as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
             finally:
                 self._ready.clear()
@@ -100,7 +100,7 @@ class Notifier:
                     await notify_queues(self._database, connection, queues)
                 self._last = asyncio.get_running_loop().time()
         except Exception as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise
             # The jobs are stored; the workers' safety poll finds them.
         finally:

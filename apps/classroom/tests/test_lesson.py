@@ -14,7 +14,7 @@ from apps.classroom.student import GlassBox
 from tests.support import value
 from tests.support.watched import watching
 from tidemill.core.clock import VirtualClock
-from tidemill.monitors.view.backtest import backtest
+from tidemill.monitors.runner.backtest import backtest
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
 

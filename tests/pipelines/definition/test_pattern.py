@@ -103,8 +103,8 @@ def test_two_entities_never_share_an_id(one: list[str], two: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_patterns_that_could_mean_one_path_are_known(one: str, two: str, shared: bool) -> None:
-    assert Pattern(one).covers(Pattern(two)) is shared
-    assert Pattern(two).covers(Pattern(one)) is shared
+    assert Pattern(one).overlaps(Pattern(two)) is shared
+    assert Pattern(two).overlaps(Pattern(one)) is shared
 
 
 def stage(**options):

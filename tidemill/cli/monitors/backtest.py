@@ -14,7 +14,7 @@ from tidemill.cli.monitors.options import MonitorOption, with_monitor
 from tidemill.cli.render import out, print_json, table
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.reducer.entity_state import AlertRecord
-from tidemill.monitors.view.backtest import BacktestReport, Difference, compare
+from tidemill.monitors.runner.backtest import BacktestReport, Difference, compare
 from tidemill.monitors.view.backtest_chart import svg as draw
 from tidemill.ops.monitors.backtests import Backtested, BacktestMonitor, backtest_monitor
 from tidemill.ops.operator.operation import Operator

@@ -26,7 +26,7 @@ from tidemill.engine.settings import Settings
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import StageRef
-from tidemill.ops.pipelines.find import Meant, find_meant
+from tidemill.ops.pipelines.find import PipelineObject, find_pipeline_object
 from tidemill.ops.pipelines.read import ListPipelines, list_pipelines
 from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
@@ -167,14 +167,14 @@ async def names(at: Operator, name: str | None) -> list[str]:
     return [line.name for line in (await at.do(list_pipelines, ListPipelines(live=False))).items]
 
 
-async def find(at: Operator, text: str) -> Meant:
+async def find(at: Operator, text: str) -> PipelineObject:
     """What PIPELINE, STAGE, STAGE/ENTITY, ENTITY or the path of an output means; also with PIPELINE/ before it."""
-    return find_meant((await at.do(list_pipelines, ListPipelines(live=False))).items, text)
+    return find_pipeline_object((await at.do(list_pipelines, ListPipelines(live=False))).items, text)
 
 
-async def find_all(at: Operator, text: str | None) -> list[Meant]:
+async def find_all(at: Operator, text: str | None) -> list[PipelineObject]:
     """What a word means; all pipelines if there is none."""
-    return [Meant(name) for name in await names(at, None)] if text is None else [await find(at, text)]
+    return [PipelineObject(name) for name in await names(at, None)] if text is None else [await find(at, text)]
 
 
 async def find_stage(at: Operator, text: str) -> StageRef:

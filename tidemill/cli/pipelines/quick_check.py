@@ -20,7 +20,7 @@ from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.view.quick_check import count_fresh, is_plain
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.states.summary import glance
+from tidemill.store.states.summary import summarise
 
 
 def check_quickly(arguments: Sequence[str]) -> int | None:
@@ -61,7 +61,7 @@ async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> i
     async with Database(settings, label="tidemill check") as database:
         for pipeline in pipelines:
             pipeline_view = PipelineView(database, pipeline)
-            fresh = await _glance(pipeline_view)
+            fresh = await _count_if_fresh(pipeline_view)
             amiss = 0
             if fresh is None:
                 await pipeline_view.read_all()
@@ -73,11 +73,11 @@ async def _check(settings: DatabaseSettings, pipelines: Sequence[Pipeline]) -> i
     return 1 if left else 0
 
 
-async def _glance(pipeline_view: PipelineView) -> int | None:
-    """How many states there are, if it can be told at a glance that all of them are fresh."""
+async def _count_if_fresh(pipeline_view: PipelineView) -> int | None:
+    """The number of states if the quick check finds all of them fresh; None otherwise."""
     if not isinstance(pipeline_view.states, FileStates) or not is_plain(pipeline_view.order):
         return None
-    knowing = asyncio.ensure_future(glance(pipeline_view.database, pipeline_view.pipeline.name))
+    knowing = asyncio.ensure_future(summarise(pipeline_view.database, pipeline_view.pipeline.name))
     try:
         survey = await pipeline_view.states.survey(pipeline_view.patterns)
     finally:

@@ -76,7 +76,7 @@ class Footer:
             self._console.print(Text.assemble(label, Text.from_ansi(line)), soft_wrap=True)
 
     async def follow(self) -> None:
-        """Keep the foot true until cancelled."""
+        """Refresh the footer until cancelled."""
         await wait_for_schema(self._database)
         if self._status == "starting":
             self._status = "Ctrl-C ends it"

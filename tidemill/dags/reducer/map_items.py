@@ -10,7 +10,7 @@ from tidemill.dags.definition.model import MOST_ITEMS
 from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.dags.reducer.events import NodeFailure
 from tidemill.dags.reducer.reduction import Reduction, too_large
-from tidemill.dags.reducer.ref_scope import RefScope, item_sight, read_list, read_object
+from tidemill.dags.reducer.ref_scope import RefScope, item_scope, read_list, read_object
 from tidemill.dags.reducer.state import UNSET, Items, NodeState
 
 
@@ -34,7 +34,7 @@ def start_items(turn: Reduction, step: PlannedNode, node: NodeState) -> None:
     while items.todo and len(items.working) < most:
         index = items.todo.pop()
         try:
-            args = read_object(declared, item_sight(turn.plan, turn.state, step, index, items.values[index]), turn.refs)
+            args = read_object(declared, item_scope(turn.plan, turn.state, step, index, items.values[index]), turn.refs)
         except RefError as error:
             if not _fail_item(turn, step, node, index, NodeFailure("bad_ref", str(error))):
                 return

@@ -72,6 +72,6 @@ def read_list(expression: Any, ref_scope: RefScope, refs: RefResolver, most: int
     return list(found)
 
 
-def item_sight(plan: DagPlan, state: DagState, step: PlannedNode, index: int, value: Any) -> RefScope:
+def item_scope(plan: DagPlan, state: DagState, step: PlannedNode, index: int, value: Any) -> RefScope:
     """Return the scope of one item of a map."""
     return RefScope(plan, state, step.scope, **{ITEM: value, INDEX: index})

@@ -16,11 +16,11 @@ import asyncpg
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.store.database import Connection, Database, Executor, is_away, left_nothing
+from tidemill.store.database import Connection, Database, Executor, is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.insert import insert_alike, insert_jobs
 from tidemill.store.notify import Notifier
 
-MOST_TOGETHER = 500
+MAX_BATCH = 500
 MANY_CHUNK = 10_000
 _TRIES = 3
 
@@ -87,7 +87,7 @@ class Enqueuer:
             yield connection
         except BaseException as error:
             # After anything but a plain refusal the connection's state is unknown.
-            if not isinstance(error, asyncpg.PostgresError) or is_away(error):
+            if not isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
                 connection.terminate()
                 self._connection = None
             raise
@@ -99,7 +99,7 @@ class Enqueuer:
     async def _send(self) -> None:
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:MOST_TOGETHER], self._waiting[MOST_TOGETHER:]
+                batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
                 await self._answer(batch)
         finally:
             self._sender = None
@@ -108,7 +108,7 @@ class Enqueuer:
         try:
             refs = await self._store([job for job, _ in batch])
         except StoreError as error:
-            if len(batch) == 1 or error.__cause__ is None or is_away(error.__cause__):
+            if len(batch) == 1 or error.__cause__ is None or is_unavailable(error.__cause__):
                 for _, answer in batch:
                     _give(answer, error)
                 return
@@ -129,9 +129,9 @@ class Enqueuer:
                 refs = await self._insert(jobs, notify=inside)
                 break
             except Exception as error:
-                if tries_left and left_nothing(error):
+                if tries_left and is_safe_to_retry(error):
                     continue  # The kept connection was closed while it was idle.
-                if isinstance(error, asyncpg.PostgresError) or is_away(error):
+                if isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
                     raise _explained(error) from error
                 raise
         if not inside:
@@ -158,7 +158,7 @@ def _give(answer: asyncio.Future[JobRef], what: JobRef | BaseException) -> None:
 
 
 def _explained(error: BaseException) -> StoreError:
-    if is_away(error):
+    if is_unavailable(error):
         return StoreError(
             f"the connection to the database broke while jobs were being stored ({error}): they may or may not be "
             "there; give a unique_key= to be able to enqueue again safely"

@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.core.codec import storable
 from tidemill.engine.runs.run_store import RunStore
-from tidemill.store.database import CLASHES, is_away, is_full
+from tidemill.store.database import CLASHES, is_full, is_unavailable
 from tidemill.store.runs.turns import RunTurn
 
 log = structlog.get_logger("tidemill.runs")
@@ -64,7 +64,7 @@ class JournalWriter:
             except CLASHES:
                 continue
             except Exception as error:  # noqa: BLE001 - the run that causes a lasting error needs attention
-                if is_away(error) or is_full(error):
+                if is_unavailable(error) or is_full(error):
                     log.warning("the database is unavailable", error=str(error), runs=len(turns))
                     uncertain = True
                     if is_full(error):

@@ -14,7 +14,7 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
-from tidemill.store.database import Connection, Database, is_away
+from tidemill.store.database import Connection, Database, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
 from tidemill.store.runs.log import write_step_logs
@@ -270,7 +270,7 @@ class PostgresRunStore:
                     self._reader = await self._database.connect_to_look_up()
                 return await self._reader.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
             except Exception as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
 
     async def wake(self) -> float | None:

@@ -26,7 +26,7 @@ from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, Work
 from tidemill.engine.runs.journal_writer import JournalWriter
 from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_store import RunStore
-from tidemill.store.database import CLASHES, Connection, Database, is_away, is_full, is_passing
+from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.turns import RunTurn
 
@@ -282,7 +282,7 @@ class RunWorker:
                 self._claims_due = True
                 self._news.set()
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", error=str(error))
                 self._look_for_own_at = 0.0
@@ -307,7 +307,7 @@ class RunWorker:
             try:
                 await self._store.clear_away()
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
 
     async def _wake_sleepers(self) -> None:

@@ -21,7 +21,7 @@ import structlog
 
 from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
-from tidemill.store.database import Database, Executor, is_away, is_full
+from tidemill.store.database import Database, Executor, is_full, is_unavailable
 from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
@@ -150,7 +150,7 @@ class MeterReporter:
             self._told_at = monotonic()
         except Exception as error:  # noqa: BLE001 - counting must never stop the work
             self._meter.give_back(counts)
-            expected = is_away(error) or is_full(error) or isinstance(error, StoreError)
+            expected = is_unavailable(error) or is_full(error) or isinstance(error, StoreError)
             (log.debug if expected else log.warning)("counts could not be reported: kept for later", error=str(error))
             return False
         return True

@@ -20,7 +20,7 @@ import structlog
 from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_full, is_unavailable
 from tidemill.store.telemetry.hosts import KEPT, leave_sampling, may_sample, write_sample
 
 log = structlog.get_logger("tidemill.telemetry")
@@ -58,7 +58,7 @@ class Sampler:
                 try:
                     await self._turn()
                 except Exception as error:
-                    if not (is_away(error) or is_full(error) or isinstance(error, psutil.Error | OSError)):
+                    if not (is_unavailable(error) or is_full(error) or isinstance(error, psutil.Error | OSError)):
                         raise
                     log.warning("the host could not be sampled", host=self._host, error=str(error))
                 await asyncio.sleep(self._every * (1 if self.leading else LEASE))

@@ -18,7 +18,7 @@ from tidemill.core.job import Finish, Requeue
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import Appetite, share_room
-from tidemill.store.database import CLASHES, Database, is_away, is_full
+from tidemill.store.database import CLASHES, Database, is_full, is_unavailable
 from tidemill.store.jobs.claims import Claims
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.model_claims import ModelClaims
@@ -108,7 +108,7 @@ class Claimer:
                     ]  # The turn may have claimed jobs before it failed.
                     self.claim_soon()
                 except Exception as error:
-                    if not (is_away(error) or is_full(error)):
+                    if not (is_unavailable(error) or is_full(error)):
                         raise
                     log.warning("the database is unavailable", error=str(error), in_hand=self._runner.count)
                     if claims is not None:

@@ -21,7 +21,7 @@ from tidemill.core.retry import (
     RetryPolicy,
     Snooze,
     decide,
-    decide_lost,
+    decide_after_loss,
     error_lineage,
 )
 from tidemill.engine.worker.context import RunningJob
@@ -104,7 +104,7 @@ def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
     """After the worker died: counted as a loss, separately from failures of the code."""
     if job.cancel_reason is not None:
         return after_cancel(job, job.cancel_reason)
-    decision = decide_lost(policy_of(job), losses=job.losses + 1)
+    decision = decide_after_loss(policy_of(job), losses=job.losses + 1)
     if isinstance(decision, GiveUp):
         return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, lost=True)
     return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report)

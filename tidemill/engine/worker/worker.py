@@ -33,7 +33,7 @@ from tidemill.engine.watchdog import Watchdog
 from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner, log_of
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.jobs.claims import find_cancels, report_progress
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs
@@ -263,7 +263,7 @@ class Worker:
                 await self._show_lines()
                 await self._show_reports()
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 log.debug("progress could not be written", worker=self.runner.worker, error=str(error))
 

@@ -22,7 +22,7 @@ from tidemill.store.runs.runs import fork_run, read_ticks
 from tidemill.store.transaction import Transaction
 
 
-def relive(workflow: AnyWorkflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
+def replay_ticks(workflow: AnyWorkflow, ticks: Sequence[Tick]) -> tuple[FlowState, dict[str, float]]:
     """Replay ticks; returns the state after them and the timers that were set."""
     program = FlowProgram(declared(workflow).topology, durable=True)
     state = program.begin()
@@ -71,7 +71,7 @@ async def fork(
                 f"tick {at} of run r{source} is not an event from outside, so its event cannot be replaced"
             )
         more = [encode_tick(ticks[-1])]
-    state, timers = relive(workflow, ticks)
+    state, timers = replay_ticks(workflow, ticks)
     if state.status != "running":
         raise ConfigError(f"run r{source} had ended at tick {at}: fork it from an earlier tick")
     kept = at - len(more)

@@ -25,7 +25,7 @@ class SourceCursor(msgspec.Struct, frozen=True):
     token: str | None = None
 
 
-def ask_from(cursor: SourceCursor, lateness: float, *, least: float, most: float) -> float | None:
+def read_since(cursor: SourceCursor, lateness: float, *, least: float, most: float) -> float | None:
     """The time from which to read: the overlap before the cursor."""
     return None if cursor.at is None else cursor.at - overlap(lateness, least=least, most=most)
 

@@ -15,7 +15,7 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.cursor import SourceCursor, adapted, ask_from, moved
+from tidemill.monitors.reducer.cursor import SourceCursor, adapted, moved, read_since
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.sources.base import (
@@ -83,7 +83,7 @@ class Ingest:
     async def read_pages(self, reader: PageReader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
-        since = ask_from(cursor, lateness, least=least, most=most)
+        since = read_since(cursor, lateness, least=least, most=most)
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
             since = now - self._watch.backfill

@@ -35,7 +35,7 @@ from tidemill.monitors.reducer.silences import find_silence
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.monitors.alerts import Silence, hold_silences
-from tidemill.store.monitors.notices import NOTIFY_TASK, SILENCED, bind_notices, loose_notices, mark_notices, put_off
+from tidemill.store.monitors.notices import NOTIFY_TASK, SILENCED, bind_notices, mark_notices, put_off, release_notices
 
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
@@ -78,7 +78,7 @@ async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, ch
         silences = await hold_silences(database, connection, monitor, now)
         others = [silence for silence in silences if f"{SILENCED}{silence.id}" != batch]
         found: dict[int, tuple[Silence, list[int]]] = {}
-        for row in await loose_notices(database, connection, monitor, channel, batch) if others else ():
+        for row in await release_notices(database, connection, monitor, channel, batch) if others else ():
             if (silence := find_silence(others, dict(row), now)) is not None:
                 found.setdefault(silence.id, (silence, []))[1].append(row["id"])
         for silence, ids in found.values():

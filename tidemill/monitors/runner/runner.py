@@ -33,7 +33,7 @@ from tidemill.monitors.runner.evaluate import Evaluation
 from tidemill.monitors.runner.ingest import Ingest, Ingested, keep_buffers
 from tidemill.sources.base import PartitionReader, SourceContext, SourceError
 from tidemill.sources.opening import open_reader
-from tidemill.store.database import CLASHES, Database, is_away, is_full
+from tidemill.store.database import CLASHES, Database, is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.monitors.events import drop_old, make_partitions
 from tidemill.store.monitors.monitors import (
@@ -129,7 +129,7 @@ class MonitorDriver:
                 log.info("conflict with another process: retrying", monitor=self.watch.name, why=str(error))
                 pause = 0.1
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unreachable or full: retrying", error=str(error))
                 pause = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape
 
-from tidemill.monitors.view.backtest import BacktestReport
+from tidemill.monitors.runner.backtest import BacktestReport
 
 COLOURS = ("#dc2626", "#2563eb", "#d97706", "#7c3aed", "#059669", "#be185d")
 INK, RULE = "#0f172a", "#cbd5e1"

@@ -18,7 +18,7 @@ from tidemill.core.json_rows import zoned
 from tidemill.declarations import Declarations
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
-from tidemill.monitors.view.backtest import BacktestReport, as_identity, backtest, identity, replay
+from tidemill.monitors.runner.backtest import BacktestReport, as_identity, backtest, identity, replay
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.store.database import Database

@@ -11,7 +11,7 @@ from tidemill.ops.pipelines.read import PipelineLine, StageLine
 from tidemill.pipelines.definition.pattern import Pattern, entity_id
 
 
-class Meant(msgspec.Struct, frozen=True):
+class PipelineObject(msgspec.Struct, frozen=True):
     """What a text means: a pipeline, a stage of it, a state; or an entity in all its stages."""
 
     pipeline: str
@@ -23,24 +23,24 @@ class Meant(msgspec.Struct, frozen=True):
         return None if self.entity is None else [self.entity]
 
 
-def find_meant(lines: list[PipelineLine], text: str) -> Meant:
+def find_pipeline_object(lines: list[PipelineLine], text: str) -> PipelineObject:
     """What a text means, also with PIPELINE/ before it."""
     owner = _owner(lines, text)
     rest = "" if text == owner.name else text.removeprefix(f"{owner.name}/")
     for stage in owner.stages:
         values = Pattern(stage.output).match(rest)
         if values is not None and all(name in values for name in stage.variables):
-            return Meant(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
+            return PipelineObject(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
     name, _, entity = rest.partition("/")
     for stage in owner.stages:
         if stage.name == name:
-            return Meant(owner.name, name, entity or None)
-    return Meant(owner.name, None, rest or None)
+            return PipelineObject(owner.name, name, entity or None)
+    return PipelineObject(owner.name, None, rest or None)
 
 
 def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
     """The pipeline, stage and entity of the state that a text means."""
-    meant = find_meant(lines, text)
+    meant = find_pipeline_object(lines, text)
     if meant.stage is None:
         raise NotFoundError(
             f"{text!r} is no state of pipeline {meant.pipeline}: write the path of an output, or STAGE/ENTITY"

@@ -322,7 +322,7 @@ async def get_pipeline_graph(at: Reader, args: GetPipelineGraph, declared: Decla
     sources: dict[str, list[str]] = {}
     for stage in order:
         for one in stage.inputs:
-            if not any(one.pattern.covers(other.output) for other in order if other is not stage):
+            if not any(one.pattern.overlaps(other.output) for other in order if other is not stage):
                 sources.setdefault(one.pattern.text, []).append(stage.name)
     arrows = [(source, taker) for source, takers in sources.items() for taker in takers]
     arrows += [(maker.name, stage.name) for stage in order for maker in makers(stage, order)]

@@ -321,7 +321,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
         raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
     from tidemill.flows.encoding.journal import decode_tick
     from tidemill.flows.encoding.snapshot import encode_state
-    from tidemill.flows.runner.fork import relive
+    from tidemill.flows.runner.fork import replay_ticks
 
     workflow = declared.runs.flow(row["workflow"]).workflow
     ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
@@ -329,7 +329,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
         return StateAt(args.id, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
 
     def fold() -> Any:
-        state, timers = relive(workflow, [decode_tick(each["data"]) for each in ticks])
+        state, timers = replay_ticks(workflow, [decode_tick(each["data"]) for each in ticks])
         return {**mask_secrets(decode(encode_state(state))), "timers": timers}
 
     return StateAt(args.id, tick, total, await asyncio.to_thread(fold))

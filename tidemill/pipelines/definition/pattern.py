@@ -179,7 +179,7 @@ class Pattern:
                 return f"{name}={value!r} is not a {what}"
         return f"{', '.join(f'{name}={values[name]!r}' for name in self.variables)} cannot be part of a path"
 
-    def covers(self, other: Pattern) -> bool:
+    def overlaps(self, other: Pattern) -> bool:
         """Whether a path could match both patterns."""
         return _segments_meet(self.segments, other.segments)
 

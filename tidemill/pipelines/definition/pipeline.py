@@ -409,7 +409,7 @@ def check_order(stages: Iterable[Stage]) -> list[Stage]:
     every = list(stages)
     for at, stage in enumerate(every):
         for other in every[:at]:
-            if share_place(stage.pipeline, other.pipeline) and stage.output.covers(other.output):
+            if share_place(stage.pipeline, other.pipeline) and stage.output.overlaps(other.output):
                 raise ConfigError(
                     f"stages {other.pipeline.name}/{other.name} and {stage.pipeline.name}/{stage.name} both write "
                     f"{stage.output.text!r}: a path must be written by one stage"
@@ -436,7 +436,7 @@ def makers(stage: Stage, stages: Iterable[Stage]) -> list[Stage]:
         for other in stages
         if share_place(stage.pipeline, other.pipeline)
         and any(
-            each.pattern.covers(other.output) and not (other is stage and each.pattern.has_glob)
+            each.pattern.overlaps(other.output) and not (other is stage and each.pattern.has_glob)
             for each in stage.inputs
         )
     ]

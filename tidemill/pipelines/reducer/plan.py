@@ -123,7 +123,7 @@ class _Look:
         fresh = 0
         left: Iterable[tuple[str, Paths]] | None = None
         if only is None and self.stage.plain is not None and self.stage.filter is None:
-            fresh, left = self._at_a_glance(paths[self.stage.inputs[0].pattern], seen)
+            fresh, left = self._at_a_count_if_fresh(paths[self.stage.inputs[0].pattern], seen)
         if left is None:
             left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
         for entity, inputs in sorted(left, key=itemgetter(0)):  # independent of the order on disk
@@ -175,7 +175,7 @@ class _Look:
                 found.append((entity, ((path,),)))
         return found
 
-    def _at_a_glance(self, paths: Iterable[str], seen: set[str]) -> tuple[int, list[tuple[str, Paths]]]:
+    def _at_a_count_if_fresh(self, paths: Iterable[str], seen: set[str]) -> tuple[int, list[tuple[str, Paths]]]:
         """The number of states that are fresh by a fast check, and all others.
 
         The checks are those of `staleness`, in the order of how rarely they fail.

@@ -32,10 +32,10 @@ from tidemill.store.states.states import (
     StatesChanged,
     adopt_states,
     fail_states,
-    hold_intended,
-    intend,
+    lock_pending_writes,
     notify_states,
     promote,
+    record_intent,
 )
 
 Build = tuple[BuildStep, Result]
@@ -139,10 +139,10 @@ class _Batch:
         by, prepared = secrets.token_hex(8), self._prepared
         new = {step.entity: self._new_state(step) for step, _ in good}
         async with database.transaction() as connection:
-            going = await intend(database, connection, pipeline, stage.name, by, list(new.values()))
+            going = await record_intent(database, connection, pipeline, stage.name, by, list(new.values()))
         built: list[Built] = []
         async with database.transaction() as connection:
-            held = await hold_intended(
+            held = await lock_pending_writes(
                 database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
             )
             signatures = await self._states.publish([each for entity in held for each in prepared[entity]])

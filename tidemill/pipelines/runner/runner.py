@@ -24,10 +24,10 @@ from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
-from tidemill.store.database import Connection, Database, is_away, is_full
+from tidemill.store.database import Connection, Database, is_full, is_unavailable
 from tidemill.store.notify import ANYTHING
 from tidemill.store.states import states as rows
-from tidemill.store.states.backfills import mark_due
+from tidemill.store.states.backfills import mark_backfill_due
 from tidemill.store.states.history import forget_builds
 
 STAND_BY = 2.0
@@ -118,7 +118,7 @@ class PipelineRunner:
         """Mark the states of backfills with a rate when they are due."""
         while True:
             self._told.clear()
-            if await mark_due(self._database, list(self._kept)):
+            if await mark_backfill_due(self._database, list(self._kept)):
                 await asyncio.sleep(PACE)
                 continue
             with contextlib.suppress(TimeoutError):
@@ -175,7 +175,7 @@ class PipelineRunner:
                         continue
                     self._note_driven(pipeline)
             except Exception as error:
-                if not (is_away(error) or is_full(error)):
+                if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
             with contextlib.suppress(TimeoutError):
@@ -268,7 +268,7 @@ class PipelineRunner:
             elif changed or retries:
                 await driver.act(pipeline_view.plan(changed, retries))
             if driver.idle.is_set() and driver.manifests.due_in() == 0.0:
-                await pipeline_view.unheeded(driver.manifests.flush())
+                await pipeline_view.without_rescan(driver.manifests.flush())
                 give_back_memory(pipeline_view)
 
     async def _scan(self, driver: Driver, *, everything: bool) -> list[str]:

@@ -16,7 +16,7 @@ import msgspec
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.build_job import task_name
 from tidemill.pipelines.runner.log import log
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_full, is_unavailable
 from tidemill.store.states.build_jobs import list_build_jobs
 from tidemill.store.states.marks import list_marks, set_marks
 
@@ -120,5 +120,5 @@ class BuildMarks:
         try:
             await set_marks(self._database, self._pipeline, self._builder, marks)
         except Exception as error:
-            if not (is_away(error) or is_full(error)):
+            if not (is_unavailable(error) or is_full(error)):
                 raise

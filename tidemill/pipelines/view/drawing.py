@@ -50,6 +50,6 @@ def _sources(pipeline: Pipeline) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for stage in pipeline.stages.values():
         for one in stage.inputs:
-            if not any(one.pattern.covers(s.output) for s in pipeline.stages.values() if s is not stage):
+            if not any(one.pattern.overlaps(s.output) for s in pipeline.stages.values() if s is not stage):
                 found.setdefault(one.pattern.text, []).append(stage.name)
     return found

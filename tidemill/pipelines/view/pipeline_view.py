@@ -223,8 +223,8 @@ class PipelineView:
         self._unseen = list(dict.fromkeys([*self._unseen, *found.problems]))
         return changes
 
-    async def unheeded(self, work: Awaitable[None]) -> None:
-        """Have something done that changes folders and no states in them, as manifests do: no reason to list them."""
+    async def without_rescan(self, work: Awaitable[None]) -> None:
+        """Run work that changes folders but no states, such as writing manifests, without listing them again."""
         states = self.states
         if not isinstance(states, FileStates):
             return await work

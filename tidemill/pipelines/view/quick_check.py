@@ -1,8 +1,7 @@
-"""A glance at a pipeline: whether everything is as it should be, without a closer look at anything.
+"""A quick check of a pipeline: whether all states are fresh, from summaries alone.
 
-What is asked for each state is what `staleness` would ask. Where the answer is not a plain yes for all of them, nothing
-is said: a `Lookout` finds out. This is for pipelines of files whose stages make one file from one file; others are
-always worth a closer look.
+It applies the rules of `staleness` to all states at once. If one of them may be out of date, it gives no answer and the
+caller reads a `PipelineView`. It works for pipelines of files whose stages make one file from one file.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from typing import Any
 
 from tidemill.pipelines.definition.pipeline import Plain, Stage
 from tidemill.pipelines.stores.base import Survey
-from tidemill.store.states.summary import parted
+from tidemill.store.states.summary import split_joined
 
 _NOT_PLAIN = Plain("", "", "", "")
 
 
 def is_plain(stages: Sequence[Stage]) -> bool:
-    """Whether a glance can tell anything of these stages."""
+    """Whether the quick check works for these stages."""
     return all(stage.plain is not None and stage.filter is None for stage in stages)
 
 
 def count_fresh(
     stages: Sequence[Stage], survey: Survey, files: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]]
 ) -> int | None:
-    """How many states there are, if all of them are fresh; None if that cannot be told at a glance."""
+    """The number of states if all of them are fresh; None if the quick check cannot tell."""
     if survey.problems or not states.keys() <= {stage.name for stage in stages}:
         return None
     there, contents = survey.signatures, dict[str, str]()
@@ -37,7 +36,7 @@ def count_fresh(
             continue
         if row["is_mixed"] or row["is_invalid"] or row["code"] != stage.code.total:
             return None
-        entities, found = parted(row["entities"], row), parted(row["contents"], row)
+        entities, found = split_joined(row["entities"], row), split_joined(row["contents"], row)
         if entities is None or found is None or row["least"] < stage.options.min_size:
             return None
         _, _, before, after = stage.plain or _NOT_PLAIN
@@ -47,7 +46,7 @@ def count_fresh(
         contents.update(zip(paths, found, strict=True))
         made[stage.name] = entities
     if files["count"]:
-        paths, found = parted(files["paths"], files), parted(files["contents"], files)
+        paths, found = split_joined(files["paths"], files), split_joined(files["contents"], files)
         if paths is None or found is None:
             return None
         known = zip(paths, found, files["signatures"], strict=True)
@@ -58,7 +57,7 @@ def count_fresh(
             return None  # One was never built, or its input is gone.
         if not entities:
             continue
-        taken = parted(states[stage.name]["inputs"], states[stage.name])
+        taken = split_joined(states[stage.name]["inputs"], states[stage.name])
         before, after, _, _ = stage.plain or _NOT_PLAIN
         paths = [f"{before}{entity}{after}" for entity in entities]
         if list(map(contents.get, paths)) != taken:

@@ -29,7 +29,7 @@ from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expression_methods import shown
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
-from tidemill.pipelines.workflows.parameters import TemplateError, check_templates, shell_template, sql_template
+from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates, shell_template, sql_template
 
 #: Custom transforms and node types by their names in files.
 TRANSFORMS: dict[str, Callable[..., Any]] = {}

@@ -23,7 +23,7 @@ from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.workflows.folder import WorkflowFolder
 from tidemill.pipelines.workflows.load import TriggerWorkflow
-from tidemill.store.database import Database, is_away
+from tidemill.store.database import Database, is_unavailable
 from tidemill.store.states import states as rows
 
 LOOK_ANYWAY_MS = 10_000  # poll interval without notifications
@@ -119,7 +119,7 @@ class WorkflowRunner:
             try:
                 await self._lead_schedules()
             except Exception as error:
-                if not is_away(error):
+                if not is_unavailable(error):
                     raise
                 log.warning("the database is unavailable", error=str(error))
             with contextlib.suppress(TimeoutError):

@@ -29,7 +29,7 @@ from tidemill.store.change_log import (
     forget_changes,
     read_changes,
 )
-from tidemill.store.database import Database, is_away, is_full
+from tidemill.store.database import Database, is_full, is_unavailable
 from tidemill.store.idempotency import forget_answers
 from tidemill.store.notify import Callback, Listener
 from tidemill.store.telemetry.throughput import EVERY, note_pace
@@ -172,7 +172,7 @@ class Hub:
                     read = await self._begin()
                 self._take(read)
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("changes cannot be followed now", error=str(error))
                 return False
@@ -211,7 +211,7 @@ class Hub:
                 await forget_changes(self._database)
                 await forget_answers(self._database)
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("changes cannot be kept now", error=str(error))
 
@@ -220,7 +220,7 @@ class Hub:
             try:
                 await note_pace(self._database)
             except Exception as error:
-                if not (is_away(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
                     raise
             await asyncio.sleep(EVERY)
 

@@ -17,7 +17,7 @@ from tidemill.store.database import Database, Executor
 SOON = 5.0
 
 Rows = Sequence[Sequence[Any]]
-Conversation = Generator[tuple[str, tuple[Any, ...]], Rows, list[JobRef]]
+InsertStatements = Generator[tuple[str, tuple[Any, ...]], Rows, list[JobRef]]
 
 #: Notifies workers that the queue named in the payload has ready jobs.
 JOBS_CHANNEL = "jobs"
@@ -121,7 +121,7 @@ def pack(jobs: Sequence[NewJob]) -> str:
     return encode(jobs).decode()
 
 
-def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation:
+def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> InsertStatements:
     """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
     if not any(job.keyed for job in jobs):
         rows = yield INSERT_JOBS, (pack(jobs), notify)
@@ -141,7 +141,7 @@ def conversation(jobs: Sequence[NewJob], *, notify: bool = True) -> Conversation
             refs.append(JobRef(holder[0][0], created=False))
         else:
             # The holder finished between the two statements, so the key is free now.
-            refs += yield from conversation([job], notify=notify)
+            refs += yield from insert_statements([job], notify=notify)
     return refs
 
 
@@ -149,7 +149,7 @@ async def insert_jobs(
     database: Database, connection: Executor, jobs: Sequence[NewJob], *, notify: bool
 ) -> list[JobRef]:
     """Store jobs in the connection's transaction and return a reference to each."""
-    talk = conversation(jobs, notify=notify)
+    talk = insert_statements(jobs, notify=notify)
     try:
         statement, params = next(talk)
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.store.database import LIST_APPLICATIONS, Database
-from tidemill.store.jobs.insert import Conversation, conversation
+from tidemill.store.jobs.insert import InsertStatements, insert_statements
 
 
 async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
@@ -40,15 +40,15 @@ def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> 
         return done.value
 
 
-def _conversation(database: Database, jobs: Sequence[NewJob]) -> Conversation:
+def _conversation(database: Database, jobs: Sequence[NewJob]) -> InsertStatements:
     """The statements that store jobs, preceded by a lookup of the application's schema if it is unknown."""
     if not database.applications:
         database.located((yield LIST_APPLICATIONS, ()))
-    return (yield from conversation(jobs))
+    return (yield from insert_statements(jobs))
 
 
-def _next_statement(database: Database, talk: Conversation, rows: Any) -> tuple[str, tuple[Any, ...]]:
-    """Give the rows of the last statement to the conversation; returns the next statement and its parameters."""
+def _next_statement(database: Database, talk: InsertStatements, rows: Any) -> tuple[str, tuple[Any, ...]]:
+    """Give the rows of the last statement to the insert_statements; returns the next statement and its parameters."""
     statement, params = next(talk) if rows is None else talk.send([_values(row) for row in rows])
     return database.sql(statement), params
 

@@ -69,7 +69,7 @@ async def bind_notices(
     return await database.fetch(WAITING_NOTICES, monitor, channel, batch)
 
 
-async def loose_notices(
+async def release_notices(
     database: Database, connection: Executor, monitor: str, channel: str, batch: str
 ) -> list[asyncpg.Record]:
     """The notices of a batch that are not bound to a message: trigger, entity and severity of each."""

@@ -15,7 +15,7 @@ import asyncpg
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import check_key
-from tidemill.store.database import Database, Executor, is_away, left_nothing
+from tidemill.store.database import Database, Executor, is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.archive import NOTIFY_RUNS
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
 from tidemill.store.transaction import Transaction
@@ -419,9 +419,9 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
                     return
             break
         except Exception as error:
-            if not is_away(error):
+            if not is_unavailable(error):
                 raise
-            uncertain = uncertain or (token is not None and not left_nothing(error))
+            uncertain = uncertain or (token is not None and not is_safe_to_retry(error))
     row = await show_run(database, run_id)
     raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
 

@@ -128,7 +128,7 @@ async def start_backfill(tx: Transaction, new: NewBackfill, *, approved_for: flo
     return row["id"], total
 
 
-async def mark_due(database: Database, pipelines: Sequence[str]) -> bool:
+async def mark_backfill_due(database: Database, pipelines: Sequence[str]) -> bool:
     """Mark the states that are due by the rates of backfills; returns whether any were waiting."""
     async with database.transaction(patience=None) as connection:
         (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)

@@ -1,7 +1,7 @@
 """States in the database: the inputs and code that each was built from, and failures.
 
-A build is stored in two steps. `intend` records what is about to be put in place; then, in one transaction that locks
-the rows, the files are put in place and `promote` makes the intent current. If another builder or an invalidation has
+A build is stored in two steps. `record_intent` records what is about to be put in place; then, in one transaction that
+locks the rows, the files are put in place and `promote` makes the intent current. If another builder or an invalidation has
 changed the state meanwhile, its version differs and the build changes nothing.
 """
 
@@ -221,7 +221,7 @@ async def in_chunks(
             yield rows
 
 
-async def intend(
+async def record_intent(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
 ) -> set[str]:
     """Record what is about to be put in place; returns the entities that may proceed."""
@@ -240,7 +240,7 @@ async def intend(
     return {row["entity"] for row in rows}
 
 
-async def hold_intended(
+async def lock_pending_writes(
     database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
 ) -> dict[str, str]:
     """Lock the rows of intents until the transaction ends; returns those still ours, with their content."""

@@ -28,14 +28,14 @@ FROM tidemill.state_file WHERE pipeline = $1
 """
 
 
-async def glance(database: Database, pipeline: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
+async def summarise(database: Database, pipeline: str) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
     """A summary of the files that no stage builds, and of the states of each stage."""
     (files,) = await database.fetch(SUMMARISE_FILES, pipeline)
     states = await database.fetch(SUMMARISE_STATES, pipeline)
     return dict(files), {row["stage"]: dict(row) for row in states}
 
 
-def parted(text: str, row: Mapping[str, Any]) -> list[str] | None:
+def split_joined(text: str, row: Mapping[str, Any]) -> list[str] | None:
     """Split joined texts; None if one of them contains the separator."""
     found = text.split(SEPARATOR)
     return found if len(found) == row["count"] else None

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.store.database import Database, is_away
+from tidemill.store.database import Database, is_unavailable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 
@@ -58,6 +58,6 @@ async def read_table(
     try:
         return await database.run(lambda connection: connection.fetch(statement, *args), patience=5.0)
     except asyncpg.PostgresError as error:
-        if is_away(error):
+        if is_unavailable(error):
             raise
         raise StoreError(f"table {cursor.table} cannot be read: {error}") from error

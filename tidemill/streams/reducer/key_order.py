@@ -41,7 +41,7 @@ class KeyOrder:
         self._behind.pop(name, None)
         return None
 
-    def disband(self, delivery: Delivery) -> deque[Delivery]:
+    def release_waiting(self, delivery: Delivery) -> deque[Delivery]:
         """Release the key without a successor; returns the messages that waited for it, in order."""
         queue = self._behind.pop(_key(delivery), None) or deque()
         self.held[delivery.source] -= len(queue)

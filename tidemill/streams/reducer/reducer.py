@@ -432,7 +432,7 @@ class StreamReducer:
                 self._lanes[following.source].size -= len(following.payload)
                 self._again.append(following)
         else:  # While draining, the messages behind it go back to their lane.
-            self._queues[delivery.source].extendleft(reversed(self._keys.disband(delivery)))
+            self._queues[delivery.source].extendleft(reversed(self._keys.release_waiting(delivery)))
 
     def _forget_id(self, delivery: Delivery) -> None:
         """Stop attaching duplicates to it."""

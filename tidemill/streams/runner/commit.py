@@ -18,7 +18,7 @@ import structlog
 from tidemill.core.codec import storable
 from tidemill.sources.base import Consumer, FencedError, Source
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, Executor, is_passing
+from tidemill.store.database import Database, Executor, is_transient
 from tidemill.store.streams import streams as store
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
@@ -134,7 +134,7 @@ class OutcomeCommitter:
                     await work(connection)
                 return
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 if not told:
                     log.warning("outcomes cannot be stored now: messages wait", error=str(error), messages=messages)

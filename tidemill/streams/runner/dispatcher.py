@@ -26,7 +26,7 @@ from tidemill.engine.telemetry.meter import MeterReporter as CountReporter
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
@@ -246,7 +246,7 @@ class Dispatcher:
             except Exception as error:
                 if isinstance(error, ConfigError):
                     raise
-                level = log.warning if is_passing(error) else log.error
+                level = log.warning if is_transient(error) else log.error
                 level("the source cannot be read now: retrying", source=source.name, error=str(error), after=pause)
                 await asyncio.sleep(pause)
                 pause = min(ERROR_PAUSE[1], pause * 2)
@@ -404,7 +404,7 @@ class Dispatcher:
                 except FencedError as error:
                     log.warning("a position belongs to another reader now", why=str(error))
                 except Exception as error:
-                    if not is_passing(error):  # An unreachable broker is a passing error, too.
+                    if not is_transient(error):  # An unreachable broker is a passing error, too.
                         raise
                     self._to_flush.add(index)
             await self.retries.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tidemill.store.database import Database, Executor, is_passing
+from tidemill.store.database import Database, Executor, is_transient
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ async def delete_finished(
             await delete(connection, rows)
     except BaseException as error:
         finished += rows  # Also when cancelled: the last flush deletes them.
-        if not is_passing(error):
+        if not is_transient(error):
             raise
         return []
     return rows

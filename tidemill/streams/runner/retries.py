@@ -14,7 +14,7 @@ import structlog
 from tidemill.core.codec import decode
 from tidemill.sources.base import headers_of
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.streams import streams as store
 from tidemill.streams.runner.finished_rows import delete_finished
 from tidemill.streams.runner.prefetch import Prefetch
@@ -98,7 +98,7 @@ class RetryFeeder:
                     held = list(self._held)
                     await self._database.fetch(store.RENEW_RETRIES, self._dispatcher.id, LEASE, held, patience=None)
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
             try:
                 async with asyncio.timeout(wait):

@@ -18,7 +18,7 @@ import structlog
 from tidemill.core.codec import encode
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.stream_metrics import BEYOND, PLAN_BOUNDS, PLAN_POWERS
-from tidemill.store.database import Database, is_passing
+from tidemill.store.database import Database, is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile
@@ -57,7 +57,7 @@ class StreamReporter:
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status
                 )
             except Exception as error:
-                if not is_passing(error):
+                if not is_transient(error):
                     raise
                 log.debug("the status could not be written", error=str(error))
             await asyncio.sleep(EVERY)

@@ -6,7 +6,7 @@ from tests.support.operate_streams import ack_alerts, label_entity, switch_trigg
 from tests.support.watched import Heat, Pages, event, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.monitors import sustained
-from tidemill.monitors.view.backtest import as_identity, backtest, compare, identity, replay
+from tidemill.monitors.runner.backtest import as_identity, backtest, compare, identity, replay
 from tidemill.monitors.view.backtest_chart import svg
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts

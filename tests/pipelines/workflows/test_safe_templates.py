@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.load import parse_workflow
 from tidemill.pipelines.workflows.nodes import Node, NodeError, run_node
-from tidemill.pipelines.workflows.parameters import shell_template, sql_template
+from tidemill.pipelines.workflows.safe_templates import shell_template, sql_template
 
 #: Pieces that mean something to a shell or to SQL, and plain text between them.
 HOSTILE = st.lists(
