@@ -1,8 +1,8 @@
 """States in the database: the inputs and code that each was built from, and failures.
 
 A build is stored in two steps. `record_intent` records what is about to be put in place; then, in one transaction that
-locks the rows, the files are put in place and `promote` makes the intent current. If another builder or an invalidation has
-changed the state meanwhile, its version differs and the build changes nothing.
+locks the rows, the files are put in place and `promote` makes the intent current. If another builder or an invalidation
+has changed the state meanwhile, its version differs and the build changes nothing.
 """
 
 from __future__ import annotations
