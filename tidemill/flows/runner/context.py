@@ -63,7 +63,7 @@ from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
-from tidemill.flows.runner.replay import StepReplay, raise_recorded, run_effect, run_together
+from tidemill.flows.runner.replay import StepReplay, current_owner, raise_recorded, run_effect, run_together
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ class Context(Generic[S]):
     is_flow_context: ClassVar[bool] = True
 
     _saved: FlowState | None = None
-    _replay: StepReplay | None = None
+    _replay_begun: StepReplay | None = None
+    _root: Any = None
 
     def __init__(
         self, workflow: AnyWorkflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
@@ -112,7 +113,8 @@ class Context(Generic[S]):
         made._work = work
         made._held = []
         made._holds = hold
-        made._replay = StepReplay(run, work)
+        if work.record:
+            made._replay_begun = StepReplay(run, work)
         made._cell = run.cell
         return made
 
@@ -410,9 +412,20 @@ class Context(Generic[S]):
         held, self._held = tuple(self._held), []
         return held
 
+    @property
+    def _replay(self) -> StepReplay | None:
+        """The record of the attempt, from its first operation on; None outside of a step."""
+        begun = self._replay_begun
+        if begun is None and self._work is not None and self._run is not None:
+            begun = self._replay_begun = StepReplay(self._run, self._work)
+            begun.root.owner = self._root
+        return begun
+
     def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
         """Return the events that leave when the step ends."""
-        return self._replay.unsent() if self._holds and self._replay is not None else self._take_held()
+        if not self._holds:
+            return self._take_held()
+        return () if self._replay_begun is None else self._replay_begun.unsent()
 
     async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
         """Wait by the record, or ask; returns None if the wait times out."""
@@ -492,5 +505,6 @@ class Context(Generic[S]):
 def enter_step(context: Context[Any]) -> None:
     """Set the context of the step that the calling code runs in."""
     _step.set(weakref.ref(context))
-    if context._replay is not None:
-        context._replay.enter()
+    context._root = current_owner()
+    if context._replay_begun is not None:
+        context._replay_begun.root.owner = context._root

@@ -377,10 +377,9 @@ class FlowRun:
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
         enter_step(context)
-        replay: StepReplay = context._replay  # pyright: ignore[reportAssignmentType]
         self.begun(work)
         try:
-            given = copy_mutable(work.input) if replay.copies else work.input
+            given = copy_mutable(work.input) if self.is_durable else work.input
             kwargs = dict(given) if isinstance(given, dict) else {spec.event_name: given}
             if spec.context_parameter is not None:
                 kwargs[spec.context_parameter] = context
@@ -388,9 +387,10 @@ class FlowRun:
                 kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
             result = await self._call(spec, kwargs, context, self._time_left(spec, work))
             events, listed = _events_of(spec, result)
-            replay.check_end()
-            if replay.is_changed_in_place:
-                await context._write_changed_in_place()
+            if (replay := context._replay_begun) is not None:
+                replay.check_end()
+                if replay.is_changed_in_place:
+                    await context._write_changed_in_place()
             ended = Ended(events, listed, context._unsent())
         except StepDiverged:
             return
@@ -403,10 +403,11 @@ class FlowRun:
         except BaseException as error:  # noqa: BLE001 - for example SystemExit
             ended = self._failure(spec, work, self.exit_of(spec, error))
         finally:
-            replay.close()
+            if (replay := context._replay_begun) is not None:
+                replay.close()
             self._tasks.pop(work.id, None)
             self._questions.end(work.id)
-        if replay.diverged is None:
+        if replay is None or replay.diverged is None:
             self.ended(spec, work, ended)
 
     def begun(self, work: Work) -> None:

@@ -181,11 +181,6 @@ class StepReplay:
         """Whether the step has changed a value of the state that it holds."""
         return self._lent is not None and self._lent.are_changed
 
-    def enter(self) -> None:
-        """Make the calling task or thread the root lane."""
-        self.root.owner = _current_owner()
-        _lane.set(self.root)
-
     # -- lanes ------------------------------------------------------------------------------------
 
     def at(self, kind: str, key: str) -> tuple[Lane, Operation | None]:
@@ -219,7 +214,7 @@ class StepReplay:
 
     def open_lane(self, lane: Lane) -> None:
         """Make the calling task this lane."""
-        lane.owner = _current_owner()
+        lane.owner = current_owner()
         _lane.set(lane)
         lane.owner.add_done_callback(partial(self._end_lane, lane))
 
@@ -508,7 +503,8 @@ def _is_timed(task: asyncio.Task[Any] | None) -> bool:
     return False
 
 
-def _current_owner() -> Any:
+def current_owner() -> Any:
+    """Return the task or thread of the caller."""
     loop = asyncio._get_running_loop()
     return threading.get_ident() if loop is None else asyncio.current_task(loop)
 
