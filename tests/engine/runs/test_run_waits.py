@@ -13,7 +13,7 @@ from tidemill.store.database import Database
 HOUR = 3600.0
 
 
-async def heard(app: App, watch: run_waits.Watch) -> None:
+async def heard(app: App, watch: run_waits.RunWait) -> None:
     """Change something until the wait hears of it."""
     hearing = asyncio.create_task(watch.changed())
     async with asyncio.timeout(120):
