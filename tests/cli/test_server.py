@@ -7,11 +7,13 @@ from pathlib import Path
 
 import grpc
 import httpx
+import psutil
 import pytest
 
 from tests.support.cli import PATIENCE, Process, make_folder, ok, run
 from tests.support.grpcclient import Rpc
 from tests.support.ports import free_port
+from tests.support.server import TestServer
 
 
 @pytest.fixture(scope="module")
@@ -97,3 +99,21 @@ def test_up_can_do_without_a_server(tmp_path: Path) -> None:
     finally:
         process.close()
     assert "serving http" not in process.output
+
+
+def test_the_address_of_a_database_is_in_no_arguments_of_the_processes_that_up_starts(
+    tmp_path: Path, server: TestServer
+) -> None:
+    url = server.create()
+    folder = make_folder(tmp_path / "own")
+    process = Process(folder, "up", "app.py", "--trust-local", "--database-url", url)
+    try:
+        process.line("worker started")
+        started = [each.cmdline() for each in psutil.Process(process.pid).children(recursive=True)]
+        roles = [words for words in started if "tidemill.cli.main" in words]
+        assert len(roles) >= 4
+        assert not any(url in word for words in started for word in words)
+        assert "no jobs" in ok(folder, "jobs", "--database-url", url)
+    finally:
+        process.close()
+        server.drop(url)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PATIENCE = 6.0
 SCHEMA_PATIENCE = 2.0
 SERVER, TOKEN, TOKEN_FILE = "TIDEMILL_SERVER", "TIDEMILL_TOKEN", "TIDEMILL_TOKEN_FILE"
+#: How a supervisor hands `--database-url` to its children: arguments of a process are visible to every user.
+GIVEN_DATABASE_URL = "TIDEMILL_GIVEN_DATABASE_URL"
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class ConnectionOptions:
     def given(self) -> dict[str, str]:
         """Which database was named, as settings."""
         given = {
-            "database_url": self.database_url,
+            "database_url": self.database_url or os.environ.get(GIVEN_DATABASE_URL),
             "directory": self.directory,
             "schema": self.schema,
             "application": self.application,
@@ -73,8 +75,14 @@ class ConnectionOptions:
         return self.given()
 
     def options(self) -> list[str]:
-        """What was given, as it stands on a command line."""
-        return [f"--{name.replace('_', '-')}={value}" for name, value in self.arguments().items()]
+        """The options for a child's command line; a URL, which may hold a password, is in `environment`."""
+        given = self.arguments()
+        return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if name != "database_url"]
+
+    def environment(self) -> dict[str, str]:
+        """What a child gets in its environment, which only its own user can read."""
+        url = self.arguments().get("database_url")
+        return {} if url is None else {GIVEN_DATABASE_URL: url}
 
     def settings(self, **more: Any) -> Settings:
         return load_settings(**self.arguments(), **more)

@@ -57,7 +57,9 @@ class ChildSpec(msgspec.Struct, frozen=True):
     name: str
     command: tuple[str, ...]
     grace: float | None = None
-    """How long it may take to end, where that is not what all others may take."""
+    """How long it may take to end, if not as long as all others."""
+    environment: Mapping[str, str] = {}
+    """What it gets in its environment besides ours."""
 
 
 class Supervisor:
@@ -136,7 +138,7 @@ class Supervisor:
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
-                env={**os.environ, VARIABLE: f"{os.getpid()}:{'pipe' if self._on_line else 'own'}"},
+                env={**os.environ, **spec.environment, VARIABLE: f"{os.getpid()}:{'pipe' if self._on_line else 'own'}"},
             )
         finally:
             if writing is not None:

@@ -136,8 +136,8 @@ def worker_processes(
         if max_concurrency is not None:
             options.append(f"--max-concurrency={max_concurrency}")
         names = ["jobs"] if workers == 1 else [f"jobs-{number}" for number in range(1, workers + 1)]
-        found += [ChildSpec(name, role_command(*command, "jobs", *options, *place.options())) for name in names]
-    return [*found, ChildSpec("runs", role_command(*command, "runs", *place.options()))]
+        found += [child(name, place, *command, "jobs", *options) for name in names]
+    return [*found, child("runs", place, *command, "runs")]
 
 
 def declares_shapes(known: App) -> bool:
@@ -162,9 +162,10 @@ def served_queues(known: App, queues: list[str] | None, max_concurrency: int | N
     return known.settings.worker(wanted, max_concurrency).validate().queues
 
 
-def role_command(*arguments: str) -> tuple[str, ...]:
-    """How to run a command in a process of its own."""
-    return (sys.executable, "-m", "tidemill.cli.main", *arguments)
+def child(name: str, place: ConnectionOptions, *arguments: str, grace: float | None = None) -> ChildSpec:
+    """A command in a process of its own, on the same database."""
+    command = (sys.executable, "-m", "tidemill.cli.main", *arguments, *place.options())
+    return ChildSpec(name, command, grace, place.environment())
 
 
 def play(make: Callable[[], Part]) -> int:

@@ -13,7 +13,7 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import announcer, application, hear_signals, role_command, worker_processes
+from tidemill.cli.run.roles import announcer, application, child, hear_signals, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
@@ -70,7 +70,7 @@ def up(
     queues = tuple(queue or known.declarations.served_queues())
     if server:
         options = _served(port, read_only, trust_local, grpc)
-        children.append(ChildSpec("server", role_command("server", app, *options, *place.options())))
+        children.append(child("server", place, "server", app, *options))
     return asyncio.run(_run(known, children, queues))
 
 
@@ -78,13 +78,14 @@ def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOption
     """The processes to keep running."""
     alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
     return [
-        ChildSpec("maintenance", role_command("maintenance", app, *place.options())),
+        child("maintenance", place, "maintenance", app),
         *workers,
-        *(ChildSpec(name, role_command(name, "run", app, *place.options())) for name in alone),
+        *(child(name, place, name, "run", app) for name in alone),
         *(
-            ChildSpec(
+            child(
                 f"stream-{stream.name}",
-                role_command("stream", "run", app, stream.name, "--no-supervise", *place.options()),
+                place,
+                *("stream", "run", app, stream.name, "--no-supervise"),
                 grace=max(known.settings.grace_seconds, stream.drain),
             )
             for stream in known.streams.declared.values()

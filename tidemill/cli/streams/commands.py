@@ -21,7 +21,7 @@ from tidemill.cli.connection_options import (
     require_database,
 )
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, application, hear_signals, play, role_command
+from tidemill.cli.run.roles import Part, application, child, hear_signals, play
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
@@ -106,9 +106,10 @@ def run(
     if not known.is_config:
         require_database(known.settings)
     specs = [
-        ChildSpec(
+        child(
             "stream" if len(wanted) == 1 else f"stream-{each.name}",
-            role_command("stream", "run", target, each.name, "--no-supervise", *place.options()),
+            place,
+            *("stream", "run", target, each.name, "--no-supervise"),
         )
         for each in wanted
     ]
