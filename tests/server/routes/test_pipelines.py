@@ -70,7 +70,7 @@ async def audited(api: httpx.AsyncClient, action: str) -> list[dict[str, Any]]:
 
 
 async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_from_and_holds(
-    press: App, api: httpx.AsyncClient, tmp_path: Path
+    press: App, api: httpx.AsyncClient, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     for stage in ("tidy", "page"):
         await until(api, stage, fresh=7)
@@ -129,12 +129,19 @@ async def test_the_grid_shows_how_every_state_stands_and_each_what_it_is_made_fr
     picture = base64.b64decode("iVBORw0KGgoAAAANSUhEUg==")
     (tmp_path / "notes/2026-02-02.txt").write_bytes(picture)
     (tmp_path / "notes/2026-02-03.txt").write_bytes(b"unreadable\x00\xff")
-    await until(api, "tidy", fresh=8, failed=2)
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "secret"
+    elsewhere.write_text("not for browsers")
+    (tmp_path / "notes/2026-02-04.txt").symlink_to(elsewhere)
+    (tmp_path / "notes/2026-02-05.txt").symlink_to(tmp_path / "notes/2026-02-01.txt")
+    await until(api, "tidy", fresh=10, failed=2)
     long = await get(api, "/pipelines/press/content", path="notes/2026-02-01.txt")
     assert (long["size"], long["truncated"], set(long["text"])) == (200_000, True, {"ä"})
     drawn = await get(api, "/pipelines/press/content", path="notes/2026-02-02.txt")
     assert (drawn["kind"], base64.b64decode(drawn["data"])) == ("picture", picture)
     assert (await get(api, "/pipelines/press/content", path="notes/2026-02-03.txt"))["kind"] == "bytes"
+    assert (await get(api, "/pipelines/press/content", path="notes/2026-02-05.txt"))["kind"] == "text"
+    outside = await api.get("/pipelines/press/content", params={"path": "notes/2026-02-04.txt"})
+    assert (outside.status_code, "not for browsers" in outside.text) == (404, False), "a link out of the folder"
     (tmp_path / "secret.txt").write_text("not for you")
     for path in (
         "secret.txt",

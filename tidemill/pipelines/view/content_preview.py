@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import NotFoundError
+from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 
 MOST_TEXT = 64 * 1024
@@ -44,6 +45,8 @@ async def preview(snapshot: PipelineSnapshot, path: str) -> Content:
         raise NotFoundError(
             f"pipeline {snapshot.pipeline.name} has no file {path[:200]!r}: it was removed, or never existed"
         )
+    if _leads_outside(snapshot.pipeline_view.states, path):
+        raise NotFoundError(f"{path!r} is a link to a file outside of the pipeline's folder, which is not shown")
     begun = await _beginning(snapshot, path, MOST_PICTURE + 1)
     if begun is None:
         raise NotFoundError(f"{path!r} was removed a moment ago")
@@ -59,6 +62,13 @@ async def preview(snapshot: PipelineSnapshot, path: str) -> Content:
     if text is None:
         return Content(path, size, "bytes", "application/octet-stream")
     return Content(path, size, "text", "text/plain", text=text, truncated=len(begun) > MOST_TEXT)
+
+
+def _leads_outside(states: object, path: str) -> bool:
+    """Whether a path of a folder leads out of it by symbolic links: a build may read such a file, a browser may not."""
+    if not isinstance(states, FileStates):
+        return False
+    return not states.place(path).resolve().is_relative_to(states.root.resolve())
 
 
 async def _beginning(snapshot: PipelineSnapshot, path: str, most: int) -> bytes | None:
