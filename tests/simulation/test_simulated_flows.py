@@ -153,4 +153,4 @@ def test_steps_are_brought_back_between_any_two_operations() -> None:
     for seed in range(20):
         for tick in disturbed("AppendsToList", seed).ticks:
             resumed[type(tick).__name__] += 1
-    assert resumed["Resumed"] > 40
+    assert resumed["Resumed"] > 20, "more than once a seed"

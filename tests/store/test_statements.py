@@ -123,7 +123,9 @@ def test_every_migration_has_a_way_down() -> None:
 @pytest.mark.parametrize("file", sorted(Path(OWN_CHAIN.folder).glob("*.sql")), ids=lambda file: file.name)
 def test_migrations_name_the_schema_of_everything_they_make(file: Path) -> None:
     kinds = r"TABLE|FUNCTION|(?:UNIQUE )?INDEX(?: \w+ ON)?"
-    made = re.findall(rf"^ *(?:CREATE(?: OR REPLACE)?|DROP) (?:{kinds})\s+([\w.]+)", file.read_text(), re.MULTILINE)
+    made = re.findall(
+        rf"^ *(?:CREATE(?: OR REPLACE)?|ALTER|DROP) (?:{kinds})\s+([\w.]+)", file.read_text(), re.MULTILINE
+    )
     assert made
     assert all(name.startswith("tidemill.") for name in made)
 

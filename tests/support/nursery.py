@@ -59,7 +59,6 @@ IMPORTED = (
         "tidemill.server.app",
         "tidemill.server.role",
         "tidemill.server.middleware.connection_limits",
-        "tests.support.web_app",
     ),
     *("psycopg", "uvloop", "uvicorn.protocols.http.httptools_impl", "rich.console", "rich.table", "rich.live"),
 )
@@ -250,6 +249,7 @@ def warm_up() -> None:
     from tidemill.store.database import DatabaseSettings
 
     build(ServerState(make_app(), FairDatabase(DatabaseSettings(), label="nursery"), ServerSettings()))
+    del sys.modules["tests.support.web_app"]  # Each server reads it in its own environment.
 
 
 def main() -> None:

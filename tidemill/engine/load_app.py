@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Set
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,17 +55,21 @@ def load_module(place: str) -> ModuleType:
         if spec is None or spec.loader is None:
             raise ConfigError(f"{place} is not a Python file")
         module = importlib.util.module_from_spec(spec)
+        before = set(sys.modules)
         sys.modules[path.stem] = module
-        return _by_its_package(_execute(place, lambda: _run(spec, module)), path)
+        return _by_its_package(_execute(place, lambda: _run(spec, module)), path, before)
     if "" not in sys.path:
         sys.path.insert(0, "")
     return _execute(place, lambda: importlib.import_module(place))
 
 
-def _by_its_package(module: ModuleType, path: Path) -> ModuleType:
-    """The module as other modules of its package have imported it: their tasks are declared on that one."""
-    same = (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == str(path))
-    found = next((each for each in same if each is not module), module)
+def _by_its_package(module: ModuleType, path: Path, before: Set[str]) -> ModuleType:
+    """The module as the modules that it imports have imported it: their tasks are declared on that one.
+
+    Modules from `before` do not count: a module's name is part of a stage's code, and must not depend on its caller.
+    """
+    new = [each for name, each in list(sys.modules.items()) if name not in before and each is not module]
+    found = next((each for each in new if getattr(each, "__file__", None) == str(path)), module)
     sys.modules[path.stem] = found
     return found
 
