@@ -111,7 +111,7 @@ async def test_of_answers_at_the_same_time_one_counts_and_the_others_are_told(
 ) -> None:
     async with running_dags(app):
         for _ in range(3):
-            run = await app.start(dag, **({"rows": 1} if dag is ask else {}))
+            run = await (app.start(dag, rows=1) if dag is ask else app.start(dag))
             await reaches(run, approve="waiting")
             people = {f"p{number}": YES if number % 2 else NO for number in range(8)}
             told = await asyncio.gather(
