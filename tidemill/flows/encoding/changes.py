@@ -18,7 +18,7 @@ def storable_changes(store: Any, changes: Changes) -> Changes:
     outer = {found for path, value in changes if (found := _model_path(store, path, value)) is not None}
     if not outer:
         return changes
-    models = {path: _Box(copy_data(read_path(store, path))) for path in outer if not _around(path, outer)}
+    models = {path: _Holder(copy_data(read_path(store, path))) for path in outer if not _around(path, outer)}
     alone: list[tuple[str, Any]] = []
     for path, value in changes:
         around = path if path in models else _around(path, models)
@@ -33,7 +33,7 @@ def _around(path: str, outer: Iterable[str]) -> str | None:
     return next((each for each in outer if inner_path(each, path) is not None), None)
 
 
-class _Box:
+class _Holder:
     copies = False
 
     def __init__(self, store: Any) -> None:

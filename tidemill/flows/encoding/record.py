@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.dict_like import DictLikeModel
 from tidemill.flows.encoding.values import pack, unpack
-from tidemill.flows.reducer.record import READS, Operation
+from tidemill.flows.reducer.record import READS, RecordedOperation
 from tidemill.flows.reducer.state_diff import same
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 
@@ -39,27 +39,27 @@ class StateReference:
         self.stored = stored
 
 
-def pack_operations(operations: Iterable[Operation], store: Any, *, lenient: bool = False) -> list[Any]:
+def pack_operations(operations: Iterable[RecordedOperation], store: Any, *, lenient: bool = False) -> list[Any]:
     """Convert operations to plain JSON values. With `lenient`, a read that has no JSON form is read again later."""
     return [_pack_operation(each, store, lenient) for each in operations]
 
 
-def unpack_operations(data: Sequence[Any]) -> tuple[Operation, ...]:
+def unpack_operations(data: Sequence[Any]) -> tuple[RecordedOperation, ...]:
     """Convert plain JSON values back to operations; `resolve` finds what their reads refer to."""
     return tuple(_unpack_operation(*each) for each in data)
 
 
-def resolve(operations: Iterable[Operation], store: Any) -> tuple[Operation, ...]:
+def resolve(operations: Iterable[RecordedOperation], store: Any) -> tuple[RecordedOperation, ...]:
     """Return the operations with the values of the state that their reads refer to."""
     return tuple(
-        Operation(each.lane, each.kind, each.key, _resolved(each.result.stored, store))
+        RecordedOperation(each.lane, each.kind, each.key, _resolved(each.result.stored, store))
         if isinstance(each.result, StateReference)
         else each
         for each in operations
     )
 
 
-def _pack_operation(each: Operation, store: Any, lenient: bool) -> list[Any]:
+def _pack_operation(each: RecordedOperation, store: Any, lenient: bool) -> list[Any]:
     result = each.result
     if each.kind not in READS:
         packed = pack(result)
@@ -78,9 +78,9 @@ def _pack_operation(each: Operation, store: Any, lenient: bool) -> list[Any]:
 
 def _unpack_operation(
     lane: str, kind: str, key: str, packed: Any, error: Any = None, leaves: bool = False
-) -> Operation:
+) -> RecordedOperation:
     result = StateReference(packed) if kind in READS else unpack(packed)
-    return Operation(lane, kind, key, result, None if error is None else tuple(error), leaves)
+    return RecordedOperation(lane, kind, key, result, None if error is None else tuple(error), leaves)
 
 
 def _refer(value: Any, now: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.events import encode_event
-from tidemill.flows.reducer.record import Operation
+from tidemill.flows.reducer.record import RecordedOperation
 from tidemill.flows.reducer.state import FlowState
 
 MAILBOX_SIZE = 1000
@@ -37,7 +37,7 @@ def meets(event: Any, requirements: dict[str, Any]) -> bool:
     return all(getattr(event, name, None) == value for name, value in requirements.items())
 
 
-def send_event_of(operation: Operation) -> Sent:
+def send_event_of(operation: RecordedOperation) -> Sent:
     """Return the event and the target of a recorded send."""
     return operation.result, operation.key.partition(" ")[2] or None
 

@@ -15,7 +15,7 @@ ROOT = ""
 """The lane of the step itself; tasks and threads inside of it have lanes of their own."""
 
 
-class Operation(msgspec.Struct, frozen=True, gc=False):
+class RecordedOperation(msgspec.Struct, frozen=True, gc=False):
     """One operation of a step on its context."""
 
     lane: str

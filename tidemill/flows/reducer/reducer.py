@@ -56,7 +56,7 @@ from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.event_buffer import gather, undo, undo_all
 from tidemill.flows.reducer.joins import Joins
 from tidemill.flows.reducer.mailbox import keep, meets, send_event_of, take_fitting, take_spare
-from tidemill.flows.reducer.record import Operation
+from tidemill.flows.reducer.record import RecordedOperation
 from tidemill.flows.reducer.state import Ending, FlowState, QueuedEvent, StepProgress, Wait, Work
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.state_undo import keep_writes, write
@@ -462,7 +462,7 @@ class FlowProgram:
     # -- collecting and waiting -------------------------------------------------------------------
 
     def _keep_record(
-        self, state: FlowState, work: Work, operations: tuple[Operation, ...], at: float, out: list[Command]
+        self, state: FlowState, work: Work, operations: tuple[RecordedOperation, ...], at: float, out: list[Command]
     ) -> None:
         """Record what a step did since its last suspension: from here on it is kept, and its events leave."""
         kept = resolve(operations, state.store)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.flows.reducer.record import Operation
+from tidemill.flows.reducer.record import RecordedOperation
 
 Lineage = tuple[int, ...]
 Recovered = tuple[tuple[str, int], ...]
@@ -79,7 +79,7 @@ class Work(msgspec.Struct):
     lapsed: dict[str, int] = {}
     """The waits that have timed out in this attempt."""
     did: dict[str, Any] = {}
-    record: tuple[Operation, ...] = ()
+    record: tuple[RecordedOperation, ...] = ()
     """What this attempt did up to its last suspension; the step gets these results when it runs again."""
     spare: tuple[tuple[Any, str | None], ...] = ()
     """Events that have left but are not in the record: those of failed attempts. An equal send is the same event."""

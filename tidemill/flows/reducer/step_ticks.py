@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.flows.reducer.record import Operation
+from tidemill.flows.reducer.record import RecordedOperation
 
 
 class EventSent(msgspec.Struct, frozen=True, tag="sent"):
@@ -31,7 +31,7 @@ class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
     requirements: dict[str, Any]
     show: Any = None
     timeout: float | None = None
-    operations: tuple[Operation, ...] | None = None
+    operations: tuple[RecordedOperation, ...] | None = None
     """What the step did since its last suspension. None in ticks of older versions, which counted instead."""
     rests_on: tuple[str, ...] = ()
     """If all of the step waits now: the questions that it waits for."""
@@ -44,7 +44,7 @@ class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):
 class Suspended(msgspec.Struct, frozen=True, tag="suspended"):
     """All of the step waits now, though it has asked nothing more: a part of it has ended, or a child has started."""
 
-    operations: tuple[Operation, ...]
+    operations: tuple[RecordedOperation, ...]
     rests_on: tuple[str, ...]
 
 

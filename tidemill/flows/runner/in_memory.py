@@ -59,7 +59,7 @@ from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
-from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay, has_local_timer, limited
+from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay, has_local_timer, limited
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow
@@ -241,7 +241,7 @@ class FlowRun:
         return self._questions.memory(work.id).is_closed(question)
 
     async def ask(
-        self, replay: StepReplay, lane: Lane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
+        self, replay: StepReplay, lane: RecordLane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
     ) -> Any:
         """Wait for the answer to a step's question; None if the wait times out.
 
@@ -367,7 +367,7 @@ class FlowRun:
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
         doing = f"Currently active steps: {', '.join(active)}" if active else "No steps active"
-        return f"Operation timed out after {self.program.timeout} seconds. {doing}"
+        return f"RecordedOperation timed out after {self.program.timeout} seconds. {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 

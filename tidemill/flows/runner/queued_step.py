@@ -44,7 +44,7 @@ from tidemill.flows.reducer.step_ticks import (
     Wrote,
 )
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.replay import Lane, StepObserver, StepReplay
+from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class QueuedStepRun(FlowRun):
         work.did[name] = result
 
     async def ask(
-        self, replay: StepReplay, lane: Lane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
+        self, replay: StepReplay, lane: RecordLane, note: WaitAsked, begin: Callable[[], Awaitable[None]] | None = None
     ) -> Any:
         if note.question in self._questions.memory(replay.work.id).given_up:
             return await asyncio.get_running_loop().create_future()

@@ -28,7 +28,7 @@ from tidemill.flows.encoding.exceptions import exception_document, exception_fro
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
-from tidemill.flows.reducer.record import ROOT, Operation
+from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.reducer import numbered
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _TIMERS = ("Timeout", "CancelScope")
 
 #: The recorded operations of a lane, by kind and key, in order.
-Recorded = dict[tuple[str, str], deque[Operation]]
+Recorded = dict[tuple[str, str], deque[RecordedOperation]]
 _NOTHING: Recorded = {}
 
 
@@ -65,7 +65,7 @@ class StepObserver(Protocol):
         ...
 
 
-class Lane:
+class RecordLane:
     """A task or thread inside a step, with what is left of its record."""
 
     # Most lanes need little more than their name, and every step has one.
@@ -100,7 +100,7 @@ class Lane:
 #: The kind of the operation that begins a lane; its key is the first operation of the lane.
 BEGIN = "begin"
 
-_lane: ContextVar[Lane] = ContextVar("tidemill_lane")
+_lane: ContextVar[RecordLane] = ContextVar("tidemill_lane")
 
 
 class _Record:
@@ -121,7 +121,7 @@ class _Record:
         for operation in work.record:
             self._load(operation)
 
-    def _load(self, operation: Operation) -> None:
+    def _load(self, operation: RecordedOperation) -> None:
         name = operation.lane
         if operation.kind == BEGIN:
             base, _, number = name.rpartition(".")
@@ -154,9 +154,9 @@ class StepReplay:
         self.work = work
         self.copies = run.is_durable
         self.observer = run.observer
-        self.root = Lane(self, ROOT)
+        self.root = RecordLane(self, ROOT)
         self._lanes = [self.root]
-        self._fresh: list[Operation] = []
+        self._fresh: list[RecordedOperation] = []
         if work.by_count:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
         if work.record:
@@ -183,7 +183,7 @@ class StepReplay:
 
     # -- lanes ------------------------------------------------------------------------------------
 
-    def at(self, kind: str, key: str) -> tuple[Lane, Operation | None]:
+    def at(self, kind: str, key: str) -> tuple[RecordLane, RecordedOperation | None]:
         """Return the lane of the caller, and the recorded operation that this is; None behind the end of the record."""
         lane = self.lane(kind, key)
         if not lane.left:
@@ -194,7 +194,7 @@ class StepReplay:
         lane.left -= 1
         return lane, queue.popleft()
 
-    def lane(self, kind: str = "", key: str = "") -> Lane:
+    def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
         lane = _lane.get(None)
         try:
@@ -207,18 +207,18 @@ class StepReplay:
             return lane
         return self._enter_lane(lane, owner, kind, key)
 
-    def expect_lane(self, lane: Lane) -> None:
+    def expect_lane(self, lane: RecordLane) -> None:
         """Add a lane whose task has not begun yet, with what is recorded of it."""
         self._give(lane)
         self._lanes.append(lane)
 
-    def open_lane(self, lane: Lane) -> None:
+    def open_lane(self, lane: RecordLane) -> None:
         """Make the calling task this lane."""
         lane.owner = current_owner()
         _lane.set(lane)
         lane.owner.add_done_callback(partial(self._end_lane, lane))
 
-    def _enter_lane(self, parent: Lane, owner: Any, kind: str, key: str) -> Lane:
+    def _enter_lane(self, parent: RecordLane, owner: Any, kind: str, key: str) -> RecordLane:
         """Make a task or thread that the step has started a lane under its parent."""
         record = self._record
         base = f"{parent.name}/{_name_of(owner)}."
@@ -232,7 +232,7 @@ class StepReplay:
         elif name in record.first:
             record.last[base] += 1
             name = f"{base}{record.last[base]}"
-        lane = Lane(self, name, owner)
+        lane = RecordLane(self, name, owner)
         self._give(lane)
         if not fitting:
             self.add(lane, BEGIN, f"{kind} {key}")
@@ -242,13 +242,13 @@ class StepReplay:
             owner.add_done_callback(partial(self._end_lane, lane))
         return lane
 
-    def _end_lane(self, lane: Lane, task: Any) -> None:
+    def _end_lane(self, lane: RecordLane, task: Any) -> None:
         lane.owner = None
         if lane in self._lanes:
             self._lanes.remove(lane)
         self.suspend_if_all_wait()
 
-    def _give(self, lane: Lane) -> None:
+    def _give(self, lane: RecordLane) -> None:
         """Give a lane what is recorded of it."""
         lane.record = self._record.lanes.pop(lane.name, _NOTHING)
         lane.left = sum(map(len, lane.record.values()))
@@ -262,7 +262,13 @@ class StepReplay:
     # -- recording --------------------------------------------------------------------------------
 
     def add(
-        self, lane: Lane, kind: str, key: str, result: Any = None, error: Exception | None = None, leaves: bool = False
+        self,
+        lane: RecordLane,
+        kind: str,
+        key: str,
+        result: Any = None,
+        error: Exception | None = None,
+        leaves: bool = False,
     ) -> None:
         """Add an operation behind the end of the record."""
         if lane.inside is None:
@@ -270,9 +276,9 @@ class StepReplay:
             if error is not None:
                 document = exception_document(error)
                 raised = (document["exception_type"], document["exception_message"])
-            self._fresh.append(Operation(lane.name, kind, key, result, raised, leaves))
+            self._fresh.append(RecordedOperation(lane.name, kind, key, result, raised, leaves))
 
-    def flush(self) -> tuple[Operation, ...]:
+    def flush(self) -> tuple[RecordedOperation, ...]:
         """Return what the step did since its last suspension, for the tick that records it."""
         fresh = self._fresh
         count = len(fresh)
@@ -290,10 +296,10 @@ class StepReplay:
         """Return the lock of a side effect, which two tasks of the step must not do at the same time."""
         return self._record.effects.setdefault(name, asyncio.Lock())
 
-    def begin_edit(self, lane: Lane) -> None:
+    def begin_edit(self, lane: RecordLane) -> None:
         self._record.editing[lane.name] = len(self._fresh)
 
-    def end_edit(self, lane: Lane) -> None:
+    def end_edit(self, lane: RecordLane) -> None:
         self._record.editing.pop(lane.name, None)
 
     def unsent(self) -> tuple[Sent, ...]:
@@ -304,7 +310,7 @@ class StepReplay:
         """Return whether an equal event has left with an earlier attempt."""
         return bool(self.work.spare) and take_spare(self._record.spare, sent)
 
-    def refuse_inside_effect(self, lane: Lane, what: str) -> None:
+    def refuse_inside_effect(self, lane: RecordLane, what: str) -> None:
         """Raise if a side effect uses what is not available to it."""
         if lane.inside is not None:
             raise WorkflowRuntimeError(
@@ -323,7 +329,7 @@ class StepReplay:
             holder, rest = place_of(path, store, live) if live else (store, path)
             found = read_path(holder, rest) if path else self.whole(store)
             if operation is None and lane.inside is None:
-                self._fresh.append(Operation(lane.name, kind, path, found if holder is store else UNKNOWN))
+                self._fresh.append(RecordedOperation(lane.name, kind, path, found if holder is store else UNKNOWN))
             if holder is not store:
                 return found
         if not self.copies or found is MISSING or type(found) in SHARED:
@@ -374,7 +380,7 @@ class StepReplay:
             self._fresh[:0] = operations
             raise
 
-    def fail_wait(self, lane: Lane, kind: str, key: str, question: str, error: Exception) -> None:
+    def fail_wait(self, lane: RecordLane, kind: str, key: str, question: str, error: Exception) -> None:
         """Record that a wait could not be asked."""
         self._fresh = [each for each in self._fresh if each.kind != kind or each.result != question]
         self.add(lane, kind, key, question, error)
@@ -411,7 +417,7 @@ class StepReplay:
         if self.root.left:
             raise self.diverge(self.root, "the step now returns")
 
-    def diverge(self, lane: Lane, came: str) -> StepDiverged:
+    def diverge(self, lane: RecordLane, came: str) -> StepDiverged:
         """Return the exception of a step that does not follow its record; the run is stopped."""
         if self.diverged is None:
             left = [each for queue in lane.record.values() for each in queue]
@@ -424,7 +430,7 @@ class StepReplay:
             self.run.diverge(self.work, self.diverged)
         return self.diverged
 
-    def observe(self, lane: Lane, operation: Operation | None, kind: str, key: str, value: Any) -> None:
+    def observe(self, lane: RecordLane, operation: RecordedOperation | None, kind: str, key: str, value: Any) -> None:
         """Tell a simulation the value of a write or a send, replayed or not."""
         if self.observer is not None:
             part = (lane.name, kind, key)
@@ -434,7 +440,7 @@ class StepReplay:
             (self.observer.did if operation is None else self.observer.replayed)(place, value)
 
 
-def raise_recorded(operation: Operation) -> None:
+def raise_recorded(operation: RecordedOperation) -> None:
     """Raise again what a recorded operation has raised."""
     if operation.error is not None:
         name, message = operation.error
@@ -464,7 +470,7 @@ async def run_together(replay: StepReplay, parts: Sequence[Awaitable[Any]]) -> l
         replay.open_lane(lanes[place])
         return await part
 
-    lanes = [Lane(replay, f"{around.name}/gather{around.gathers}.{place}") for place in range(len(parts))]
+    lanes = [RecordLane(replay, f"{around.name}/gather{around.gathers}.{place}") for place in range(len(parts))]
     for lane in lanes:
         replay.expect_lane(lane)
     tasks = [asyncio.ensure_future(run_part(place, part)) for place, part in enumerate(parts)]
@@ -525,9 +531,9 @@ def _named(kind: str, key: str) -> str:
 Effect = Callable[[], Awaitable[Any] | Any]
 
 
-async def run_effect(replay: StepReplay, lane: Lane, name: str, effect: Effect) -> Any:
+async def run_effect(replay: StepReplay, lane: RecordLane, name: str, effect: Effect) -> Any:
     """Run a side effect. Its own operations are not recorded: only its result counts."""
-    silent = Lane(replay, lane.name, lane.owner)
+    silent = RecordLane(replay, lane.name, lane.owner)
     silent.inside = name
     token = _lane.set(silent)
     try:

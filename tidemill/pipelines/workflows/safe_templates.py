@@ -38,7 +38,7 @@ class TemplateError(ConfigError):
     """A template whose value could become a program."""
 
 
-class Template(msgspec.Struct, frozen=True):
+class SafeTemplate(msgspec.Struct, frozen=True):
     """A text with parameters, and the expression of each."""
 
     text: str
@@ -85,7 +85,7 @@ class _Command(msgspec.Struct):
                 )
 
 
-def shell_template(text: str) -> Template:
+def shell_template(text: str) -> SafeTemplate:
     """A script for `sh -c`, whose parameters are the values of its expressions."""
     made: list[str] = []
     expressions: list[str] = []
@@ -107,7 +107,7 @@ def shell_template(text: str) -> Template:
         step = _shell_step(text, at, mode, stack, commands)
         made.append(text[at : at + step])
         at += step
-    return Template("".join(made), tuple(expressions))
+    return SafeTemplate("".join(made), tuple(expressions))
 
 
 def _refuse_in(mode: str, hole: str) -> None:
@@ -189,7 +189,7 @@ def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[
     return 1
 
 
-def sql_template(text: str, *, first: int = 1) -> Template:
+def sql_template(text: str, *, first: int = 1) -> SafeTemplate:
     """A statement whose parameters, from number `first` on, are the values of its expressions."""
     if _HOLE.fullmatch(text.strip()):
         raise TemplateError("the whole query is a value: write the statement in the text, and its values as {{…}}")
@@ -209,7 +209,7 @@ def sql_template(text: str, *, first: int = 1) -> Template:
             made.append(f"({' || '.join(piece for piece in pieces if piece != chr(39) * 2)})")
         else:
             raise TemplateError(f"{{{{{holes[0]}}}}} is inside {kind}, where a value cannot be bound: move it out")
-    return Template("".join(made), tuple(expressions))
+    return SafeTemplate("".join(made), tuple(expressions))
 
 
 def _bound(hole: re.Match[str], expressions: list[str], first: int) -> str:
