@@ -241,15 +241,14 @@ def become(order: Order) -> None:
 
 def warm_up() -> None:
     """Build a server once: what it imports and computes for its routes is there for all that follow."""
-    from tests.support.web_app import make_app
+    from tidemill.app import App
     from tidemill.server.app import build
     from tidemill.server.fair_pool import FairDatabase
     from tidemill.server.server_state import ServerState
     from tidemill.server.settings import ServerSettings
     from tidemill.store.database import DatabaseSettings
 
-    build(ServerState(make_app(), FairDatabase(DatabaseSettings(), label="nursery"), ServerSettings()))
-    del sys.modules["tests.support.web_app"]  # Each server reads it in its own environment.
+    build(ServerState(App("nursery"), FairDatabase(DatabaseSettings(), label="nursery"), ServerSettings()))
 
 
 def main() -> None:
