@@ -243,7 +243,7 @@ def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop
         context = browser.new_context()
         opened = context.new_page()
         opened.goto(link)
-        expect(opened.get_by_role("link", name="Queues")).to_be_visible()
+        expect(opened.get_by_role("link", name="Queues", exact=True)).to_be_visible()
         assert "token" not in opened.url, "the address keeps no secret"
         context.close()
         context = browser.new_context(viewport={"width": 1360, "height": 860})
