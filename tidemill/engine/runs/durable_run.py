@@ -210,7 +210,7 @@ class DurableRun:
         return turn, after
 
     def stop_for_attention(self, why: str, *, ways_out: str) -> None:
-        """Stop the run until somebody decides how it goes on."""
+        """Stop the run until an operator decides how it continues."""
         if not self.let_go:
             log.error("run needs attention", run=self.number, why=why)
             turn = self.turn()

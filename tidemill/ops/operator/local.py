@@ -14,10 +14,10 @@ from tidemill.core.errors import ConfigError, ForbiddenError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
-from tidemill.store.database import Database, Executor
+from tidemill.store.database import Database
 from tidemill.store.idempotency import IdempotencyKey, check_key, keep_answer
 from tidemill.store.tokens import SCOPES, Scope
-from tidemill.store.transaction import Reader
+from tidemill.store.transaction import Reader, Transaction
 
 T = TypeVar("T")
 
@@ -103,24 +103,21 @@ class Local:
             if operation.writes:
                 async with reader.transaction() as tx:
                     result = await operation.run(tx, args, *more)
-                    await self._keep(tx.connection, key, operation, result)
+                    await self._keep(tx, key, operation, result)
             else:
                 if key is not None:  # An operation that finds nothing left to change opens no transaction.
                     await check_key(self.database, key)
                 result = await operation.run(reader, args, *more)
-                await self._keep(self.database, key, operation, result)
+                if key is not None:
+                    async with reader.transaction() as tx:
+                        await self._keep(tx, key, operation, result)
             return result
         except _UNSTORABLE as error:
             raise ConfigError(" ".join(str(error).split()) or type(error).__name__) from error
 
     async def _keep(
-        self, connection: Executor | Database, key: IdempotencyKey | None, operation: Operation[Any, Any], result: Any
+        self, tx: Transaction, key: IdempotencyKey | None, operation: Operation[Any, Any], result: Any
     ) -> None:
-        if key is None:
-            return
-        body = result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
-        if isinstance(connection, Database):
-            async with connection.transaction() as own:
-                await keep_answer(self.database, own, key, operation.status, body)
-        else:
-            await keep_answer(self.database, connection, key, operation.status, body)
+        if key is not None:
+            body = result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
+            await keep_answer(self.database, tx.connection, key, operation.status, body)
