@@ -88,6 +88,7 @@ def test_pins_are_read_whatever_they_are_called(audit: ModuleType) -> None:
 def test_lock_files_name_no_registry(audit: ModuleType) -> None:
     lock = (audit.ROOT / "web" / "package-lock.json").read_text()
     assert '"resolved"' not in lock
+    assert "://" not in lock
     assert "://" not in (audit.ROOT / "constraints.txt").read_text()
 
 

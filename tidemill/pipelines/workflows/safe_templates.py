@@ -4,7 +4,7 @@
     sql_template("… name = '{{$.name}}'")      … name = (($1)::text)      the value is bound
 
 A template is refused where its value could still become a program: as the name of a command, in the text that another
-interpreter runs (`sh -c`, `eval`, `awk`), in a here-document, in an identifier of SQL.
+interpreter runs (`sh -c`, `eval`, `awk`) or reads (`… | sh`), in a here-document, in an identifier of SQL.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ _ALWAYS = {"eval", "source", ".", "ssh", "su", "at", "batch", "watch", "trap", "
 _FIRST = {"awk", "gawk", "mawk", "nawk", "sed", "jq"}
 _BY_OPTION = re.compile(r"(python[\d.]*|perl|ruby|node|nodejs|php|lua|deno|psql|sqlite3|mysql|vim?|ed|ex)\Z")
 _OPTION = re.compile(r"-\w*[ceErpf]\w*\Z|--(eval|exec|command|execute|print)\b")
+
+
+#: Commands that read a program from their input, unless they are given one in another way.
+_BY_INPUT = _SHELLS | {"psql", "mysql", "sqlite3", "at", "batch", "bc", "ed", "ex"}
 
 
 class TemplateError(ConfigError):
@@ -65,12 +69,29 @@ class _Command(msgspec.Struct):
             self.wants_name = True
         self.words.append(word)
 
+    def check_beside(self, hole: str) -> None:
+        """Refuse a command that could run a value that another command of the script passes on."""
+        for at in self.names:
+            name, after = self.words[at].rpartition("/")[2], self.words[at + 1 :]
+            is_interpreter = _BY_OPTION.match(name) is not None
+            if (
+                name in {"eval", "source", ".", "trap"}
+                or (name in _SHELLS and any(_OPTION.match(each) and "c" in each for each in after))
+                or (name in _BY_INPUT and all(each.startswith("-") and each != "-f" for each in after))
+                or (name in {"psql", "mysql", "sqlite3"} and not any(_OPTION.match(each) for each in after))
+                or (is_interpreter and not after)
+            ):
+                raise TemplateError(
+                    f"{{{{{hole}}}}} is in a script in which {name} runs a text as a program: "
+                    "write what it runs into a script of your own, and pass the value as its argument"
+                )
+
     def check_hole(self, hole: str) -> None:
         word = self.word or ""
         if self.wants_name and not _ASSIGNMENT.match(word) and not word.startswith((">", "<", "-")):
             raise TemplateError(f"{{{{{hole}}}}} would name the command that is run: write the command in the text")
         for at in self.names:
-            name = self.words[at].rpartition("/")[2] or "."
+            name = self.words[at].rpartition("/")[2]
             after = [each for each in self.words[at + 1 :] if not each.startswith("-")]
             options = [each for each in (*self.words[at + 1 :], self.word or "") if _OPTION.match(each)]
             if (
@@ -90,27 +111,36 @@ def shell_template(text: str) -> SafeTemplate:
     made: list[str] = []
     expressions: list[str] = []
     stack: list[str] = []  # open quotes and parentheses
-    commands = [_Command()]
+    commands = [_Command()]  # the command that is read, and those around its substitution
+    ended: list[_Command] = []
     at = 0
     while at < len(text):
         mode, command = stack[-1] if stack else "", commands[-1]
         hole = _HOLE.match(text, at)
         if hole is not None:
-            _refuse_in(mode, hole[1])
-            command.check_hole(hole[1])
+            _refuse_in(stack, hole[1])
+            openers = [each for each in stack if each in ("(", "$(")]
+            for depth in range(len(commands), 0, -1):
+                commands[depth - 1].check_hole(hole[1])
+                if depth == 1 or openers[depth - 2] == "(":  # What a subshell prints is no part of the command around.
+                    break
             expressions.append(hole[1])
             value = f"${{{len(expressions)}}}"
             made.append(value if mode == '"' else f"'\"{value}\"'" if mode == "'" else f'"{value}"')
             command.word = (command.word or "") + "\0"
             at = hole.end()
             continue
-        step = _shell_step(text, at, mode, stack, commands)
+        step = _shell_step(text, at, mode, stack, commands, ended)
         made.append(text[at : at + step])
         at += step
+    for each in (*ended, *commands):
+        each.end_word()
+        if expressions:
+            each.check_beside(expressions[0])
     return SafeTemplate("".join(made), tuple(expressions))
 
 
-def _refuse_in(mode: str, hole: str) -> None:
+def _refuse_in(stack: list[str], hole: str) -> None:
     where = {
         "`": "backquotes",
         "<<": "a here-document",
@@ -118,13 +148,16 @@ def _refuse_in(mode: str, hole: str) -> None:
         "((": "arithmetic",
         "$'": "a $'…' text",
     }
-    if mode in where:
-        raise TemplateError(
-            f"{{{{{hole}}}}} is inside {where[mode]}, where its value could become a program: move it out"
-        )
+    for mode in stack:
+        if mode in where:
+            raise TemplateError(
+                f"{{{{{hole}}}}} is inside {where[mode]}, where its value could become a program: move it out"
+            )
 
 
-def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[_Command]) -> int:
+def _shell_step(
+    text: str, at: int, mode: str, stack: list[str], commands: list[_Command], ended: list[_Command]
+) -> int:
     """Read one token of a script; returns its length."""
     char, command, pair = text[at], commands[-1], text[at : at + 2]
     if mode in ("'", "$'"):
@@ -145,7 +178,7 @@ def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[
             stack.pop()
             return 2 if pair == "))" else 1
     elif pair == "$(" or (mode != '"' and char == "("):
-        stack.append("(")
+        stack.append("$(" if char == "$" else "(")
         commands.append(_Command())
         return 2 if char == "$" else 1
     elif pair == "${":
@@ -167,10 +200,11 @@ def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[
     elif pair == "<<" and text[at : at + 3] != "<<<":
         stack.append("<<")  # Until the end of the text: here-documents may follow each other.
         return 2
-    elif char == ")" and mode == "(":
+    elif char == ")" and mode in ("(", "$("):
         stack.pop()
-        if len(commands) > 1:
-            commands.pop()
+        ended.append(commands.pop())
+        if mode == "$(":
+            commands[-1].word = (commands[-1].word or "") + "\0"  # What it prints.
     elif char == "#" and command.word is None:
         end = text.find("\n", at)
         comment = text[at:] if end < 0 else text[at:end]
@@ -179,6 +213,7 @@ def _shell_step(text: str, at: int, mode: str, stack: list[str], commands: list[
         return len(comment)
     elif char in ";|&\n":
         command.end_word()
+        ended.append(command)
         commands[-1] = _Command()
     elif char.isspace():
         command.end_word()
