@@ -10,7 +10,7 @@ from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.flows import Context, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.simulate import simulate
-from tidemill.ops.runs.runs import GetStateAt, get_state_at
+from tidemill.ops.runs.journal import GetStateAt, get_state_at
 from tidemill.store.database import Database
 
 

@@ -15,7 +15,8 @@ from tidemill.core.errors import ConflictError
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.ops.operator.local import Caller, Local
-from tidemill.ops.runs.runs import RunRef, get_run, retry_run
+from tidemill.ops.runs.cancel import retry_run
+from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.store.database import Database
 
 heard: list[Any] = []

@@ -183,7 +183,7 @@ async def test_an_edit_in_memory_shares_live_objects() -> None:
 
 
 async def test_a_secret_is_shown_masked(app: App, database: Database) -> None:
-    from tidemill.ops.runs.runs import GetStateAt, GetTicks, get_state_at, get_ticks
+    from tidemill.ops.runs.journal import GetStateAt, GetTicks, get_state_at, get_ticks
 
     @app.workflow
     class Keeping(Workflow):

@@ -20,7 +20,7 @@ from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.errors import WorkflowTimeoutError
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
-from tidemill.store.runs.runs import send_to_run
+from tidemill.store.runs.inbox import send_to_run
 
 effects: list[str] = []
 

@@ -1,7 +1,7 @@
 """Every operation does the same wherever it is asked for: on the database, through a server, by gRPC, as a command.
 
 Compared are the result, the audit entries, the states of jobs, and the errors for wrong arguments. An operation without
-a case in `operation_cases.py` fails here.
+a case in `operations/` fails here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from tests.invariants.operation_cases import CASES as OTHER_CASES
-from tests.invariants.operation_cases import Case, World
-from tests.invariants.pipeline_cases import FOLDER, PIPELINE_CASES, declare
+from tests.invariants.operations.admin import CASES as ADMIN_CASES
+from tests.invariants.operations.case import Case, World
+from tests.invariants.operations.jobs import CASES as JOB_CASES
+from tests.invariants.operations.monitors import CASES as MONITOR_CASES
+from tests.invariants.operations.pipelines import CASES as PIPELINE_CASES
+from tests.invariants.operations.pipelines import FOLDER, declare
+from tests.invariants.operations.runs import CASES as RUN_CASES
+from tests.invariants.operations.streams import CASES as STREAM_CASES
 from tests.support.grpcclient import rpc_client
 from tests.support.ports import free_port
 from tests.support.server import TestServer
@@ -48,7 +53,7 @@ CALLER = Caller("local", "admin")
 #: They evaluate what a caller sends, which takes more than the scope `read`, and change nothing.
 UNCHANGING = {"dry_run_workflow"}
 
-CASES = {**OTHER_CASES, **PIPELINE_CASES}
+CASES = JOB_CASES | RUN_CASES | STREAM_CASES | PIPELINE_CASES | MONITOR_CASES | ADMIN_CASES
 
 OPERATIONS = {each.name: each for each in all_operations()}
 

@@ -11,7 +11,7 @@ from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
 from tidemill import App
 from tidemill.ops.operator.local import Caller, Local
-from tidemill.ops.pipelines.read import GetState, get_state
+from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.pipelines import SKIP, File, Pipeline
 from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.runner.clean import clean_orphans

@@ -10,18 +10,10 @@ from tidemill import App
 from tidemill.store.database import Database
 from tidemill.store.jobs.sweeps import cancel_orphans
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
-from tidemill.store.runs.runs import (
-    DUE_INBOX,
-    HAS_ARRIVED,
-    NOTED_FOR_WORK,
-    PUBLISH,
-    WAKE_RUNS,
-    publish,
-    read_published,
-    resume_runs,
-    send_to_run,
-    start_run,
-)
+from tidemill.store.runs.claims import WAKE_RUNS, resume_runs
+from tidemill.store.runs.inbox import DUE_INBOX, HAS_ARRIVED, NOTED_FOR_WORK, send_to_run
+from tidemill.store.runs.published import PUBLISH, publish, read_published
+from tidemill.store.runs.runs import start_run
 
 
 async def a_run(database: Database, **fields: object) -> int:

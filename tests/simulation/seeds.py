@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterable
 
-from tidemill.engine.simulation.store import Faults
+from tidemill.engine.simulation.simulation import Faults
 
 #: Set to see one seed again, with its whole history: TIDEMILL_SEED=7 pytest tests/simulation/... -k Chain
 REPLAY = "TIDEMILL_SEED"

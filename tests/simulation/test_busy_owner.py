@@ -6,7 +6,7 @@ import asyncio
 
 from tests.simulation.journeys import Reply
 from tidemill.core.codec import encode
-from tidemill.engine.simulation.store import Simulation
+from tidemill.engine.simulation.simulation import Simulation
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.events import encode_event

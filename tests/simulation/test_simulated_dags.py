@@ -13,7 +13,7 @@ from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.simulate import DagOutcome, simulate_dag
-from tidemill.engine.simulation.store import NO_FAULTS
+from tidemill.engine.simulation.simulation import NO_FAULTS
 
 SEEDS = 60
 FILE = "tests/simulation/test_simulated_dags.py"

@@ -17,7 +17,7 @@ from tests.simulation.journeys import JOURNEYS
 from tests.simulation.replayed_programs import PROGRAMS
 from tests.simulation.seeds import again, drawn, replayed, seeds
 from tidemill.core.ticks import Completed, Noted
-from tidemill.engine.simulation.store import NO_FAULTS
+from tidemill.engine.simulation.simulation import NO_FAULTS
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.reducer.step_ticks import Did

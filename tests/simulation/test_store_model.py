@@ -17,8 +17,10 @@ from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
 from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.runs.claims import FREE_RUNS
+from tidemill.store.runs.inbox import CANCEL_STOPPED, SEND
 from tidemill.store.runs.model import StoreModel
-from tidemill.store.runs.runs import CANCEL_STOPPED, FREE_RUNS, OWN_KEY, SEND, start_run
+from tidemill.store.runs.runs import OWN_KEY, start_run
 from tidemill.store.runs.turns import NewRun, RunTurn, job_row
 
 OPERATIONS = 120

@@ -12,7 +12,8 @@ from tests.simulation.seeds import seeds
 from tests.simulation.test_simulated_flows import undisturbed
 from tidemill.core.codec import decode
 from tidemill.engine.runs.run_worker import WORTH_SHARING, WRITERS
-from tidemill.engine.simulation.store import SOME_FAULTS, SimulatedRunStore, Simulation
+from tidemill.engine.simulation.simulation import SOME_FAULTS, Simulation
+from tidemill.engine.simulation.store import SimulatedRunStore
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.values import unpack

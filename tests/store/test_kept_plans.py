@@ -8,7 +8,7 @@ import pytest
 
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
-from tidemill.store.runs.runs import DUE_INBOX
+from tidemill.store.runs.inbox import DUE_INBOX
 from tidemill.store.runs.turns import ONE_TICK, RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}

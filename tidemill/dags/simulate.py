@@ -20,7 +20,7 @@ from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.runner.runner import DagInput, DagKind
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.run_worker import RunWorker
-from tidemill.engine.simulation.store import SOME_FAULTS, Faults, Simulation
+from tidemill.engine.simulation.simulation import SOME_FAULTS, Faults, Simulation
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.store.runs.runs import DAG_KIND
 

@@ -21,7 +21,8 @@ from tidemill.core.ticks import CancelAsked, Received, Tick
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.durable_run import WorkEnd
 from tidemill.engine.runs.run_worker import RunWorker
-from tidemill.engine.simulation.store import SOME_FAULTS, Faults, SimulatedRunStore, Simulation
+from tidemill.engine.simulation.simulation import SOME_FAULTS, Faults, Simulation
+from tidemill.engine.simulation.store import SimulatedRunStore
 from tidemill.engine.simulation.world import SimulationError, World
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent

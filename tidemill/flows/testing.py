@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemill.engine.runs.adapters import Recording
 from tidemill.engine.runs.control_loop import Adapter
-from tidemill.engine.simulation.store import Faults
+from tidemill.engine.simulation.simulation import Faults
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.workflow import AnyWorkflow

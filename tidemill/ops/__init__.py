@@ -17,5 +17,5 @@ An operation that takes a `Reader` reads, or commits in batches by `at.transacti
 `declared: Declarations` says that it needs the application's code, `declared: Declarations | None` that it can do
 without. The last field of a path may contain slashes: `{name:path}`. The HTTP route, its part of the OpenAPI document
 and the remote client follow from the declaration. A CLI command calls `options.do(note_alert, args)`; a gRPC method is
-one row in `server/rpc/methods.py`; a case in `tests/invariants/operation_cases.py` compares them all.
+one row in `server/rpc/methods.py`; a case in `tests/invariants/operations/` compares them all.
 """

@@ -17,7 +17,8 @@ from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.pipelines.find import find_state
-from tidemill.ops.pipelines.read import GetState, ListPipelines, get_state, list_pipelines
+from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
+from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter

@@ -12,7 +12,7 @@ import msgspec
 from tests.flows.differential.building import TIMEOUT, build, state_of
 from tests.flows.differential.dialects import Dialect
 from tests.flows.differential.programs import Program
-from tidemill.engine.simulation.store import Faults
+from tidemill.engine.simulation.simulation import Faults
 from tidemill.flows.definition import declared as declarations
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.runner.state_store import StateCell

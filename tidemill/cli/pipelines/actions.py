@@ -30,7 +30,7 @@ from tidemill.ops.pipelines.change import (
     retry_states,
     start_backfill,
 )
-from tidemill.ops.pipelines.read import MOST_SHOWN, ListOrphans, list_orphans
+from tidemill.ops.pipelines.states import MOST_SHOWN, ListOrphans, list_orphans
 from tidemill.ops.pipelines.waiting import wait_for_backfill
 
 MANY = 10  # States that are built again without a question.

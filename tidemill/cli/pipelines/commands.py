@@ -24,22 +24,17 @@ from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
-from tidemill.ops.pipelines.read import (
-    MOST_SHOWN,
+from tidemill.ops.pipelines.pipelines import (
     GetPipelineGraph,
-    ListBuilds,
     ListPipelines,
     PipelineList,
     PipelineRef,
-    PlanPipeline,
-    PlanReport,
     get_pipeline,
     get_pipeline_graph,
-    list_builds,
     list_pipelines,
-    plan_pipeline,
-    report_plan,
 )
+from tidemill.ops.pipelines.plan import ListBuilds, PlanPipeline, PlanReport, list_builds, plan_pipeline, report_plan
+from tidemill.ops.pipelines.states import MOST_SHOWN
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline
 from tidemill.pipelines.definition.pipeline import check_order

@@ -27,7 +27,7 @@ from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import StageRef
 from tidemill.ops.pipelines.find import PipelineObject, find_pipeline_object
-from tidemill.ops.pipelines.read import ListPipelines, list_pipelines
+from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
 from tidemill.pipelines.definition.load_target import PipelineTarget, load_target
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.store.database import Database

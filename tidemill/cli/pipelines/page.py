@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from tidemill.cli.render import ago, cut, out, short, table
-from tidemill.ops.pipelines.read import PipelineLine, PlanReport
+from tidemill.ops.pipelines.pipelines import PipelineLine
+from tidemill.ops.pipelines.plan import PlanReport
 from tidemill.pipelines.view.state_details import Build, StateDetails
 
 MOST_NAMED = 20

@@ -18,21 +18,16 @@ from tidemill.cli.render import ago, cut, out, print_json, short, show, state, t
 from tidemill.cli.runs.step_log import print_log
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import Operator
-from tidemill.ops.runs.runs import (
+from tidemill.ops.runs.journal import (
     GetRunLog,
     GetStateAt,
     GetTicks,
-    ListRuns,
-    Run,
-    RunLine,
-    RunRef,
     StepAttemptLog,
-    get_run,
     get_run_log,
     get_state_at,
     get_ticks,
-    list_runs,
 )
+from tidemill.ops.runs.runs import ListRuns, Run, RunLine, RunRef, get_run, list_runs
 
 TICKS_AT_ONCE = 1000
 

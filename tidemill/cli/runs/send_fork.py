@@ -10,7 +10,9 @@ from tidemill.cli.render import out
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.operator.operation import Operator
-from tidemill.ops.runs.runs import CancelRun, ForkRun, RunRef, SendEvent, cancel_run, fork_run, retry_run, send_event
+from tidemill.ops.runs.cancel import CancelRun, cancel_run, retry_run
+from tidemill.ops.runs.events import ForkRun, SendEvent, fork_run, send_event
+from tidemill.ops.runs.runs import RunRef
 
 
 def send(

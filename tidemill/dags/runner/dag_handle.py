@@ -24,7 +24,9 @@ from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
-from tidemill.store.runs.runs import DAG_KIND, SEND, cancel_run, is_asked, list_inputs, show_run, start_run
+from tidemill.store.runs.inbox import SEND, cancel_run
+from tidemill.store.runs.inputs import is_asked, list_inputs
+from tidemill.store.runs.runs import DAG_KIND, show_run, start_run
 
 if TYPE_CHECKING:
     from tidemill.dags.runner.runner import DagKind

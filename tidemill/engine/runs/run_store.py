@@ -17,22 +17,20 @@ from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
 from tidemill.store.database import Connection, Database, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
-from tidemill.store.runs.log import write_step_logs
-from tidemill.store.runs.runs import (
-    DUE_INBOX,
+from tidemill.store.runs.claims import (
     FREE_RUNS,
     LOAD_SNAPSHOTS,
     LOAD_TICKS,
-    NOTED_FOR_WORK,
     NOTIFY_OWNERS,
     OWN_RUNS,
     RUNS_CHANNEL,
     WAKE_RUNS,
     claim_runs,
-    publish,
     resume_runs,
-    send_to_run,
 )
+from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
+from tidemill.store.runs.log import write_step_logs
+from tidemill.store.runs.published import publish
 from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
 
 log = structlog.get_logger("tidemill.runs")

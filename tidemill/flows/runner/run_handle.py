@@ -23,7 +23,9 @@ from tidemill.flows.errors import (
 from tidemill.flows.runner.sending import asking_event, event_tick
 from tidemill.flows.runner.workflow_handler import ResultT_co
 from tidemill.store.database import Database
-from tidemill.store.runs.runs import cancel_run, last_published, new_token, read_published, send_to_run, show_run
+from tidemill.store.runs.inbox import cancel_run, send_to_run
+from tidemill.store.runs.published import last_published, read_published
+from tidemill.store.runs.runs import new_token, show_run
 
 
 class RunHandle(Generic[ResultT_co]):

@@ -10,7 +10,8 @@ from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, StoreError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, doc, operation
-from tidemill.ops.pipelines.read import PipelineName, orphans_of, read_states
+from tidemill.ops.pipelines.pipelines import PipelineName
+from tidemill.ops.pipelines.states import orphans_of, read_states
 from tidemill.pipelines.runner.clean import clean_orphans
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.lineage import State

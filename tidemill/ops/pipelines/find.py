@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.ops.pipelines.read import PipelineLine, StageLine
+from tidemill.ops.pipelines.pipelines import PipelineLine, StageLine
 from tidemill.pipelines.definition.pattern import Pattern, entity_id
 
 

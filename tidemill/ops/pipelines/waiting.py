@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import Operator
-from tidemill.ops.pipelines.read import Backfill, ListBackfills, list_backfills
+from tidemill.ops.pipelines.plan import Backfill, ListBackfills, list_backfills
 from tidemill.ops.waiting import SAFETY_POLL
 
 

@@ -16,8 +16,10 @@ from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
 from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId
-from tidemill.store.runs.runs import has_arrived, is_asked, load_run, new_token
-from tidemill.store.runs.runs import list_inputs as read_inputs
+from tidemill.store.runs.inbox import has_arrived
+from tidemill.store.runs.inputs import is_asked
+from tidemill.store.runs.inputs import list_inputs as read_inputs
+from tidemill.store.runs.runs import load_run, new_token
 from tidemill.store.transaction import Reader
 
 TAKEN_WITHIN = 3.0  # seconds that an answer to a flow waits for the run to take it

@@ -17,7 +17,8 @@ from tidemill.ops.operator.local import Caller
 from tidemill.ops.runs.runs import find_run
 from tidemill.server.live.hub import LONGEST
 from tidemill.server.server_state import ServerState, TheServerState, caller_of
-from tidemill.store.runs.runs import LIVE_RUN_STATES, read_published
+from tidemill.store.runs.published import read_published
+from tidemill.store.runs.runs import LIVE_RUN_STATES
 from tidemill.store.transaction import Reader
 
 SHOWN_AT_ONCE = 500

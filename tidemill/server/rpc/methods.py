@@ -16,9 +16,11 @@ from tidemill.ops.jobs.jobs import cancel_jobs, enqueue_job, get_job, list_jobs,
 from tidemill.ops.operator.local import Caller
 from tidemill.ops.operator.operation import Operation, bare_type
 from tidemill.ops.operator.validation import read_arguments
+from tidemill.ops.runs.cancel import cancel_run
 from tidemill.ops.runs.dags import rerun_dag
+from tidemill.ops.runs.events import fork_run, send_event
 from tidemill.ops.runs.inputs import list_inputs, submit_input
-from tidemill.ops.runs.runs import cancel_run, fork_run, get_run, list_runs, send_event, start_run
+from tidemill.ops.runs.runs import get_run, list_runs, start_run
 from tidemill.server.live.hub import Topics
 from tidemill.server.live.live_requests import ask_stream
 from tidemill.server.rpc.tidemill_pb2 import (

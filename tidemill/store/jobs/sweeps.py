@@ -20,7 +20,8 @@ from tidemill.store.jobs.workers import (
     HELD_BY,
     RECENTLY_ENDED,
 )
-from tidemill.store.runs.runs import CANCEL_ORPHANS, FREE_RUNS
+from tidemill.store.runs.claims import FREE_RUNS
+from tidemill.store.runs.inbox import CANCEL_ORPHANS
 
 #: Moves waiting jobs whose deadline has passed to the history without having run.
 EXPIRE_JOBS = f"""

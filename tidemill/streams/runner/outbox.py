@@ -13,7 +13,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import NewJob
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
-from tidemill.store.runs.runs import HAS_ARRIVED, SEND
+from tidemill.store.runs.inbox import HAS_ARRIVED, SEND
 from tidemill.store.streams import event_log
 from tidemill.streams.definition.message import OutboxItem
 

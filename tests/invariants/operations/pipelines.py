@@ -1,4 +1,4 @@
-"""Cases for the operations on pipelines, triggers and workflow files: see `operation_cases.py`.
+"""Cases for the operations on pipelines, triggers and workflow files.
 
 The pipeline `notes` keeps its states in the database: `a` is fresh, `b` failed, and the input of `c` is gone.
 """
@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.invariants.operation_cases import Case, World
+from tests.invariants.operations.case import Case, World
 from tests.support.pipelines import update
 from tests.support.web import WEB_APP
 from tidemill import App
@@ -18,7 +18,7 @@ from tidemill.ops.operator.http_client import HttpClient
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.ops.operator.remote import Remote
-from tidemill.ops.pipelines import change, read, triggers
+from tidemill.ops.pipelines import change, pipelines, plan, states, triggers
 from tidemill.ops.workflows import files
 from tidemill.pipelines.workflows.files import version_of
 from tidemill.store.states.blobs import drop_blobs, write_blobs
@@ -72,66 +72,66 @@ def named(kind: Any, **more: Any) -> Any:
     return kind(name="nothing", **more)
 
 
-PIPELINE_CASES: dict[str, Case] = {
+CASES: dict[str, Case] = {
     # reads
-    "list_pipelines": Case(read.ListPipelines(), the_notes, command="pipeline status APP --json", items=True),
-    "get_pipeline": Case(read.PipelineRef(name=NOTES), the_notes, (named(read.PipelineRef),)),
+    "list_pipelines": Case(pipelines.ListPipelines(), the_notes, command="pipeline status APP --json", items=True),
+    "get_pipeline": Case(pipelines.PipelineRef(name=NOTES), the_notes, (named(pipelines.PipelineRef),)),
     "get_pipeline_graph": Case(
-        read.GetPipelineGraph(name=NOTES),
+        pipelines.GetPipelineGraph(name=NOTES),
         the_notes,
-        (named(read.GetPipelineGraph),),
+        (named(pipelines.GetPipelineGraph),),
         command="pipeline draw APP notes --live",
     ),
     "get_pipeline_grid": Case(
-        read.GetPipelineGrid(name=NOTES, state=("failed", "fresh"), order="asc"),
+        states.GetPipelineGrid(name=NOTES, state=("failed", "fresh"), order="asc"),
         the_notes,
         (
-            named(read.GetPipelineGrid),
-            read.GetPipelineGrid(name=NOTES, by="month"),
-            read.GetPipelineGrid(name=NOTES, state=("rotten",)),
-            read.GetPipelineGrid(name=NOTES, stage=("none",)),
-            read.GetPipelineGrid(name=NOTES, limit=0),
-            read.GetPipelineGrid(name=NOTES, cursor="?"),
+            named(states.GetPipelineGrid),
+            states.GetPipelineGrid(name=NOTES, by="month"),
+            states.GetPipelineGrid(name=NOTES, state=("rotten",)),
+            states.GetPipelineGrid(name=NOTES, stage=("none",)),
+            states.GetPipelineGrid(name=NOTES, limit=0),
+            states.GetPipelineGrid(name=NOTES, cursor="?"),
         ),
     ),
     "get_state": Case(
-        read.GetState(**SHOUT, entity="a", follow=True),
+        states.GetState(**SHOUT, entity="a", follow=True),
         the_notes,
         (
-            named(read.GetState, stage="shout"),
-            read.GetState(name=NOTES, stage="none"),
-            read.GetState(**SHOUT, entity="z"),
+            named(states.GetState, stage="shout"),
+            states.GetState(name=NOTES, stage="none"),
+            states.GetState(**SHOUT, entity="z"),
         ),
     ),
     "get_content": Case(
-        read.GetContent(name=NOTES, path="out/a.txt"),
+        states.GetContent(name=NOTES, path="out/a.txt"),
         the_notes,
-        (read.GetContent(name=NOTES, path="/etc/passwd"), named(read.GetContent, path="in/a.txt")),
+        (states.GetContent(name=NOTES, path="/etc/passwd"), named(states.GetContent, path="in/a.txt")),
     ),
     "plan_pipeline": Case(
-        read.PlanPipeline(name=NOTES),
+        plan.PlanPipeline(name=NOTES),
         the_notes,
         (
-            named(read.PlanPipeline),
-            read.PlanPipeline(name=NOTES, stage="none"),
-            read.PlanPipeline(name=NOTES, limit=-1),
+            named(plan.PlanPipeline),
+            plan.PlanPipeline(name=NOTES, stage="none"),
+            plan.PlanPipeline(name=NOTES, limit=-1),
         ),
         command="pipeline plan APP notes",
     ),
     "list_builds": Case(
-        read.ListBuilds(**SHOUT),
+        plan.ListBuilds(**SHOUT),
         the_notes,
-        (named(read.ListBuilds), read.ListBuilds(name=NOTES, limit=0), read.ListBuilds(name=NOTES, cursor="?")),
+        (named(plan.ListBuilds), plan.ListBuilds(name=NOTES, limit=0), plan.ListBuilds(name=NOTES, cursor="?")),
         command="pipeline history APP notes/shout --json",
         items=True,
     ),
     "list_backfills": Case(
-        read.ListBackfills(name=NOTES), a_backfill, (named(read.ListBackfills), read.ListBackfills(name=NOTES, limit=0))
+        plan.ListBackfills(name=NOTES), a_backfill, (named(plan.ListBackfills), plan.ListBackfills(name=NOTES, limit=0))
     ),
     "list_orphans": Case(
-        read.ListOrphans(name=NOTES),
+        states.ListOrphans(name=NOTES),
         the_notes,
-        (named(read.ListOrphans), read.ListOrphans(name=NOTES, stage="none")),
+        (named(states.ListOrphans), states.ListOrphans(name=NOTES, stage="none")),
         command="pipeline clean APP notes",
     ),
     # changes

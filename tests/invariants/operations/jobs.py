@@ -1,0 +1,151 @@
+"""Cases for the operations on jobs, queues, workers, hosts and schedules."""
+
+from __future__ import annotations
+
+from tests.invariants.operations.case import Case, World
+from tests.support.operate import cancel_jobs, set_control, set_paused
+from tidemill.ops.admin import hosts
+from tidemill.ops.jobs import jobs, queues, schedules, workers
+from tidemill.ops.operator.operation import Nothing
+from tidemill.store.jobs.pages import JobFilter
+from tidemill.store.jobs.schedules import declare_schedules
+from tidemill.store.jobs.workers import WorkerCard, register_worker
+
+
+async def two_jobs(world: World) -> None:
+    """Job 1 waits, job 2 was cancelled; job 3 is due in an hour."""
+    for args in ({"order": 1}, {"order": 2}):
+        await world.app.enqueue("send", args=args, tags=["case"])
+    await world.app.enqueue("count", delay="1h")
+    await cancel_jobs(world.database, [2], by="ann")
+
+
+async def a_worker(world: World) -> None:
+    """Worker 1 lives on host alpha."""
+    card = WorkerCard("alpha", 17, ("mail",), ("send",), 4, {"tidemill": "1"})
+    await register_worker(world.database, card, lease_seconds=3600.0)
+
+
+async def the_schedules(world: World) -> None:
+    """The application's schedule is stored."""
+    await declare_schedules(world.database, world.app.name, world.app.declarations.stored_schedules())
+
+
+async def a_paused_schedule(world: World) -> None:
+    await the_schedules(world)
+    await set_paused(world.database, "yearly", True, by="ann")
+
+
+async def a_paused_queue(world: World) -> None:
+    await set_control(world.database, "*", "mail", "pause", by="ann")
+
+
+CASES: dict[str, Case] = {
+    "list_jobs": Case(
+        jobs.ListJobs(state=("ready",), task="send"),
+        two_jobs,
+        (jobs.ListJobs(limit=0), jobs.ListJobs(limit=1000), jobs.ListJobs(state=("lost",)), jobs.ListJobs(cursor="?")),
+        command="jobs --state ready --task send --json",
+        items=True,
+        rpc=("Jobs", "List"),
+    ),
+    "get_job": Case(
+        jobs.GetJob(id=2),
+        two_jobs,
+        (jobs.GetJob(id=99), jobs.GetJob(id=-1)),
+        command="job 2 --json",
+        rpc=("Jobs", "Get"),
+    ),
+    "get_job_log": Case(jobs.GetJob(id=1), two_jobs),
+    "enqueue_job": Case(
+        jobs.EnqueueJob(task="send", args={"order": 7}, priority=8, tags=["vip"]),
+        wrong=(
+            jobs.EnqueueJob(task="nothing"),
+            jobs.EnqueueJob(task="send", args={"order": "x"}),
+            jobs.EnqueueJob(task="send", args={"order": 1}, priority=99),
+            jobs.EnqueueJob(task="send", args={"order": 1}, delay="soon"),
+            jobs.EnqueueJob(task="send", args={"order": 1}, unique_key="a\x00b"),
+        ),
+        command="""enqueue APP send {"order":7} --priority 8 --tag vip --json""",
+        rpc=("Jobs", "Enqueue"),
+    ),
+    "enqueue_copies": Case(
+        jobs.EnqueueCopies(task="send", args={"order": 7}, count=3),
+        wrong=(jobs.EnqueueCopies(task="send", args={"order": 7}, count=0),),
+        command="""enqueue APP send {"order":7} --count 3 --json""",
+        items=True,
+    ),
+    "preview_cancel_jobs": Case(JobFilter(queue="mail"), two_jobs, (JobFilter(state=("lost",)),)),
+    "cancel_jobs": Case(
+        jobs.JobSelection(ids=[1, 2]),
+        two_jobs,
+        (
+            jobs.JobSelection(),
+            jobs.JobSelection(ids=[]),
+            jobs.JobSelection(ids=[1, 99]),
+            jobs.JobSelection(ids=[1], filter=JobFilter()),
+            jobs.JobSelection(filter=JobFilter(state=("lost",))),
+        ),
+        command="cancel 1 2",
+        rpc=("Jobs", "Cancel"),
+    ),
+    "preview_retry_jobs": Case(JobFilter(state=("cancelled",)), two_jobs, (JobFilter(state=("lost",)),)),
+    "retry_jobs": Case(
+        jobs.JobSelection(filter=JobFilter(state=("cancelled",), up_to=2)),
+        two_jobs,
+        (jobs.JobSelection(), jobs.JobSelection(ids=[99])),
+        command="retry --state cancelled --yes",
+    ),
+    "list_queues": Case(
+        queues.ListQueues(ended_within=3600.0),
+        two_jobs,
+        (queues.ListQueues(ended_within=-1.0),),
+        command="queues --json",
+        items=True,
+    ),
+    "limit_queue": Case(
+        queues.LimitQueue(name="mail", rate="30/m"),
+        wrong=(
+            queues.LimitQueue(name="mail", rate="fast"),
+            queues.LimitQueue(name="mail", rate="1/s", burst=0.1),
+            queues.LimitQueue(name=" ", rate=None),
+        ),
+        command="queues limit mail 30/m",
+    ),
+    "pause_queue": Case(queues.QueueRef(name="mail"), wrong=(queues.QueueRef(name=" "),)),
+    "resume_queue": Case(queues.QueueRef(name="mail"), a_paused_queue),
+    "list_workers": Case(
+        workers.ListWorkers(), a_worker, (workers.ListWorkers(ended_within=-1.0),), command="workers --json", items=True
+    ),
+    "control_workers": Case(
+        workers.ControlWorkers(mode="drain", host="alpha", queue="mail"),
+        a_worker,
+        (
+            workers.ControlWorkers(mode="explode"),  # pyright: ignore[reportArgumentType] - it is wrong
+            workers.ControlWorkers(mode="pause", host=""),
+            workers.ControlWorkers(mode="pause", queue=" "),
+        ),
+        command="workers drain alpha mail",
+    ),
+    "list_hosts": Case(hosts.ListHosts(), wrong=(hosts.ListHosts(within=0.0),)),
+    "get_host_samples": Case(hosts.GetHostSamples(name="alpha"), wrong=(hosts.GetHostSamples(name="a", every=0.0),)),
+    "list_schedules": Case(Nothing(), the_schedules, command="schedules --json", items=True),
+    "run_schedule": Case(
+        schedules.ScheduleRef(name="yearly"),
+        the_schedules,
+        (schedules.ScheduleRef(name="nothing"),),
+        command="schedules run yearly",
+    ),
+    "pause_schedule": Case(
+        schedules.ScheduleRef(name="yearly"),
+        the_schedules,
+        (schedules.ScheduleRef(name="nothing"),),
+        command="schedules pause yearly",
+    ),
+    "resume_schedule": Case(
+        schedules.ScheduleRef(name="yearly"),
+        a_paused_schedule,
+        (schedules.ScheduleRef(name="nothing"),),
+        command="schedules resume yearly",
+    ),
+}

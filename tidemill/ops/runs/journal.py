@@ -1,0 +1,147 @@
+"""What a run has done: its ticks, its state after one of them, and what its steps logged."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tidemill.core.codec import decode, mask_secrets
+from tidemill.core.errors import ConfigError
+from tidemill.declarations import Declarations
+from tidemill.ops.jobs.logs import LogLine, read_lines
+from tidemill.ops.operator.operation import ListOf, doc, operation
+from tidemill.ops.runs.runs import RunRef, dag_kind, find_run, is_dag
+from tidemill.store.jobs.pages import Word
+from tidemill.store.runs.log import read_step_logs
+from tidemill.store.runs.runs import load_run, read_ticks
+from tidemill.store.transaction import Reader
+
+TickNumber = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class GetTicks(RunRef, frozen=True, kw_only=True):
+    """Which part of a run's journal."""
+
+    after: Annotated[TickNumber, doc("Ticks after this one.")] = 0
+    limit: Annotated[int, doc("How many ticks to show.", ge=1, le=1000)] = 200
+
+
+class GetRunLog(RunRef, frozen=True, kw_only=True):
+    """Which part of a run's log."""
+
+    step: Annotated[Word | None, doc("What this step logged.")] = None
+    limit: Annotated[int, doc("How many attempts to show.", ge=1, le=500)] = 100
+
+
+class GetStateAt(RunRef, frozen=True, kw_only=True):
+    """Which run, and after which tick."""
+
+    at: Annotated[int | None, doc("The tick; by default the last one.")] = None
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """One tick of a run's journal."""
+
+    seq: int
+    kind: str
+    at: datetime | None
+    data: Any
+
+
+class Journal(msgspec.Struct, frozen=True):
+    """A part of a run's journal, oldest first; `total` is how many ticks there are."""
+
+    items: list[Tick]
+    total: int
+
+
+class StepAttemptLog(msgspec.Struct, frozen=True):
+    """The last lines of an attempt at a step; `work` is the piece of work that it was an attempt at."""
+
+    work: int
+    step: str
+    attempt: int
+    began_at: datetime
+    dropped: int
+    lines: list[LogLine]
+
+
+class StateAt(msgspec.Struct, frozen=True):
+    """A run's state after a tick."""
+
+    run_id: int
+    tick: int
+    total: int
+    state: Any
+
+
+@operation("GET /runs/{id}/ticks", scope="read")
+async def get_ticks(at: Reader, args: GetTicks) -> Journal:
+    """The journal of a run, in order, from a tick on."""
+    row = await find_run(at, args.id)
+    rows = await read_ticks(at.database, args.id, after=args.after, limit=args.limit)
+    return Journal([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
+
+
+@operation("GET /runs/{id}/log", scope="read")
+async def get_run_log(at: Reader, args: GetRunLog) -> ListOf[StepAttemptLog]:
+    """The last lines that each attempt at a step logged, the last attempt first.
+
+    A step on a queue logs with its job: `GET /jobs/{id}/log`.
+    """
+    await find_run(at, args.id)
+    rows = await read_step_logs(at.database, args.id, step=args.step, limit=args.limit)
+    return ListOf([StepAttemptLog(**{**row, "lines": read_lines(row["lines"])}) for row in rows])
+
+
+@operation("GET /runs/{id}/state", scope="read")
+async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | None) -> StateAt:
+    """The state of a run after a tick, or now: its journal folded by its own code."""
+    row = await find_run(at, args.id)
+    total = row["seq"]
+    tick = total if args.at is None else args.at
+    if not 0 <= tick <= total:
+        raise ConfigError(f"run r{args.id} has ticks 1 to {total}; there is no tick {tick}")
+    if is_dag(row):
+        from tidemill.dags.reducer.state import encode_state
+        from tidemill.dags.view.load import load_view_at
+
+        view = await load_view_at(at.database, dag_kind(declared), args.id, tick)
+        return StateAt(args.id, tick, total, decode(encode_state(view.state)))
+    if declared is None:
+        raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
+    from tidemill.flows.encoding.journal import decode_tick
+    from tidemill.flows.encoding.snapshot import encode_state
+    from tidemill.flows.runner.fork import replay_ticks
+
+    workflow = declared.runs.flow(row["workflow"]).workflow
+    ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
+    if tick and (not ticks or ticks[0]["seq"] != 1):
+        return StateAt(args.id, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
+
+    def fold() -> Any:
+        state, timers = replay_ticks(workflow, [decode_tick(each["data"]) for each in ticks])
+        return {**mask_secrets(decode(encode_state(state))), "timers": timers}
+
+    return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
+
+
+async def _state_now(at: Reader, id: int, workflow: Any, *, is_last: bool) -> Any:
+    """The state of a run that has continued as new, whose older ticks are gone."""
+    from tidemill.flows.encoding.snapshot import encode_state
+    from tidemill.flows.runner.durable import restore
+
+    if not is_last:
+        raise ConfigError(f"run r{id} has continued as new, so that its older ticks are gone: leave the tick out")
+    _, snapshot, ticks = await load_run(at.database, id)
+    return mask_secrets(decode(encode_state(restore(workflow, snapshot, ticks))))
+
+
+def _tick(seq: int, data: dict[str, Any]) -> Tick:
+    at = data.get("at")
+    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
+    return Tick(seq, str(data.get("kind", "")), moment, data)

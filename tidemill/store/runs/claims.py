@@ -1,0 +1,169 @@
+"""Ownership of runs under a lease: claiming, loading what is claimed, waking, and releasing.
+
+An owner is a worker incarnation. It writes what happens to its runs in turns: see `turns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from tidemill.store.database import Database, Executor
+
+#: Notifies owners that a run was started or has something in its inbox.
+RUNS_CHANNEL = "runs"
+
+
+#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5). A run that was
+#: started by another version of its workflow is left to an owner with that version, as long as there is one.
+CLAIM_RUNS = """
+UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
+    SELECT id FROM tidemill.run AS r
+    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
+      AND (seq > 0 OR kind <> ALL ($5))
+      AND (seq = 0 OR version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
+          SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
+          AND w.versions ->> ('run ' || r.kind) = r.version))
+    ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
+  AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
+RETURNING id, kind, version, seq, input
+"""
+
+
+#: Serialises the first claims of limited kinds, so that two owners do not use the same slot.
+LOCK_SLOTS = "SELECT pg_advisory_xact_lock(hashtext('tidemill.run_slot'))"
+
+
+#: Frees the slots of runs that have ended or need attention, or whose owner was lost before they began.
+FREE_SLOTS = """
+DELETE FROM tidemill.run_slot AS s WHERE NOT EXISTS (
+    SELECT FROM tidemill.run AS r
+    WHERE r.id = s.run_id AND r.state = 'running' AND (r.seq > 0 OR r.owner IS NOT NULL))
+"""
+
+
+#: Claims new runs of limited kinds, oldest first, while their kind has free slots. A run keeps its slot until it ends.
+CLAIM_LIMITED = """
+WITH room AS MATERIALIZED (
+    SELECT k.kind, k.most - (SELECT count(*) FROM tidemill.run_slot AS s WHERE s.kind = k.kind) AS free
+    FROM unnest($2::text[], $4::int[]) AS k(kind, most)),
+picked AS MATERIALIZED (
+    SELECT r.id, r.kind FROM room CROSS JOIN LATERAL (
+        SELECT id, kind FROM tidemill.run
+        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0
+        ORDER BY id LIMIT greatest(room.free, 0) FOR UPDATE SKIP LOCKED) AS r
+    WHERE EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
+    LIMIT $3),
+slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
+UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
+RETURNING r.id, r.kind, r.version, r.seq, r.input
+"""
+
+
+#: Runs of this owner that it does not know of: the response to a claim or a start was lost.
+OWN_RUNS = """
+SELECT id, kind, version, seq, input FROM tidemill.run
+WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
+"""
+
+
+#: Wakes runs that did not match the code when they were last tried.
+RESUME_RUNS = """
+UPDATE tidemill.run SET state = 'running', awake = true, note = NULL WHERE state = 'needs_attention' AND kind = ANY ($1)
+RETURNING id
+"""
+
+
+#: Makes messages due again that were suspended while their runs needed attention. Not part of `RESUME_RUNS`, which
+#: would not see messages suspended while it waited for a run's lock.
+RELEASE_SUSPENDED = "UPDATE tidemill.inbox SET suspended = false WHERE suspended AND run_id = ANY ($1)"
+
+
+#: The snapshots and ticks that claimed runs are resumed from.
+LOAD_SNAPSHOTS = "SELECT run_id, seq, data FROM tidemill.snapshot WHERE run_id = ANY ($1)"
+
+
+LOAD_TICKS = """
+SELECT t.run_id, t.seq, t.data FROM tidemill.tick AS t
+LEFT JOIN tidemill.snapshot AS s ON s.run_id = t.run_id
+WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.seq
+"""
+
+
+#: Wakes sleeping runs with something due, deletes messages for ended runs, and suspends those for runs that need
+#: attention. Also returns the seconds until the next timer.
+WAKE_RUNS = """
+WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended),
+woken AS (
+    UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'running' AND owner IS NULL AND NOT awake
+        ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+gone AS (
+    DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state NOT IN ('running', 'needs_attention')))),
+kept AS (
+    UPDATE tidemill.inbox SET suspended = true WHERE due_at <= now() AND NOT suspended AND run_id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'needs_attention'
+        ORDER BY id FOR UPDATE SKIP LOCKED)))
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
+       (SELECT extract(epoch FROM min(due_at) - now())::float8
+        FROM tidemill.inbox WHERE due_at > now() AND NOT suspended) AS next
+FROM woken
+"""
+
+
+#: Releases the runs of owners that have ended.
+FREE_RUNS = """
+WITH freed AS (
+    UPDATE tidemill.run SET owner = NULL, awake = true WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run
+        WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
+        ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
+"""
+
+
+#: Notifies owners that there are runs to claim.
+NOTIFY_OWNERS = "SELECT pg_notify('tidemill_runs', '')"
+
+
+async def claim_runs(
+    database: Database,
+    owner: int,
+    kinds: Sequence[str],
+    versions: Sequence[str | None],
+    room: int,
+    limits: Sequence[int | None],
+) -> list[Any]:
+    """Claim runs of these kinds; of a kind with a limit, no more are begun and not ended than that."""
+    limited = {kind: most for kind, most in zip(kinds, limits, strict=True) if most is not None}
+    rows = await database.fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions), list(limited), patience=None)
+    if not limited or len(rows) >= room:
+        return rows
+
+    async def together(connection: Executor) -> list[asyncpg.Record]:
+        async with connection.transaction():
+            await connection.execute(database.sql(LOCK_SLOTS))
+            await connection.execute(database.sql(FREE_SLOTS))
+            given = (owner, list(limited), room - len(rows), list(limited.values()))
+            return await connection.fetch(database.sql(CLAIM_LIMITED), *given)
+
+    return rows + await database.run(together, patience=None)
+
+
+async def resume_runs(database: Database, kinds: Sequence[str]) -> None:
+    """Resume runs of these kinds that needed attention, with all messages suspended meanwhile."""
+
+    async def together(connection: Executor) -> None:
+        async with connection.transaction():
+            rows = await connection.fetch(database.sql(RESUME_RUNS), list(kinds))
+            await connection.execute(database.sql(RELEASE_SUSPENDED), [row["id"] for row in rows])
+
+    await database.run(together, patience=None)

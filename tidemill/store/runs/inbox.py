@@ -1,0 +1,144 @@
+"""The inbox of runs: ticks from outside, the cancellation and the retry of a run."""
+
+from __future__ import annotations
+
+from tidemill.core.codec import storable
+from tidemill.core.errors import NotFoundError
+from tidemill.store.database import Database, is_safe_to_retry, is_unavailable
+from tidemill.store.jobs.archive import NOTIFY_RUNS
+from tidemill.store.runs.claims import RELEASE_SUSPENDED
+from tidemill.store.runs.runs import show_run
+from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
+from tidemill.store.transaction import Transaction
+
+#: Due inbox rows of this owner's runs, except those that it has already read: ticks from outside, ends of jobs, timers.
+#: Each run is looked up by its id, whatever the planner assumes about the tables.
+DUE_INBOX = """
+SELECT id, run_id, timer, work, data FROM (
+    SELECT i.* FROM tidemill.inbox AS i CROSS JOIN LATERAL (
+        SELECT FROM tidemill.run WHERE id = i.run_id AND coalesce(owner, 0) = $1 LIMIT 1) AS mine
+    WHERE i.due_at <= now() AND NOT i.suspended AND (i.id IN (SELECT unnest($2::bigint[]))) IS NOT TRUE
+    ORDER BY i.due_at LIMIT $3) AS due
+ORDER BY id
+"""
+
+
+#: Puts a tick from outside into a run's inbox and wakes the run.
+SEND = """
+WITH target AS (
+    UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'needs_attention') RETURNING id),
+put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM target RETURNING run_id)
+SELECT run_id, pg_notify('tidemill_runs', '') FROM put
+"""
+
+
+#: Whether a tick that was sent to a run is in its inbox or journal.
+HAS_ARRIVED = """
+SELECT FROM tidemill.inbox WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
+UNION ALL
+SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
+"""
+
+
+#: Appends a tick to a run that needs attention, which has no owner to do it, and wakes the run.
+RETRY_STOPPED = """
+WITH held AS (
+    UPDATE tidemill.run SET state = 'running', awake = true, note = NULL, seq = seq + 1
+    WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL RETURNING id, seq),
+ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, seq, $2::json FROM held)
+SELECT id, pg_notify('tidemill_runs', '') FROM held
+"""
+
+
+#: Ends a run that needs attention, which has no owner to do it, and requests the cancellation of its jobs.
+CANCEL_STOPPED = f"""
+WITH over AS (
+    UPDATE tidemill.run SET state = 'cancelled', ended_at = now(), note = $2 WHERE id = $1 AND state = 'needs_attention'
+    RETURNING id, key, parent, parent_work, state, result, error, note),
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over)),
+unasked AS (DELETE FROM tidemill.run_input WHERE run_id IN (SELECT id FROM over)),
+unwanted AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id),
+{relatives_sql("over")}
+SELECT id, (SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM unwanted LIMIT 1) AS u),
+       {NOTIFY_RUNS}, {ORPHANED} FROM over
+"""
+
+
+#: Requests the cancellation of runs whose start was stored after their parent had ended.
+CANCEL_ORPHANS = """
+WITH asked AS (
+    INSERT INTO tidemill.inbox (run_id, data)
+    SELECT c.id, json_build_object('kind', 'cancel_asked', 'at', extract(epoch FROM now()),
+                                   'reason', 'the run that started it, r' || c.parent || ', has ended')
+    FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
+    WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL AND NOT EXISTS (
+        SELECT FROM tidemill.inbox AS i WHERE i.run_id = c.id AND i.data::text ~ '^{"kind" ?: ?"cancel_asked"')
+    RETURNING run_id)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wake') END FROM asked
+"""
+
+
+#: What a work item has noted, in the journal or the inbox.
+NOTED_FOR_WORK = """
+SELECT data FROM (
+    SELECT data FROM tidemill.tick WHERE run_id = $1
+    UNION ALL
+    SELECT data FROM tidemill.inbox WHERE run_id = $1) AS told
+WHERE data::text ~ ('^{"kind":"noted","at":[^,]+,"work":' || $2::bigint || ',')
+"""
+
+
+async def has_arrived(database: Database, run_id: int, token: str) -> bool:
+    """Whether a tick with this token was sent to a run before."""
+    return bool(await database.fetch(HAS_ARRIVED, run_id, token))
+
+
+async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: str | None = None) -> None:
+    """Put a tick into a run's inbox; an error if the run does not exist or has ended.
+
+    With a `token`, which the tick carries as well, it arrives once, even if the first response was lost.
+    """
+    uncertain = False
+    while True:
+        if uncertain and token is not None and await has_arrived(database, run_id, token):
+            return
+        try:
+            async with database.transaction(patience=30.0) as connection:
+                if await connection.fetch(database.sql(SEND), run_id, tick):
+                    return
+            break
+        except Exception as error:
+            if not is_unavailable(error):
+                raise
+            uncertain = uncertain or (token is not None and not is_safe_to_retry(error))
+    row = await show_run(database, run_id)
+    raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
+
+
+async def send_within(tx: Transaction, run_id: int, tick: bytes) -> bool:
+    """Put a tick into a run's inbox when the transaction commits; False if there is no such run, or it has ended."""
+    return bool(await tx.fetch(SEND, run_id, tick))
+
+
+async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: str) -> bool:
+    """Ask a run to end when the transaction commits; False if it has ended already."""
+    if not await send_within(tx, run_id, tick):
+        return False
+    await tx.fetch(CANCEL_STOPPED, run_id, storable(reason))
+    return True
+
+
+async def retry_stopped(tx: Transaction, run_id: int, tick: bytes) -> bool:
+    """Append a tick to a run that needs attention and wake it; False if it does not need any."""
+    if not await tx.fetch(RETRY_STOPPED, run_id, tick):
+        return False
+    await tx.fetch(RELEASE_SUSPENDED, [run_id])
+    return True
+
+
+async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
+    """Ask a run to end; one that needs attention has ended when this returns."""
+    await send_to_run(database, run_id, tick)
+    await database.fetch(CANCEL_STOPPED, run_id, storable(reason))

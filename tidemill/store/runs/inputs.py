@@ -1,0 +1,39 @@
+"""Human input: the questions of runs to people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import asyncpg
+
+from tidemill.store.database import Database
+
+#: The questions of runs to people, longest waiting first.
+LIST_INPUTS = """
+SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
+JOIN tidemill.run AS r ON r.id = i.run_id
+WHERE ($1::bigint IS NULL OR i.run_id = $1)
+  AND ($3::timestamptz IS NULL OR (i.asked_at, i.run_id, i.node) > ($3, $4::bigint, $5::text))
+ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
+"""
+
+
+#: Whether a node of a run waits for a person's input.
+IS_ASKED = "SELECT EXISTS (SELECT FROM tidemill.run_input WHERE run_id = $1 AND node = $2) AS asked"
+
+
+async def list_inputs(
+    database: Database,
+    *,
+    run_id: int | None = None,
+    after: tuple[datetime, int, str] | None = None,
+    limit: int = 200,
+) -> list[asyncpg.Record]:
+    """The questions of runs to people, longest waiting first, after a given one; of all runs, or of one."""
+    return await database.fetch(LIST_INPUTS, run_id, limit, *(after or (None, None, None)))
+
+
+async def is_asked(database: Database, run_id: int, node: str) -> bool:
+    """Whether a node of a run waits for a person's input."""
+    row = await database.fetchrow(IS_ASKED, run_id, node)
+    return row is not None and row["asked"]
