@@ -12,6 +12,8 @@ from tidemill.flows.reducer.record import RecordedOperation
 Lineage = tuple[int, ...]
 Recovered = tuple[tuple[str, int], ...]
 
+NONE: frozenset[str] = frozenset()
+
 
 class QueuedEvent(msgspec.Struct, frozen=True):
     """An event in transit: the batches that it is in, and how often each error handler has recovered it."""
@@ -83,11 +85,11 @@ class Work(msgspec.Struct):
     """What this attempt did up to its last suspension; the step gets these results when it runs again."""
     spare: tuple[tuple[Any, str | None], ...] = ()
     """Events that have left but are not in the record: those of failed attempts. An equal send is the same event."""
-    asked: frozenset[str] = frozenset()
+    asked: frozenset[str] = NONE
     """The questions whose waiter event has been published."""
-    withdrawn: frozenset[str] = frozenset()
+    withdrawn: frozenset[str] = NONE
     """The waits that were given up since the last suspension; they are asked again if the step runs again."""
-    given_up: frozenset[str] = frozenset()
+    given_up: frozenset[str] = NONE
     """The waits that were given up before the last suspension; they stay unanswered if the step runs again."""
     outdated: bool = False
     """Its edits are based on values that have changed since: what its job reports is ignored, and it runs again."""

@@ -52,9 +52,11 @@ from tidemill.flows.errors import (
     WorkflowStepDoesNotExistError,
     WorkflowTimeoutError,
 )
-from tidemill.flows.reducer.reducer import RULES, RUN_TIMEOUT, once_question
+from tidemill.flows.reducer.reducer import RULES
+from tidemill.flows.reducer.run_end import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Did, Ended, Note, StepFailure, WaitAsked, Withdrew
+from tidemill.flows.reducer.waits import once_question
 from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line

@@ -29,9 +29,9 @@ from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
-from tidemill.flows.reducer.reducer import numbered
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
+from tidemill.flows.reducer.waits import numbered
 from tidemill.flows.runner.lent_values import LentValues
 
 if TYPE_CHECKING:
