@@ -63,7 +63,7 @@ from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
-from tidemill.flows.runner.replay import StepReplay, current_owner, raise_recorded, run_effect, run_together
+from tidemill.flows.runner.replay import StepReplay, raise_recorded, run_effect, run_together
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
@@ -407,8 +407,6 @@ class Context(Generic[S]):
             run.note(work, EventSent(held))
 
     def _take_held(self) -> tuple[tuple[Any, str | None], ...]:
-        if not self._held:
-            return ()
         held, self._held = tuple(self._held), []
         return held
 
@@ -424,7 +422,7 @@ class Context(Generic[S]):
     def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
         """Return the events that leave when the step ends."""
         if not self._holds:
-            return self._take_held()
+            return self._take_held() if self._held else ()
         return () if self._replay_begun is None else self._replay_begun.unsent()
 
     async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
@@ -502,9 +500,9 @@ class Context(Generic[S]):
         return run, self._work
 
 
-def enter_step(context: Context[Any]) -> None:
-    """Set the context of the step that the calling code runs in."""
+def enter_step(context: Context[Any], owner: Any) -> None:
+    """Set the context of the step that the calling code runs in, and the task or thread that runs it."""
     _step.set(weakref.ref(context))
-    context._root = current_owner()
+    context._root = owner
     if context._replay_begun is not None:
-        context._replay_begun.root.owner = context._root
+        context._replay_begun.root.owner = owner

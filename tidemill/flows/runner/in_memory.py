@@ -61,7 +61,7 @@ from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
-from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay, has_local_timer, limited
+from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay, current_owner, has_local_timer, limited
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow
@@ -91,6 +91,7 @@ class FlowRun:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._exit_span = spans.no_span
+        self._is_traced = spans.are_wanted()
         self._questions = PendingWaits()
         self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
@@ -378,7 +379,7 @@ class FlowRun:
         spec = self.declared.steps[work.step]
         hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
         context: Context[Any] = Context._of_step(self, work, hold=hold)
-        enter_step(context)
+        enter_step(context, self._tasks.get(work.id) or asyncio.current_task())
         self.begun(work)
         try:
             given = copy_mutable(work.input) if self.is_durable else work.input
@@ -387,7 +388,8 @@ class FlowRun:
                 kwargs[spec.context_parameter] = context
             if spec.resources:
                 kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
-            result = await self._call(spec, kwargs, context, self._time_left(spec, work))
+            timeout = None if spec.timeout is None else self._time_left(spec.timeout, work)
+            result = await self._call(spec, kwargs, context, timeout)
             events, listed = _events_of(spec, result)
             if (replay := context._replay_begun) is not None:
                 replay.check_end()
@@ -419,20 +421,23 @@ class FlowRun:
         """Called when an attempt has ended."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
-    def _time_left(self, spec: StepSpec, work: Work) -> float | None:
+    def _time_left(self, timeout: float, work: Work) -> float:
         """Return how long this attempt may take; a step that was suspended has what is left of its timeout."""
-        if spec.timeout is None or not self.is_durable or work.queue is not None or not work.record:
-            return spec.timeout
-        return max(0.0, work.since + spec.timeout - self.now())
+        if not self.is_durable or work.queue is not None or not work.record:
+            return timeout
+        return max(0.0, work.since + timeout - self.now())
 
     def _call(
         self, spec: StepSpec, kwargs: dict[str, Any], context: Context[Any], timeout: float | None
     ) -> Awaitable[Any]:
         args = () if spec.is_free else (self.workflow,)
-        begin = partial(spec.function, *args, **kwargs)
-        if not spec.is_async:
-            begin = partial(in_thread, partial(_in_root, context, begin))
-        call = spans.call_in_span(spec, args, kwargs, begin) if spans.are_wanted() else begin()
+        if spec.is_async and not self._is_traced:
+            call = spec.function(*args, **kwargs)
+        else:
+            begin = partial(spec.function, *args, **kwargs)
+            if not spec.is_async:
+                begin = partial(in_thread, partial(_in_root, context, begin))
+            call = spans.call_in_span(spec, args, kwargs, begin) if self._is_traced else begin()
         return call if timeout is None else limited(call, timeout)
 
     def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
@@ -456,7 +461,7 @@ class FlowRun:
 
 def _in_root(context: Context[Any], call: Callable[[], Any]) -> Any:
     """Call a plain step in its thread, which is its lane."""
-    enter_step(context)
+    enter_step(context, current_owner())
     return call()
 
 
