@@ -23,7 +23,7 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.step_ticks import Ended
-from tidemill.flows.runner.durable import restore
+from tidemill.flows.runner.restore import restore
 from tidemill.store.runs.runs import load_run
 
 CHAINED = Tally()

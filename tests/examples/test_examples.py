@@ -25,6 +25,7 @@ PRINTED = {
         "extract succeeded, clean succeeded, approve succeeded, load skipped, apologise succeeded",
         "again, with another answer: {'loaded': 120, 'approved': 'yes'}",
     ],
+    "deploys": ["to approve: an order", "signed off: 1250 cents"],
     "receipts": ["{'sent': True, 'order': 7}", "{'prices': 120}"],
     "transactional_enqueue": ["order 1 packed", "rolled back: 1 order, 0 jobs"],
     "failures": [

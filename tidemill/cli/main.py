@@ -40,7 +40,7 @@ COMMANDS = {
         "jobs.cancel_retry:cancel",
     ),
     "Workflows": (
-        "runs.list:runs",
+        "runs.migrate:commands runs",
         "runs.list:run",
         "runs.send_fork:send",
         "runs.send_fork:fork",
@@ -60,6 +60,7 @@ COMMANDS = {
         "admin.audit:audit",
         "admin.tokens:token",
         "admin.db:commands db",
+        "admin.deploy:commands deploy",
         "admin.config:config",
     ),
 }

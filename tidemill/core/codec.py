@@ -6,11 +6,13 @@ A value that cannot be encoded raises a `PayloadError` before anything is writte
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, get_type_hints
 
 import msgspec
@@ -134,6 +136,17 @@ class Signature:
             self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{where}: an annotation cannot be read from JSON: {error}") from error
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of what the function is called and takes."""
+        facts = [(each.name, repr(each.type), each.required) for each in msgspec.structs.fields(self._struct)]
+        return hashlib.sha256(repr((self._where, facts)).encode()).hexdigest()[:16]
+
+    def unknown_arguments(self, data: bytes | str) -> list[str]:
+        """The names of arguments that the function does not have; none if the data is not an object."""
+        given = msgspec.json.decode(data)
+        return [name for name in given if name not in self.names] if isinstance(given, dict) else []
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Encode the arguments of a call and check that the function accepts them."""

@@ -64,6 +64,10 @@ class PayloadError(TidemillError):
     """Arguments or a result do not fit their declared types, or cannot be encoded as JSON."""
 
 
+class UnknownClassError(PayloadError):
+    """A stored value is of a class that this process has not defined: other code may have it."""
+
+
 class UnknownTaskError(TidemillError):
     """The application does not declare a task of this name."""
 

@@ -148,6 +148,8 @@ class Requeue(msgspec.Struct):
     lost: bool = False
     error: bytes | None = None
     state: LiveState = "ready"
+    refused_by: str | None = None
+    """The signature of the task that did not know an argument of the job; workers with another one may run it."""
 
 
 class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):

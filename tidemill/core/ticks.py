@@ -19,6 +19,8 @@ class Started(msgspec.Struct, frozen=True, tag="started"):
     input: Any
     rules: int = 1
     """The rules of the program that this tick and those after it are applied by; an older journal has older rules."""
+    version: str = ""
+    """The version of the program that applies this tick and those after it."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -75,7 +77,18 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
     """The work that was in progress is a failed attempt, and the next tick that resumes the run starts another one."""
 
 
-Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed
+class Migrated(msgspec.Struct, frozen=True, tag="migrated"):
+    """The program has changed: the run goes on with another version of it, from this state."""
+
+    at: float
+    version: str
+    state: bytes
+    """The state in the form of a snapshot of the new version."""
+    before: str = ""
+    """The version that the run had before."""
+
+
+Tick = Started | Received | Noted | Completed | Elapsed | CancelAsked | Resumed | Migrated
 
 
 class RunWork(msgspec.Struct, frozen=True, tag="run_work"):

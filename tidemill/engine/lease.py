@@ -172,6 +172,7 @@ def describe_process(
     host: str = "",
     versions: Mapping[str, str] | None = None,
     events: Iterable[str] = (),
+    signatures: Iterable[str] = (),
 ) -> WorkerCard:
     """What a process registers about itself."""
     return WorkerCard(
@@ -182,6 +183,7 @@ def describe_process(
         max_concurrency=max_concurrency,
         versions={"tidemill": VERSION, "python": platform.python_version(), **(versions or {})},
         events=tuple(events),
+        signatures=tuple(signatures),
     )
 
 

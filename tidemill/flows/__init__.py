@@ -4,7 +4,7 @@ from tidemill.flows import Workflow, step, Context, StartEvent, StopEvent, Event
 """
 
 from tidemill.flows.definition.collect import All, Collect, Take
-from tidemill.flows.definition.decorators import catch_error, step
+from tidemill.flows.definition.decorators import catch_error, migrate, step
 from tidemill.flows.definition.events import (
     CompensationEvent,
     Event,
@@ -14,9 +14,11 @@ from tidemill.flows.definition.events import (
     StepFailedEvent,
     StopEvent,
 )
+from tidemill.flows.definition.older_run import OlderEvent, OlderRun
 from tidemill.flows.definition.resource import Resource, ResourceConfig
 from tidemill.flows.definition.retry_policy import retry_policy
 from tidemill.flows.definition.workflow import Workflow
+from tidemill.flows.encoding.classes import renamed_from
 from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
@@ -29,6 +31,8 @@ __all__ = [
     "Event",
     "HumanResponseEvent",
     "InputRequiredEvent",
+    "OlderEvent",
+    "OlderRun",
     "Resource",
     "ResourceConfig",
     "RunHandle",
@@ -39,6 +43,8 @@ __all__ = [
     "Workflow",
     "WorkflowHandler",
     "catch_error",
+    "migrate",
+    "renamed_from",
     "retry_policy",
     "step",
 ]

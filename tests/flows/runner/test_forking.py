@@ -9,8 +9,7 @@ from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.encoding.journal import decode_tick
-from tidemill.flows.runner.fork import replay_ticks
+from tidemill.flows.runner.restore import replay_ticks
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 from tidemill.store.runs.runs import forget_runs, read_ticks, show_run
@@ -53,13 +52,13 @@ async def answered(app: App, database: Database, word: str) -> RunHandle:
 async def test_the_state_after_any_tick_can_be_seen(asking: App, database: Database) -> None:
     async with asking.running():
         run = await answered(asking, database, "yes")
-    ticks = [decode_tick(row["data"]) for row in await read_ticks(database, run.id)]
+    ticks = [row["data"] for row in await read_ticks(database, run.id)]
     workflow = asking.runs.flows["Ask"].workflow
-    seen = [replay_ticks(workflow, ticks[:count])[0] for count in range(len(ticks) + 1)]
+    seen = [replay_ticks(workflow, ticks[:count], {})[0] for count in range(len(ticks) + 1)]
     assert [state.status for state in seen] == ["running"] * len(ticks) + ["succeeded"]
     assert dict(seen[0].store.items()) == {}
     assert dict(seen[2].store.items()) == {"asked": 1}
-    assert set(replay_ticks(workflow, ticks[:4])[1]) == {"run", f"wait:2:{next(iter(seen[4].works[2].waiting))}"}
+    assert set(replay_ticks(workflow, ticks[:4], {})[1]) == {"run", f"wait:2:{next(iter(seen[4].works[2].waiting))}"}
 
 
 async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking: App, database: Database) -> None:

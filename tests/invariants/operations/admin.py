@@ -38,5 +38,6 @@ CASES: dict[str, Case] = {
     "create_login_link": Case(Nothing(), command="token link"),
     "revoke_token": Case(tokens.TokenRef(id=1), a_token, (tokens.TokenRef(id=9),), command="token revoke 1"),
     "get_retention": Case(Nothing()),
+    "check_deploy": Case(Nothing(), two_jobs),
     "set_retention": Case(Retention(jobs=4), wrong=(Retention(jobs=0),)),
 }

@@ -12,7 +12,7 @@ from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.ops.explain import ExplainObject
 from tidemill.ops.operator.operation import Nothing
-from tidemill.ops.runs import cancel, dags, events, inputs, journal, runs
+from tidemill.ops.runs import cancel, dags, events, inputs, journal, migrate, runs
 from tidemill.store.jobs.pages import RunFilter
 
 
@@ -38,6 +38,12 @@ async def stopped_runs(world: World) -> None:
     """As `begun_runs`, but run 1 needs attention."""
     await begun_runs(world)
     await world.database.fetch("UPDATE tidemill.run SET state = 'needs_attention', note = 'lost' WHERE id = 1")
+
+
+async def an_older_run(world: World) -> None:
+    """As `begun_runs`, but another version of its workflow has begun run 1."""
+    await begun_runs(world)
+    await world.database.fetch("UPDATE tidemill.run SET version = 'older' WHERE id = 1")
 
 
 async def a_failed_dag(world: World) -> None:
@@ -154,6 +160,13 @@ CASES: dict[str, Case] = {
             cancel.RunSelection(ids=[1], filter=RunFilter()),
             cancel.RunSelection(filter=RunFilter(state=("lost",))),
         ),
+    ),
+    "list_versions": Case(migrate.ListVersions(workflow="Asking"), an_older_run),
+    "migrate_runs": Case(
+        migrate.MigrateRuns(flow="Asking"),
+        an_older_run,
+        (migrate.MigrateRuns(flow="nothing"),),
+        command="runs migrate --flow Asking --app=APP --json",
     ),
     "list_workflows": Case(Nothing()),
     "get_dag_tree": Case(

@@ -108,6 +108,7 @@ def took(row: RunLine) -> str:
 def _print_page(row: Run, ticks: list[dict[str, Any]], log: Sequence[StepAttemptLog]) -> None:
     console = out()
     console.print(Text.assemble((f"run r{row.id}  ", "bold"), state(row.state), f"  {row.workflow}"))
+    console.print(f"  version  {row.version}")
     console.print(f"  input    {json_text(row.input)}")
     if row.result is not None:
         console.print(f"  result   {json_text(row.result)}")
@@ -140,6 +141,8 @@ def _describe(tick: dict[str, Any]) -> str:
             return f"timer {tick['timer']} went off"
         case "cancel_asked":
             return f"cancel asked: {tick['reason']}"
+        case "migrated":
+            return f"migrated from version {tick.get('before')} to {tick.get('version')}"
     return "taken up by an owner"
 
 

@@ -49,6 +49,7 @@ class DagKind:
     """Opens, starts and restores dag runs for a run worker."""
 
     version = None
+    definition = None
     max_runs = None
     events = ()
 
@@ -82,12 +83,14 @@ class DagKind:
             program.reduce(state, decode_tick(data))
         return program, state
 
-    def open(self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DagRun, Tick]:
-        """Open a stored run; returns it with the tick that continues it."""
+    def open(
+        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
+    ) -> tuple[DagRun, list[Tick]]:
+        """Open a stored run, which has its own definition; returns it with the tick that continues it."""
         program, state = self.restore(row["input"], snapshot, ticks)
         run = DagRun(program, self._jobs(row["input"]), run_worker, row["id"], stored=row["seq"], state=state)
         now = run_worker.clock.now()
-        return run, Resumed(now, queued=True) if row["seq"] else started(now, row["input"])
+        return run, [Resumed(now, queued=True) if row["seq"] else started(now, row["input"])]
 
     def _jobs(self, stored: bytes) -> NodeJobs:
         return self._programs(bytes(decode(stored, DagInput).dag))[1]

@@ -54,6 +54,11 @@ class RunKind(Protocol):
     def version(self) -> str | None: ...
 
     @property
+    def definition(self) -> bytes | None:
+        """What other versions need to know of this one in order to read its runs; None if there is only one version."""
+        ...
+
+    @property
     def events(self) -> Iterable[str]:
         """The names of the event classes that its runs may be sent."""
         ...
@@ -64,9 +69,11 @@ class RunKind(Protocol):
         ...
 
     def open(
-        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
-    ) -> tuple[DurableRun, Tick]:
-        """Load a run from its rows; returns it and the tick with which it continues. Raises if it does not fit."""
+        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
+    ) -> tuple[DurableRun, list[Tick]]:
+        """Load a run from its rows; returns it and the ticks with which it continues. Raises if it does not fit.
+
+        `definition` is that of the version in its row, if that is another one."""
         ...
 
 
@@ -132,6 +139,9 @@ class DurableRun:
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         """The tick for work that ran elsewhere and has ended."""
         raise NotImplementedError
+
+    def take_over(self) -> None:
+        """Note with the next turn that this version of the workflow drives the run from now on."""
 
     def stop_all(self) -> None:
         """Stop everything that runs in this process for the run."""
@@ -239,9 +249,15 @@ class DurableRun:
         turn.used.append(inbox_id)
         turn.note = storable(why)
 
+    def postpone(self, inbox_id: int, why: str) -> None:
+        """Leave an inbox row for another version of the workflow, and try it again later."""
+        turn = self.turn()
+        turn.postponed.append(inbox_id)
+        turn.note = storable(why)
+
     def unwritten_inbox(self) -> list[int]:
         """Inbox rows that were taken but not journaled: they stay for the next owner."""
-        return [] if self._turn is None else self._turn.used
+        return [] if self._turn is None else [*self._turn.used, *self._turn.postponed]
 
     def drop(self) -> None:
         """Remove the run from memory: it has ended, was released, or belongs to another owner."""

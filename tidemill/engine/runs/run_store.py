@@ -19,8 +19,6 @@ from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
 from tidemill.store.runs.claims import (
     FREE_RUNS,
-    LOAD_SNAPSHOTS,
-    LOAD_TICKS,
     NOTIFY_OWNERS,
     OWN_RUNS,
     RUNS_CHANNEL,
@@ -32,6 +30,7 @@ from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
 from tidemill.store.runs.log import write_step_logs
 from tidemill.store.runs.published import publish
 from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
+from tidemill.store.runs.versions import Definitions, declare_versions, load_journals, read_definitions
 
 log = structlog.get_logger("tidemill.runs")
 
@@ -99,6 +98,14 @@ class RunStore(Protocol):
     # -- taking up --------------------------------------------------------------------------------
 
     async def resume_stopped(self, kinds: Sequence[str]) -> None: ...
+
+    async def declare_versions(self, versions: Mapping[str, tuple[str, bytes]]) -> None:
+        """Store the version of each kind with what later versions need to know of it."""
+        ...
+
+    async def read_definitions(self, wanted: Sequence[tuple[str, str]]) -> Definitions:
+        """What was stored of these kinds and versions."""
+        ...
 
     async def claim(
         self,
@@ -241,6 +248,12 @@ class PostgresRunStore:
     async def resume_stopped(self, kinds: Sequence[str]) -> None:
         await resume_runs(self._database, kinds)
 
+    async def declare_versions(self, versions: Mapping[str, tuple[str, bytes]]) -> None:
+        await declare_versions(self._database, versions)
+
+    async def read_definitions(self, wanted: Sequence[tuple[str, str]]) -> Definitions:
+        return await read_definitions(self._database, wanted)
+
     async def claim(
         self,
         owner: int,
@@ -255,11 +268,7 @@ class PostgresRunStore:
         return await self._fetch(OWN_RUNS, owner, list(held), room)
 
     async def load(self, numbers: Sequence[int]) -> Loaded:
-        snapshots = {row["run_id"]: row["data"] for row in await self._fetch(LOAD_SNAPSHOTS, list(numbers))}
-        ticks: dict[int, list[bytes]] = {}
-        for row in await self._fetch(LOAD_TICKS, list(numbers)):
-            ticks.setdefault(row["run_id"], []).append(row["data"])
-        return snapshots, ticks
+        return await load_journals(self._fetch, numbers)
 
     async def due(self, owner: int, taken: Sequence[int], room: int) -> Sequence[Row]:
         while True:

@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from tidemill.core.codec import decode, storable
-from tidemill.core.errors import StoreError
+from tidemill.core.errors import StoreError, UnknownClassError
 from tidemill.core.ticks import Elapsed, Tick
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life, Role
@@ -131,6 +131,7 @@ class RunWorker:
     async def work(self, life: Life) -> None:
         """Own and drive runs until stopped."""
         self._life, self._writer.owner = life, life.worker_id
+        await self._declare_versions()
         await self._store.resume_stopped(list(self._kinds))
         hears = asyncio.Event()
         try:
@@ -157,6 +158,16 @@ class RunWorker:
                 if not stored.done():
                     stored.set_exception(StoreError("the run worker has stopped: the run may or may not be stored"))
             await self._store.close()
+
+    async def _declare_versions(self) -> None:
+        """Store what later versions need in order to read the runs that this process drives."""
+        versions = {
+            name: (kind.version, kind.definition)
+            for name, kind in self._kinds.items()
+            if kind.version is not None and kind.definition is not None
+        }
+        if versions:
+            await self._store.declare_versions(versions)
 
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.
@@ -228,6 +239,7 @@ class RunWorker:
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
         self._written_inbox.update(turn.used)
+        self._written_inbox.update(turn.postponed)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)
@@ -345,16 +357,26 @@ class RunWorker:
         if not numbers:
             return
         snapshots, ticks = await self._store.load(numbers)
+        older = {(row["kind"], row["version"]) for row in rows if row["seq"] and self._is_older(row)}
+        definitions = await self._store.read_definitions(sorted(older)) if older else {}
         for row in rows:
             number = row["id"]
             if number not in self.runs:
-                self._resume(row, snapshots.get(number), ticks.get(number, []))
+                definition = definitions.get((row["kind"], row["version"]))
+                self._resume(row, snapshots.get(number), ticks.get(number, []), definition)
 
-    def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> None:
+    def _is_older(self, row: Any) -> bool:
+        """Whether a run was driven by another version of its workflow until now."""
+        return self._kinds[row["kind"]].version not in (None, row["version"])
+
+    def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None) -> None:
         number = row["id"]
         try:
-            run, first = self._kinds[row["kind"]].open(self, row, snapshot, ticks)
-            run.loop.post(first)
+            run, first = self._kinds[row["kind"]].open(self, row, snapshot, ticks, definition)
+            for tick in first:
+                run.loop.post(tick)
+            if self._is_older(row):
+                run.take_over()
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
             self._park(row, str(error) or repr(error))
             return
@@ -367,7 +389,7 @@ class RunWorker:
             self._forget(run)
         turn = Unopened(self, row["id"], row["seq"]).turn()
         turn.state = "needs_attention"
-        turn.note = storable(f"{why}; the workflow has changed since: cancel the run, or deploy what fits")
+        turn.note = storable(why)
 
     async def _bring_inbox(self) -> int:
         """Deliver inbox rows to the runs; returns how many."""
@@ -398,6 +420,9 @@ class RunWorker:
             try:
                 ticks += _ticks_of(run, row, now)
                 taken.append(row["id"])
+            except UnknownClassError as error:
+                log.warning("what was sent to a run is for another version of it", run=run.number, error=str(error))
+                run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
             except Exception as error:  # noqa: BLE001 - the run and its run worker continue, whatever was sent
                 log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
                 run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")

@@ -45,9 +45,15 @@ class _WatchedKind:
     def max_runs(self) -> int | None:
         return self._kind.max_runs
 
-    def open(self, run_worker: Any, row: Any, snapshot: bytes | None, ticks: list[bytes]) -> tuple[DurableRun, Tick]:
-        run, first = self._kind.open(run_worker, row, snapshot, ticks)
-        twin, _ = self._kind.open(run_worker, row, snapshot, ticks)
+    @property
+    def definition(self) -> bytes | None:
+        return self._kind.definition
+
+    def open(
+        self, run_worker: Any, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
+    ) -> tuple[DurableRun, list[Tick]]:
+        run, first = self._kind.open(run_worker, row, snapshot, ticks, definition)
+        twin, _ = self._kind.open(run_worker, row, snapshot, ticks, definition)
         run.loop._adapter = _Watch(run.loop._adapter, run, twin.loop, self._watched)
         return run, first
 

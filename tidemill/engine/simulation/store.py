@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -83,6 +83,12 @@ class SimulatedRunStore:
 
     async def resume_stopped(self, kinds: Sequence[str]) -> None:
         await self.ask("resume_stopped", lambda: self._model.resume_stopped(kinds))
+
+    async def declare_versions(self, versions: Mapping[str, tuple[str, bytes]]) -> None:
+        await self.ask("declare_versions", lambda: self._model.declare_versions(versions))
+
+    async def read_definitions(self, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        return await self.ask("definitions", lambda: self._model.read_definitions(wanted))
 
     async def claim(
         self,

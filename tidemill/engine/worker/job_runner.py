@@ -63,6 +63,14 @@ class Slot:
         self.runner: asyncio.Task[Any] | None = None
 
 
+class UnknownArgument(Exception):
+    """A job has an argument that its task does not have in the code of this worker."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class JobRunner:
     """Runs claimed jobs. `on_news` is called whenever there are results to write or free slots."""
 
@@ -269,7 +277,7 @@ class JobRunner:
         enter_job(job)
         ended: Finish | Requeue
         try:
-            kwargs = task.signature.load(claim.args)
+            kwargs = self._load_args(claim, task)
             if self.models is not None:
                 await self._open_models(slot, self.models, options.required_model)
             if options.node is not None and self.invoke_context is not None:
@@ -283,6 +291,8 @@ class JobRunner:
             ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
+        except UnknownArgument as error:
+            ended = self._wait_for_newer_code(claim, task, error.name)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
             # Including SystemExit: a task may end itself, but not its worker.
             ended = self._after_error(claim, job, error)
@@ -304,6 +314,15 @@ class JobRunner:
             self._start_more()
         self._on_news()
         return ended
+
+    def _load_args(self, claim: ClaimedJob, task: Task[Any, Any]) -> dict[str, Any]:
+        """The arguments of a job. One that this code does not know may be known to newer code."""
+        try:
+            return task.signature.load(claim.args)
+        except PayloadError:
+            if unknown := task.signature.unknown_arguments(claim.args):
+                raise UnknownArgument(unknown[0]) from None
+            raise
 
     def _note_end(self, ended: Finish | Requeue) -> None:
         if isinstance(ended, Finish):
@@ -360,6 +379,14 @@ class JobRunner:
             raise error
         return result
 
+    def _wait_for_newer_code(self, claim: ClaimedJob, task: Task[Any, Any], argument: str) -> Requeue:
+        note = (
+            f"task {claim.task} has no argument {argument!r} on worker {self.worker}: waiting for a worker whose code "
+            "has it; if none will, cancel the job and enqueue it without"
+        )
+        refused_by = task.signature.fingerprint
+        return Requeue(claim.id, claim.attempt, 0.0, note, state="no_worker", refused_by=refused_by)
+
     def _after_cancel(self, claim: ClaimedJob, job: RunningJob, error: BaseException) -> Finish | Requeue:
         at = self._clock.now()
         if job.overrun is not None:
@@ -376,7 +403,9 @@ class JobRunner:
         return after_error(claim, error, at=at, worker=self.worker)
 
     def _tell(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
-        if isinstance(ended, Finish):
+        if isinstance(ended, Requeue) and ended.refused_by is not None:
+            level, event = log.error, "unknown argument"
+        elif isinstance(ended, Finish):
             level, event = (log.info, "job cancelled") if ended.state == "cancelled" else (log.error, "job failed")
         else:
             level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")

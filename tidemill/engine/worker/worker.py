@@ -149,7 +149,11 @@ class Worker:
     def describe(self) -> WorkerCard:
         """What the worker serves, reported with the lease."""
         return describe_process(
-            self.settings.queues, self._tasks, max_concurrency=self.settings.max_concurrency, host=self.host
+            self.settings.queues,
+            self._tasks,
+            max_concurrency=self.settings.max_concurrency,
+            host=self.host,
+            signatures=[self._tasks[name].signature.fingerprint for name in self._tasks],
         )
 
     async def work(self, life: Life) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from tidemill.engine.runs.control_loop import Adapter
-from tidemill.flows.definition.decorators import additions, is_count, steps_of
+from tidemill.flows.definition.decorators import additions, is_count, migration_of, steps_of
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.definition.resource import ResourceManager
 from tidemill.flows.definition.signature import StepSpec
@@ -19,6 +19,7 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.definition.validate import (
     check_handlers,
     check_names,
+    check_renames,
     find_start_class,
     find_stop_class,
     validate_resource_configs,
@@ -69,6 +70,8 @@ class WorkflowDeclaration:
         self.steps: dict[str, StepSpec] = steps_of(cls)
         self.start_event_class: type[StartEvent] = find_start_class(self.steps, cls.__name__)
         self.stop_event_class: type[StopEvent] = find_stop_class(self.steps, cls.__name__)
+        self.migration = migration_of(cls)
+        """The name of the method that migrates runs of older versions, if there is one."""
         self.num_concurrent_runs = num_concurrent_runs
         self.room = None if num_concurrent_runs is None else asyncio.Semaphore(num_concurrent_runs)
         self._disable_validation = disable_validation
@@ -80,7 +83,7 @@ class WorkflowDeclaration:
     @property
     def topology(self) -> Topology:
         if self._topology is None:
-            self._topology = Topology(self.steps, timeout=self.timeout)
+            self._topology = Topology(self.steps, self.timeout)
         return self._topology
 
     def program(self, *, durable: bool) -> FlowProgram:
@@ -99,6 +102,7 @@ class WorkflowDeclaration:
     def validate(self, *, resource_configs: bool = True, resources: bool = False) -> bool:
         """Validate the graph of steps and events; returns True if the workflow asks for human input."""
         check_handlers(self.steps)
+        check_renames(self.steps)
         asks = validate_steps(self.steps, self._skip_graph_checks)
         if resource_configs:
             validate_resource_configs(self.steps)
@@ -119,6 +123,7 @@ class WorkflowDeclaration:
             return
         if self._disable_validation:
             check_handlers(self.steps)
+            check_renames(self.steps)
         else:
             validate()
         self._checked = True

@@ -37,6 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 SPEC_ATTRIBUTE = "_step_config"
 FREE_STEPS_ATTRIBUTE = "_free_steps"
+MIGRATION_ATTRIBUTE = "_migrates_runs"
 
 
 @overload
@@ -57,6 +58,7 @@ def step(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    renamed_from: str | list[str] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -73,10 +75,12 @@ def step(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    renamed_from: str | list[str] | None = None,
 ) -> Any:
     """Declare a function as a step; a function that is not a method needs its `workflow` class.
 
     `budget`, `priority` and `required_model` are those of the step's jobs, as in `app.task`: they need a `queue`.
+    Runs that an earlier version has begun go on here at the steps that `renamed_from` names.
     """
     options = {
         "num_workers": num_workers,
@@ -88,6 +92,7 @@ def step(
         "budget": budget,
         "priority": priority,
         "required_model": required_model,
+        "renamed_from": renamed_from,
     }
 
     def declare(function: Any) -> Any:
@@ -116,11 +121,21 @@ def catch_error(func: F, /) -> F: ...
 
 @overload
 def catch_error(
-    func: None = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1
+    func: None = None,
+    *,
+    for_steps: list[str] | None = None,
+    max_recoveries: int = 1,
+    renamed_from: str | list[str] | None = None,
 ) -> Callable[[F], F]: ...
 
 
-def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_recoveries: int = 1) -> Any:
+def catch_error(
+    func: Any = None,
+    *,
+    for_steps: list[str] | None = None,
+    max_recoveries: int = 1,
+    renamed_from: str | list[str] | None = None,
+) -> Any:
     """Declare a method as the handler of steps that have failed their last attempt.
 
     Without `for_steps` it handles all steps that no other handler names. Work that follows from a recovery may fail and
@@ -136,6 +151,7 @@ def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_rec
         "role": "catch_error",
         "for_steps": None if for_steps is None else tuple(for_steps),
         "max_recoveries": max_recoveries,
+        "renamed_from": renamed_from,
     }
 
     def declare(function: Any) -> Any:
@@ -146,6 +162,29 @@ def catch_error(func: Any = None, *, for_steps: list[str] | None = None, max_rec
         return declare
     _declare(func, _names_around(sys._getframe(1), func), **options)
     return func
+
+
+def migrate(method: F, /) -> F:
+    """Declare a method that takes runs of older versions along: it gets an `OlderRun` and returns the changed one.
+
+    It runs once for each run, when this version takes the run over, after steps and classes have been renamed.
+    """
+    setattr(method, MIGRATION_ATTRIBUTE, True)
+    return method
+
+
+def migration_of(workflow_class: type) -> str | None:
+    """Return the name of the method of a workflow class that migrates runs; None if it has none."""
+    found = [
+        name
+        for name in dict.fromkeys(name for cls in workflow_class.__mro__ for name in vars(cls))
+        if getattr(getattr(workflow_class, name, None), MIGRATION_ATTRIBUTE, False)
+    ]
+    if len(found) > 1:
+        raise WorkflowValidationError(
+            f"{workflow_class.__name__} has {len(found)} @migrate methods: {', '.join(found)}; keep one"
+        )
+    return found[0] if found else None
 
 
 def make_step_function(
@@ -233,6 +272,7 @@ def _declare(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    renamed_from: str | list[str] | None = None,
     role: StepRole = "step",
     for_steps: tuple[str, ...] | None = None,
     max_recoveries: int = 1,
@@ -271,6 +311,7 @@ def _declare(
         job_options=_job_options(queue, budget, priority, required_model, where),
         accept_event_subclasses=accept_event_subclasses,
         skip_graph_checks=skip_graph_checks,
+        renamed_from=_former_names(renamed_from, function.__name__, where),
         role=role,
         catch_error_for_steps=for_steps,
         catch_error_max_recoveries=max_recoveries,
@@ -315,6 +356,14 @@ def _job_options(
     if priority is not None and priority not in PRIORITIES:
         raise WorkflowValidationError(f"{where}: priority {priority!r} is outside 0 to 9 (9 runs first)")
     return StepJobOptions(_seconds(budget, f"{where}: budget"), priority, required_model)
+
+
+def _former_names(names: Any, name: str, where: str) -> tuple[str, ...]:
+    former = (names,) if isinstance(names, str) else tuple(names or ())
+    for each in former:
+        if not isinstance(each, str) or not each or each == name:
+            raise WorkflowValidationError(f"{where}: renamed_from: {each!r} is not a former name of the step")
+    return former
 
 
 def _queue_name(queue: Any, where: str) -> str | None:

@@ -76,6 +76,8 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
     job_options: StepJobOptions = StepJobOptions()
     accept_event_subclasses: bool = False
     skip_graph_checks: tuple[str, ...] = ()
+    renamed_from: tuple[str, ...] = ()
+    """The names that the step had in earlier versions."""
 
     role: StepRole = "step"
     catch_error_for_steps: tuple[str, ...] | None = None

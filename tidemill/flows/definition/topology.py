@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
+
+from pydantic import BaseModel
 
 from tidemill.flows.definition.batch_depth import covered_steps, event_levels, levels_of
 from tidemill.flows.definition.collect import Take
@@ -18,7 +21,7 @@ from tidemill.flows.definition.validate import find_state_type
 class Topology:
     """Everything that depends only on the declarations; computed once per workflow class."""
 
-    def __init__(self, steps: Mapping[str, StepSpec], *, timeout: float | None = None) -> None:
+    def __init__(self, steps: Mapping[str, StepSpec], timeout: float | None = None) -> None:
         self.steps = dict(steps)
         self.timeout = timeout
         self.durable_timeout = durable_timeout(timeout)
@@ -28,6 +31,8 @@ class Topology:
         self.queues_work = any(spec.queue is not None for spec in steps.values())
         self.answers = _answers(steps)
         self.takes_from_outside = _takes_from_outside(steps)
+        self.renamed = {old: spec.name for spec in steps.values() for old in spec.renamed_from}
+        """The steps by the names that they had in earlier versions."""
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
 
     @cached_property
@@ -100,11 +105,30 @@ def _takes_from_outside(steps: Mapping[str, StepSpec]) -> bool:
 
 
 def _version(steps: Mapping[str, StepSpec]) -> str:
-    """Return a hash of all properties of the steps that affect how ticks are reduced."""
+    """Return a hash of everything that decides how ticks are reduced and stored values are read."""
     facts: list[Any] = []
     for spec in sorted(steps.values(), key=lambda spec: spec.name):
-        kinds = sorted(cls.__qualname__ for cls in spec.accepted_events)
         joins = [name for name, _ in spec.collect_params], spec.collection_param and spec.collection_param[0]
-        place = () if spec.queue is None else (spec.queue,)
-        facts.append((spec.name, kinds, joins, taken_of_batch(spec), spec.num_workers, spec.role, *place))
+        events = [_shapes(each) for each in (spec.accepted_events, spec.return_types, spec.listed_return_types)]
+        handles = (spec.catch_error_for_steps, spec.catch_error_max_recoveries) if spec.is_handler else ()
+        how = (spec.num_workers, spec.role, spec.accept_event_subclasses, spec.queue)
+        facts.append((spec.name, events, joins, taken_of_batch(spec), how, handles, _shape(spec.context_state_type)))
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _shapes(classes: Iterable[type]) -> list[Any]:
+    return sorted(map(_shape, classes))
+
+
+def _shape(cls: Any) -> tuple[str, list[tuple[str, str, bool]]]:
+    """Return the name and the fields of a class, without modules: that of a program is `__main__` when it is run."""
+    if not isinstance(cls, type):
+        return "", []
+    fields = cls.__pydantic_fields__ if issubclass(cls, BaseModel) else {}
+    named = [
+        (name, _MODULES.sub("", repr(field.annotation)), field.is_required()) for name, field in sorted(fields.items())
+    ]
+    return cls.__qualname__, named
+
+
+_MODULES = re.compile(r"\b(?:\w+\.)+")

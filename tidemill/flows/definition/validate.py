@@ -89,6 +89,23 @@ def validate_steps(steps: Steps, skip_graph_checks: Collection[str] = ()) -> boo
     )
 
 
+def check_renames(steps: Steps) -> None:
+    """Raise if a former name of a step is the name of another step, or the former name of two."""
+    claimed: dict[str, str] = {}
+    for spec in steps.values():
+        for old in spec.renamed_from:
+            if old in steps:
+                raise WorkflowValidationError(
+                    f"Step '{spec.name}' was renamed from '{old}', but the workflow has a step '{old}' as well; "
+                    "give one of them another name"
+                )
+            if old in claimed:
+                raise WorkflowValidationError(
+                    f"Steps '{claimed[old]}' and '{spec.name}' are both renamed from '{old}'; keep one"
+                )
+            claimed[old] = spec.name
+
+
 def check_handlers(steps: Steps) -> None:
     """Raise if an error handler names an invalid step, or if two handlers would handle the same failure."""
     wildcards: list[str] = []

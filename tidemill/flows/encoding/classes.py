@@ -1,15 +1,40 @@
-"""Find a class by its stored name among the classes that this process has defined. Nothing is imported."""
+"""Find a class by its stored name among the classes that this process has defined. Nothing is imported.
+
+    @renamed_from("Approved")                  stored as shop.Approved, now read as shop.SignedOff
+    class SignedOff(Event): ...
+
+A class that was only moved to another module is found by its bare name, if no other class has it.
+"""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from tidemill.core.errors import PayloadError
+from tidemill.core.errors import ConfigError, UnknownClassError
+
+C = TypeVar("C", bound=type)
 
 #: Classes that are stored by name and may not be attributes of a module, such as those defined inside a function.
 _remembered: WeakValueDictionary[str, type] = WeakValueDictionary()
+
+#: Classes by the names, bare or qualified, that they had before.
+_renamed: WeakValueDictionary[str, type] = WeakValueDictionary()
+
+#: The attribute of classes that stand in for those of another version of the application.
+STANDS_IN = "__stands_in__"
+
+
+class OlderClasses(Protocol):
+    """The classes of an older version of the application, while its stored values are read."""
+
+    def class_named(self, name: str) -> type: ...
+
+
+older_classes: ContextVar[OlderClasses | None] = ContextVar("older_classes", default=None)
 
 
 def qualified_name(cls: type) -> str:
@@ -17,21 +42,48 @@ def qualified_name(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
+def renamed_from(*names: str) -> Callable[[C], C]:
+    """Declare the former names of a class, bare or with their module: what was stored under them is read as this class.
+
+    For events, states, and every class whose values runs hold.
+    """
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"renamed_from takes the former names of the class, not {name!r}")
+    if not names:
+        raise ConfigError("renamed_from needs at least one former name of the class")
+
+    def declare(cls: C) -> C:
+        for name in names:
+            _renamed[name] = cls
+        return cls
+
+    return declare
+
+
+def renamed_class(name: str) -> type | None:
+    """Return the class that had this qualified name before; None if none is known."""
+    return _renamed.get(name) or _renamed.get(name.rpartition(".")[2])
+
+
 def remember_class(cls: type) -> None:
     """Register a class so that it can be found. A redefined class replaces the earlier one."""
-    _remembered[qualified_name(cls)] = cls
+    if STANDS_IN not in cls.__dict__:
+        _remembered[qualified_name(cls)] = cls
 
 
 def find_class(name: str) -> type | None:
     """Return the class of this qualified name; None if this process has not defined it."""
-    return _attribute(name) or _remembered.get(name) or _namesake(name)
+    return _attribute(name) or _remembered.get(name) or renamed_class(name) or _namesake(name)
 
 
 def loaded_class(name: str) -> Any:
     """Return the class of this qualified name; a `PayloadError` if this process has not defined it."""
+    if (older := older_classes.get()) is not None:
+        return older.class_named(name)
     found = find_class(name) or find_class(name.partition("[")[0])  # A generic class without its parameters.
     if found is None:
-        raise PayloadError(f"class {name} is not defined in this process; import the module that defines it")
+        raise UnknownClassError(f"class {name} is not defined in this process; import the module that defines it")
     return found
 
 

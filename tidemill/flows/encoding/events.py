@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, get_args, get_origin
+from typing import Any, Protocol, get_args, get_origin
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -23,8 +23,8 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
 from tidemill.core.codec import find_no_number
-from tidemill.core.errors import PayloadError
-from tidemill.flows.encoding.classes import qualified_name, remember_class
+from tidemill.core.errors import PayloadError, UnknownClassError
+from tidemill.flows.encoding.classes import STANDS_IN, qualified_name, remember_class, renamed_class
 from tidemill.flows.encoding.dict_like import DictLikeModel
 
 ModelClass = type[DictLikeModel]
@@ -93,7 +93,13 @@ class EventRegistry:
         raise PayloadError(f"{name} {problem}; the classes are: {known}")
 
 
-_allowed: ContextVar[EventRegistry | None] = ContextVar("allowed_events", default=None)
+class EventClasses(Protocol):
+    """Finds the event class of a stored name."""
+
+    def resolve(self, name: str) -> ModelClass: ...
+
+
+allowed_events: ContextVar[EventClasses | None] = ContextVar("allowed_events", default=None)
 
 
 def remember(cls: ModelClass) -> None:
@@ -101,6 +107,8 @@ def remember(cls: ModelClass) -> None:
     name = qualified_name(cls)
     cls._wire_prefix = b'{"type":' + to_json(name) + b',"value":'
     cls._wire_kinds = _plain_kinds(cls)
+    if STANDS_IN in cls.__dict__:
+        return
     _defined[name] = cls
     remember_class(cls)
 
@@ -137,6 +145,9 @@ def defined_class(name: str) -> ModelClass:
     """Return the event class of this qualified name that this process has defined."""
     if (cls := _defined.get(name)) is not None:
         return cls
+    renamed = renamed_class(name)
+    if renamed is not None and issubclass(renamed, DictLikeModel):
+        return renamed
     # A program's module has another name (`__main__`) when it is run than when it is imported.
     bare = name.rpartition(".")[2]
     namesakes = [cls for cls in dict.fromkeys(_defined.values()) if cls.__qualname__ == bare]
@@ -145,7 +156,7 @@ def defined_class(name: str) -> ModelClass:
         namesakes = [cls for cls in namesakes if cls.__module__.rpartition(".")[2] == place]
     if len(namesakes) == 1:
         return namesakes[0]
-    raise PayloadError(f"event class {name} is not defined in this process; import the module that defines it")
+    raise UnknownClassError(f"event class {name} is not defined in this process; import the module that defines it")
 
 
 def encode_event(event: DictLikeModel) -> bytes:
@@ -314,7 +325,7 @@ def _is_secret(annotation: Any) -> bool:
 
 def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRegistry | None = None) -> Any:
     """Decode an event; a `PayloadError` if its class is not allowed or its values do not fit."""
-    token = _allowed.set(allowed) if allowed is not None else None
+    token = allowed_events.set(allowed) if allowed is not None else None
     try:
         if isinstance(data, dict | Document):
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
@@ -331,7 +342,7 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
         raise PayloadError(f"the stored values do not fit the event class: {error}") from error
     finally:
         if token is not None:
-            _allowed.reset(token)
+            allowed_events.reset(token)
 
 
 def _created(cls: ModelClass, value: dict[str, Any], exact: dict[str, Any]) -> Any:
@@ -355,5 +366,5 @@ def _unpacked(exact: dict[str, Any]) -> dict[str, Any]:
 
 
 def _class_named(name: str) -> ModelClass:
-    allowed = _allowed.get()
+    allowed = allowed_events.get()
     return defined_class(name) if allowed is None else allowed.resolve(name)

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
+from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
@@ -55,6 +55,9 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     queued: bool = False
     rules: int = 1
     afresh: bool = False
+    version: str = ""
+    before: str = ""
+    state: msgspec.Raw = msgspec.Raw()
     begun: Begun = []
     """The work that started with it; it shows whether the workflow is still the one that the run was started with."""
 
@@ -85,13 +88,16 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
     if isinstance(tick, Noted):
         return TickRecord("noted", tick.at, tick.work, note=msgspec.Raw(encode(_pack_note(tick.note, store))))
     if isinstance(tick, Started):
-        return TickRecord("started", tick.at, event=_raw(tick.input), rules=tick.rules)
+        return TickRecord("started", tick.at, event=_raw(tick.input), rules=tick.rules, version=tick.version)
     if isinstance(tick, Received):
         return TickRecord("received", tick.at, event=_raw(tick.event), target=tick.target, token=tick.token)
     if isinstance(tick, Elapsed):
         return TickRecord("elapsed", tick.at, timer=tick.timer)
     if isinstance(tick, CancelAsked):
         return TickRecord("cancel_asked", tick.at, reason=tick.reason)
+    if isinstance(tick, Migrated):
+        state = msgspec.Raw(tick.state)
+        return TickRecord("migrated", tick.at, version=tick.version, before=tick.before, state=state)
     return TickRecord("resumed", tick.at, queued=tick.queued, rules=tick.rules, afresh=tick.afresh)
 
 
@@ -122,13 +128,15 @@ def tick_of(record: TickRecord) -> Tick:
         case "noted":
             return Noted(record.at, record.work, _unpack_note(decode(bytes(record.note), dict[str, Any])))
         case "started":
-            return Started(record.at, decode_event(bytes(record.event)), record.rules)
+            return Started(record.at, decode_event(bytes(record.event)), record.rules, record.version)
         case "received":
             return Received(record.at, decode_event(bytes(record.event)), record.target, record.token)
         case "elapsed":
             return Elapsed(record.at, record.timer)
         case "cancel_asked":
             return CancelAsked(record.at, record.reason)
+        case "migrated":
+            return Migrated(record.at, record.version, bytes(record.state), record.before)
         case "resumed":
             return Resumed(record.at, record.queued, record.rules, record.afresh)
     raise PayloadError(f"unknown kind of tick {record.kind!r}: it may have been written by a newer version of Tidemill")

@@ -56,11 +56,12 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     ending: Any = None
     drafted: int = 0
     settled: list[tuple[int, str]] = []
+    version: str = ""
 
 
-def encode_state(state: FlowState) -> bytes:
-    """Encode the state of a run as JSON bytes."""
-    store = NO_STATE if state.store is None else state.store
+def encode_state(state: FlowState, *, by_value: bool = False) -> bytes:
+    """Encode the state of a run as JSON bytes; with `by_value`, records of steps do not refer to the state."""
+    store = NO_STATE if by_value or state.store is None else state.store
     return encode(
         FlowSnapshot(
             format=FORMAT,
@@ -92,6 +93,7 @@ def encode_state(state: FlowState) -> bytes:
             ending=_pack_ending(state.ending),
             drafted=state.drafted,
             settled=[(each.number, each.path) for each in settled_drafts(state.drafts)],
+            version=state.version,
         )
     )
 
@@ -125,6 +127,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         compensations=[(step, unpack(event)) for step, event in snap.compensations],
         ending=_unpack_ending(snap.ending),
         drafted=snap.drafted,
+        version=snap.version,
     )
     for packed in snap.works:
         _restore_work(state, unpack_work(packed, state.store))

@@ -13,12 +13,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from pydantic import BaseModel
 
 from tidemill.core.codec import MASK, SECRET, encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.events import Event
-from tidemill.flows.encoding.classes import loaded_class, qualified_name, remember_class
+from tidemill.flows.encoding.classes import (
+    STANDS_IN,
+    find_class,
+    loaded_class,
+    older_classes,
+    qualified_name,
+    remember_class,
+)
 from tidemill.flows.encoding.events import decode_event, encode_event, event_document
 from tidemill.flows.encoding.models import pack_model, stored_fields, unpack_model
 from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
@@ -30,6 +38,12 @@ _BUILT_IN = _PLAIN | {int, list, dict, tuple}
 _LEAST, _MOST = -(2**63), 2**64 - 1  # the integers that the encoder accepts
 
 _forms: dict[type, Form | None] = {}
+
+
+class OlderValue(msgspec.Struct, frozen=True):
+    """A value of another version of the application in its stored form, while a run of that version is read."""
+
+    stored: Any
 
 
 def pack(value: Any) -> Any:
@@ -81,7 +95,11 @@ def _pack(value: Any) -> Any:
         return {_EVENT: event_document(value)}
     if isinstance(value, BaseModel):
         remember_class(kind)
-        return {_MODEL: qualified_name(kind), **pack_model(value, _pack, _unpack)}
+        packed = {_MODEL: qualified_name(kind), **pack_model(value, _pack, _unpack)}
+        # With `json` it is validated when it is read, by a class that may differ from the one that wrote it.
+        return {**packed, "json": packed.get("json", {})} if STANDS_IN in kind.__dict__ else packed
+    if kind is OlderValue:
+        return value.stored
     form = _form_of(kind)
     if form is None:
         raise PayloadError(f"class {qualified_name(kind)} has no stored form")
@@ -123,18 +141,35 @@ def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:
     if tag == _TUPLE:
         return tuple([_unpack(each) for each in content])
     if tag == _MODEL:
+        if older_classes.get() is not None and not isinstance(value.get("json", {}), dict):
+            return OlderValue(value)
         return unpack_model(loaded_class(content), value, _unpack)
     if tag == _DICT:
         return {_unpack(key): _unpack(each) for key, each in content}
     if tag not in (_CLASS, SECRET):
         raise PayloadError(f"unknown stored form {tag!r}: it may have been written by a newer version of Tidemill")
-    kind = loaded_class(content)
+    if older_classes.get() is not None:
+        return _unpack_older(value, find_class(content), value[_VALUE])
+    return _unpack_form(content, loaded_class(content), value[_VALUE])
+
+
+def _unpack_older(value: dict[str, Any], kind: type | None, content: Any) -> Any:
+    """Read a value of an older version by its class, or keep its stored form if that does not fit any more."""
+    if kind is None:
+        return OlderValue(value)
+    try:
+        return _unpack_form(qualified_name(kind), kind, content)
+    except Exception:  # noqa: BLE001 - the code of the class may raise any exception
+        return OlderValue(value)
+
+
+def _unpack_form(name: str, kind: type, content: Any) -> Any:
     if kind is int:
-        return int(value[_VALUE])
+        return int(content)
     form = _form_of(kind)
     if form is None:
-        raise PayloadError(f"class {content} can no longer be read from its stored form")
-    return form.load(kind, _unpack(value[_VALUE]))
+        raise PayloadError(f"class {name} can no longer be read from its stored form")
+    return form.load(kind, _unpack(content))
 
 
 def has_stored_form(value: Any) -> bool:

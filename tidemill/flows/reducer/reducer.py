@@ -14,11 +14,13 @@ from tidemill.core.ticks import (
     Command,
     Completed,
     Elapsed,
+    Migrated,
     Noted,
     Received,
     Resumed,
     SetTimer,
     Started,
+    StopWork,
     Tick,
     TrimJournal,
 )
@@ -100,6 +102,9 @@ class FlowProgram:
             end_run(self, state, out, "cancelled", event=WorkflowCancelledEvent(), why=why)
         elif kind is Resumed:
             self._resumed(state, tick, out)  # pyright: ignore[reportArgumentType]
+        elif kind is Migrated:
+            self._migrated(state, tick, out)  # pyright: ignore[reportArgumentType]
+            return out
         if state.status == "running":
             watch_idle(self, state, out)
         return out
@@ -111,7 +116,7 @@ class FlowProgram:
         return decode_state(data, self.topology)
 
     def _started(self, state: FlowState, tick: Started, out: list[Command]) -> None:
-        state.started, state.rules = tick.at, tick.rules
+        state.started, state.rules, state.version = tick.at, tick.rules, tick.version
         if self.timeout is not None:
             out.append(SetTimer(RUN_TIMEOUT, tick.at + self.timeout))
         route(self, state, QueuedEvent(tick.input), tick.at, out)
@@ -245,6 +250,16 @@ class FlowProgram:
                 occupy(state, work)
                 work.restarted = False
                 out.append(run_work(work))
+
+    def _migrated(self, state: FlowState, tick: Migrated, out: list[Command]) -> None:
+        """Go on from the state that a migration has made for this version of the workflow.
+
+        Work that starts again in another place is stopped where it was."""
+        moved = decode_state(tick.state, self.topology)
+        for name in FlowState.__struct_fields__:
+            if name not in ("at", "copies"):
+                setattr(state, name, getattr(moved, name))
+        out += [StopWork(work.id) for work in state.works.values() if work.restarted]
 
     def _continue_as_new(self, state: FlowState, start: Any, at: float, out: list[Command]) -> None:
         """Begin again with another start event. Of what was, the state, the mailbox and compensations stay."""

@@ -183,6 +183,8 @@ class FlowState(msgspec.Struct):
     """How the run will end when its compensations have run."""
     at: float = 0.0
     """The time of the last tick."""
+    version: str = ""
+    """The version of the workflow that applies the ticks; a start or a migration of the run sets it."""
     drafts: PendingWrites = msgspec.field(default_factory=PendingWrites)
     """Writes of attempts that have not ended."""
     drafted: int = 0

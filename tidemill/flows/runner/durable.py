@@ -23,19 +23,19 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
-from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, read_record, record_of, tick_of
+from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, record_of
 from tidemill.flows.encoding.values import encode_packed
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
-from tidemill.flows.reducer.reducer import RULES, FlowProgram
+from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
-from tidemill.flows.runner.human_input import Questionnaire
+from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
 from tidemill.flows.runner.replay import StepObserver, StepReplay
+from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events
-from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
 from tidemill.store.runs.log import NewStepLog
@@ -74,6 +74,14 @@ class FlowKind:
         return declared(self.workflow).topology.version
 
     @property
+    def definition(self) -> bytes:
+        return definition_of(self.workflow)
+
+    def takes_start(self, event: Event) -> bool:
+        """Whether a run can start with this event."""
+        return bool(declared(self.workflow).topology.accepting(type(event)))
+
+    @property
     def events(self) -> Iterable[str]:
         return [qualified_name(each) for each in known_events(self.workflow)]
 
@@ -82,16 +90,23 @@ class FlowKind:
         return declared(self.workflow).num_concurrent_runs
 
     def open(
-        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes]
-    ) -> tuple[DurableFlowRun, Tick]:
-        """Open a stored run; returns it with the tick that continues it."""
-        now = run_worker.clock.now()
+        self, run_worker: RunWorker, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
+    ) -> tuple[DurableFlowRun, list[Tick]]:
+        """Open a stored run; returns it with the ticks that continue it: its migration, if it is of another version."""
+        now, version = run_worker.clock.now(), row["version"]
         if row["seq"] == 0:
-            first, state = Started(now, decode_event(row["input"]), RULES), None
+            started = Started(now, decode_event(row["input"]), RULES, self.version)
+            run = DurableFlowRun(self, run_worker, row["id"], stored=0)
+            first: list[Tick] = [started]
+            run.enter_span(started.input)
         else:
-            first, state = Resumed(now, queued=True, rules=RULES), restore(self.workflow, snapshot, ticks)
-        run = DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=state)
-        run.enter_span(first.input if isinstance(first, Started) else None)
+            restored = restore(self.workflow, snapshot, ticks, version=version, definition=definition, at=now)
+            run = DurableFlowRun(self, run_worker, row["id"], stored=row["seq"], state=restored.state)
+            first = [Resumed(now, queued=True, rules=RULES)]
+            if restored.migrated is not None:
+                log.info("run migrated", run=row["id"], before=version, now=self.version)
+                first.insert(0, restored.migrated)
+            run.enter_span(None)
         return run, first
 
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
@@ -117,7 +132,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         state: FlowState | None = None,
         new: NewRun | None = None,
     ) -> None:
-        FlowRun.__init__(self, kind.workflow, str(number), _blank_cell(kind.workflow))
+        FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
         if state is not None:
             self.loop.state = state
         self.loop.state.copies = True
@@ -136,6 +151,13 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def now(self) -> float:
         return self._run_worker.clock.now()
+
+    def take_over(self) -> None:
+        turn, renamed = self.turn(), self.program.topology.renamed
+        turn.version = self.kind.version
+        if renamed and self.stored:
+            turn.renamed += renamed_questions(self.loop.state, renamed)
+            turn.answered += renamed  # The questions of these steps are asked again under their new names.
 
     # -- journaling -------------------------------------------------------------------------------
 
@@ -368,39 +390,3 @@ def _storable(ended: Ended) -> Ended:
         return ended
     kept = StepFailure(failure.kind, storable(failure.message), storable(failure.traceback))
     return msgspec.structs.replace(ended, error=kept)
-
-
-def restore(workflow: AnyWorkflow, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
-    """Restore the state of a run from its snapshot and the ticks after it; a `PayloadError` if they no longer fit."""
-    program = FlowProgram(declared(workflow).topology, durable=True)
-    if snapshot is not None:
-        state = program.restore(snapshot)
-    else:
-        state = program.begin()
-        state.store = _blank_cell(workflow).store
-    state.copies = True
-    begun: Begun = []
-    for data in ticks:
-        record = read_record(data)
-        try:
-            commands = program.reduce(state, tick_of(record))
-        except KeyError as error:
-            raise PayloadError(f"the workflow no longer has step {error}, which the run has used") from error
-        begun += [command.placed for command in commands if type(command) is RunWork]
-        if record.begun:
-            _compare(record.begun, begun)
-            begun = []
-    return state
-
-
-def _blank_cell(workflow: AnyWorkflow) -> StateCell:
-    return StateCell(declared(workflow).topology.state_type)
-
-
-def _compare(recorded: Begun, begun: Begun) -> None:
-    """Raise unless the replay starts the recorded work: otherwise the workflow has changed."""
-    if recorded != begun:
-        then, now = (
-            "; ".join(f"{name} ({number})" for number, name in each) or "nothing" for each in (recorded, begun)
-        )
-        raise PayloadError(f"where the run started {then}, the current workflow would start {now}")

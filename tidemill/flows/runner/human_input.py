@@ -8,7 +8,7 @@ send are not listed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -95,8 +95,21 @@ def questions(topology: Topology, state: FlowState) -> Iterator[Question]:
     yield from _taken(topology, state)
 
 
+def renamed_questions(state: FlowState, renamed: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the former and the present name of each question of waiting steps that may have been renamed."""
+    found: list[tuple[str, str]] = []
+    for before, now in renamed.items():
+        for work in state.works.values():
+            if work.step == now:
+                names = (_waited(work, question).name for question in work.waiting)
+                found += [(before + name.removeprefix(now), name) for name in names]
+    return found
+
+
 def answer(topology: Topology, state: FlowState, name: str, fields: Any) -> Event | None:
     """Create the event that answers a question; None if the question is closed, a `ConfigError` if it does not fit."""
+    step, slash, rest = name.partition("/")
+    name = f"{topology.renamed.get(step, step)}{slash}{rest}"
     asked = next((each for each in questions(topology, state) if each.name == name), None)
     if asked is None:
         return None

@@ -124,7 +124,7 @@ class FlowRun:
     def start(self, event: Event) -> None:
         self._print(f"[tick] add: {event!r}")
         self.enter_span(event)
-        self.loop.post(Started(self.now(), event, RULES))
+        self.loop.post(Started(self.now(), event, RULES, self.program.version))
 
     def resume(self) -> None:
         """Continue a saved run. Its timeout and those of its waits start again; retries are due when they were."""

@@ -63,9 +63,10 @@ def step_tasks(
 ) -> list[Task[Any, Any]]:
     """Create the tasks for the steps of a workflow that are placed on queues."""
     return [
-        Task(_runner(workflow, reach, observer), task_name(name, spec.name), _task_options(spec))
+        Task(_runner(workflow, reach, observer), task_name(name, step), _task_options(spec))
         for spec in declared(workflow).steps.values()
         if spec.queue is not None
+        for step in (spec.name, *spec.renamed_from)
     ]
 
 
@@ -117,7 +118,8 @@ def _runner(
 ) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run_step(run: int, work: dict[str, Any], store: Any) -> dict[str, Any]:
         away = QueuedStepRun(workflow, run, unpack(store), await reach(), observer)
-        done = await away.perform(unpack_work(work))
+        step = work["step"]  # The job may be of an earlier version.
+        done = await away.perform(unpack_work({**work, "step": declared(workflow).topology.renamed.get(step, step)}))
         if isinstance(done, StepDiverged):
             return {"ticks": [], "diverged": str(done)}
         return {"ticks": [msgspec.Raw(tick) for tick in done]}

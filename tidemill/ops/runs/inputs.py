@@ -14,12 +14,13 @@ from tidemill.declarations import Declarations
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
+from tidemill.ops.runs.journal import load_state
 from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.inbox import has_arrived
 from tidemill.store.runs.inputs import is_asked
 from tidemill.store.runs.inputs import list_inputs as read_inputs
-from tidemill.store.runs.runs import load_run, new_token
+from tidemill.store.runs.runs import new_token
 from tidemill.store.transaction import Reader
 
 TAKEN_WITHIN = 3.0  # seconds that an answer to a flow waits for the run to take it
@@ -113,15 +114,13 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
 async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
     """Send a flow's run the event that an answer becomes, unless the same answer was sent before."""
     from tidemill.flows.definition.declared import declared
-    from tidemill.flows.runner.durable import restore
     from tidemill.flows.runner.human_input import answer
     from tidemill.flows.runner.sending import event_tick
 
     token = args.key or new_token()
     if await has_arrived(at.database, args.id, token):
         return
-    _, snapshot, ticks = await load_run(at.database, args.id)
-    state = restore(workflow, snapshot, ticks)
+    state = await load_state(at.database, args.id, workflow)
     asked = await is_asked(at.database, args.id, args.node)
     event = answer(declared(workflow).topology, state, args.node, args.value) if asked else None
     if event is None:

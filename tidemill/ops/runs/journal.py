@@ -15,9 +15,11 @@ from tidemill.declarations import Declarations
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.operation import ListOf, doc, operation
 from tidemill.ops.runs.runs import RunRef, dag_kind, find_run, is_dag
+from tidemill.store.database import Database
 from tidemill.store.jobs.pages import Word
 from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import load_run, read_ticks
+from tidemill.store.runs.versions import flow_definitions
 from tidemill.store.transaction import Reader
 
 TickNumber = Annotated[int, Meta(ge=0, le=2**62)]
@@ -114,17 +116,17 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
         return StateAt(args.id, tick, total, decode(encode_state(view.state)))
     if declared is None:
         raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
-    from tidemill.flows.encoding.journal import decode_tick
     from tidemill.flows.encoding.snapshot import encode_state
-    from tidemill.flows.runner.fork import replay_ticks
+    from tidemill.flows.runner.restore import replay_ticks
 
     workflow = declared.runs.flow(row["workflow"]).workflow
     ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
     if tick and (not ticks or ticks[0]["seq"] != 1):
         return StateAt(args.id, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
+    definitions = await flow_definitions(at.database, row["kind"])
 
     def fold() -> Any:
-        state, timers = replay_ticks(workflow, [decode_tick(each["data"]) for each in ticks])
+        state, timers, _ = replay_ticks(workflow, [each["data"] for each in ticks], definitions)
         return {**mask_secrets(decode(encode_state(state))), "timers": timers}
 
     return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
@@ -133,12 +135,19 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
 async def _state_now(at: Reader, id: int, workflow: Any, *, is_last: bool) -> Any:
     """The state of a run that has continued as new, whose older ticks are gone."""
     from tidemill.flows.encoding.snapshot import encode_state
-    from tidemill.flows.runner.durable import restore
 
     if not is_last:
         raise ConfigError(f"run r{id} has continued as new, so that its older ticks are gone: leave the tick out")
-    _, snapshot, ticks = await load_run(at.database, id)
-    return mask_secrets(decode(encode_state(restore(workflow, snapshot, ticks))))
+    return mask_secrets(decode(encode_state(await load_state(at.database, id, workflow))))
+
+
+async def load_state(database: Database, id: int, workflow: Any) -> Any:
+    """The present state of a flow's run, as this version of its workflow sees it."""
+    from tidemill.flows.runner.restore import restore
+
+    row, snapshot, ticks = await load_run(database, id)
+    version, definitions = row["version"], await flow_definitions(database, row["kind"])
+    return restore(workflow, snapshot, ticks, version=version, definition=definitions.get(version)).state
 
 
 def _tick(seq: int, data: dict[str, Any]) -> Tick:

@@ -142,10 +142,12 @@ SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN '
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
     failures = least(j.failures + d.failed::int, 32767), losses = least(j.losses + d.lost::int, 32767), note = d.note,
     worker_id = NULL, started_at = NULL, progress = NULL,
-    errors = tidemill.with_error(j.errors, d.error)
+    errors = tidemill.with_error(j.errors, d.error),
+    refused_by = CASE WHEN d.refused_by IS NULL OR d.refused_by = ANY (j.refused_by) THEN j.refused_by
+                      ELSE array_append(j.refused_by, d.refused_by) END
 FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],
-            $8::text[]) AS d(id, attempt, delay, note, failed, lost, error, state)
-WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $9 AND j.state = 'running'
+            $8::text[], $9::text[]) AS d(id, attempt, delay, note, failed, lost, error, state, refused_by)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $10 AND j.state = 'running'
 RETURNING j.id, j.queue, j.concurrency_key
 """
 
@@ -340,13 +342,16 @@ async def finish_jobs(
     return [row[0] for row in rows]
 
 
+_REQUEUED = ("id", "attempt", "delay", "note", "failed", "lost", "error", "state", "refused_by")
+
+
 async def requeue_jobs(database: Database, connection: Executor, worker_id: int, jobs: Sequence[Requeue]) -> list[int]:
     """Put a worker's jobs back into their queues and notify the workers that can claim them."""
     if not jobs:
         return []
     rows = await connection.fetch(
         database.sql(REQUEUE_JOBS),
-        *columns([(j.id, j.attempt, j.delay, j.note, j.failed, j.lost, j.error, j.state) for j in jobs], 8),
+        *columns([tuple(getattr(job, name) for name in _REQUEUED) for job in jobs], len(_REQUEUED)),
         worker_id,
     )
     if keys := sorted({row[2] for row in rows if row[2] is not None}):

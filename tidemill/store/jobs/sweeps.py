@@ -49,7 +49,8 @@ ROUTE_JOBS = """
 UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
 WHERE state = 'no_worker' AND EXISTS (
     SELECT FROM tidemill.worker AS w
-    WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks))
+    WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks)
+      AND (j.refused_by && w.signatures) IS NOT TRUE)
 RETURNING queue
 """
 

@@ -26,15 +26,15 @@ CONTROL_CHANNEL = "control"
 #: The largest burst of a rate limit.
 MOST_BURST = 1e9
 
-#: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task.
+#: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task and its arguments.
 REGISTER_WORKER = """
 WITH me AS (
-    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, lease_until)
-    VALUES ($1, $2, $3, $4, $5, $6, $8, now() + make_interval(secs => $7))
+    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, signatures, lease_until)
+    VALUES ($1, $2, $3, $4, $5, $6, $8, $9, now() + make_interval(secs => $7))
     RETURNING id),
 known AS (
     UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
-    WHERE state = 'no_worker' AND task = ANY ($4) AND queue = ANY ($3))
+    WHERE state = 'no_worker' AND task = ANY ($4) AND queue = ANY ($3) AND (refused_by && $9::text[]) IS NOT TRUE)
 SELECT id FROM me
 """
 
@@ -173,6 +173,8 @@ class WorkerCard(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     events: tuple[str, ...] = ()
     """The event classes that the process of a run worker has defined."""
+    signatures: tuple[str, ...] = ()
+    """What the tasks take, as hashes: a job that one of them has refused is not for this worker."""
 
 
 class QueueLimit(msgspec.Struct, frozen=True):
@@ -208,6 +210,7 @@ async def register_worker(database: Database, card: WorkerCard, *, lease_seconds
         encode(card.versions),
         lease_seconds,
         list(card.events) or None,
+        list(card.signatures) or None,
         patience=None,
     )
     return rows[0]["id"]

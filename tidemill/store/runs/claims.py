@@ -16,16 +16,18 @@ from tidemill.store.database import Database, Executor
 RUNS_CHANNEL = "runs"
 
 
-#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5). A run that was
-#: started by another version of its workflow is left to an owner with that version, as long as there is one.
-CLAIM_RUNS = """
+# A run of another version of its workflow, begun or not, is left to an owner with that version while there is one.
+_OWN_VERSION = """(version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
+          SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
+          AND w.versions ->> ('run ' || r.kind) = r.version))"""
+
+#: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5).
+CLAIM_RUNS = f"""
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
     WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
       AND (seq > 0 OR kind <> ALL ($5))
-      AND (seq = 0 OR version = coalesce(($4::text[])[array_position($2, kind)], version) OR NOT EXISTS (
-          SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
-          AND w.versions ->> ('run ' || r.kind) = r.version))
+      AND {_OWN_VERSION}
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
 RETURNING id, kind, version, seq, input
@@ -45,14 +47,14 @@ DELETE FROM tidemill.run_slot AS s WHERE NOT EXISTS (
 
 
 #: Claims new runs of limited kinds, oldest first, while their kind has free slots. A run keeps its slot until it ends.
-CLAIM_LIMITED = """
+CLAIM_LIMITED = f"""
 WITH room AS MATERIALIZED (
     SELECT k.kind, k.most - (SELECT count(*) FROM tidemill.run_slot AS s WHERE s.kind = k.kind) AS free
-    FROM unnest($2::text[], $4::int[]) AS k(kind, most)),
+    FROM unnest($2::text[], $5::int[]) AS k(kind, most)),
 picked AS MATERIALIZED (
     SELECT r.id, r.kind FROM room CROSS JOIN LATERAL (
-        SELECT id, kind FROM tidemill.run
-        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0
+        SELECT id, kind FROM tidemill.run AS r
+        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0 AND {_OWN_VERSION}
         ORDER BY id LIMIT greatest(room.free, 0) FOR UPDATE SKIP LOCKED) AS r
     WHERE EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
     LIMIT $3),
@@ -152,7 +154,8 @@ async def claim_runs(
         async with connection.transaction():
             await connection.execute(database.sql(LOCK_SLOTS))
             await connection.execute(database.sql(FREE_SLOTS))
-            given = (owner, list(limited), room - len(rows), list(limited.values()))
+            own = [version for kind, version in zip(kinds, versions, strict=True) if kind in limited]
+            given = (owner, list(limited), room - len(rows), own, list(limited.values()))
             return await connection.fetch(database.sql(CLAIM_LIMITED), *given)
 
     return rows + await database.run(together, patience=None)

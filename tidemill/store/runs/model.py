@@ -7,7 +7,7 @@ of a row: so a slow commit passes the `StoreView` of its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode, encode
 from tidemill.core.job import ClaimedJob, Finish, Requeue
-from tidemill.store.runs.turns import UNWANTED, RunTurn
+from tidemill.store.runs.turns import POSTPONED_SECONDS, UNWANTED, RunTurn
 
 LIVE = ("running", "needs_attention")
 
@@ -107,6 +107,7 @@ class StoreModel:
         self.tell = tell
         self.runs: dict[int, RunRow] = {}
         self.slots: set[int] = set()
+        self.definitions: dict[tuple[str, str], bytes] = {}
         self.ticks: dict[int, list[bytes]] = {}
         self.inbox: dict[int, InboxRow] = {}
         self.inputs: dict[tuple[int, str], tuple[str, bytes | None, float | None]] = {}
@@ -193,7 +194,7 @@ class StoreModel:
             run
             for run in sorted(self.runs.values(), key=lambda run: run.id)
             if run.state == "running" and run.owner is None and run.awake and run.kind in knows
-            if run.seq == 0 or run.version == (knows[run.kind] or run.version) or not self._has_home(run)
+            if run.version == (knows[run.kind] or run.version) or not self._has_home(run)
         ]
         taken = [run for run in found if run.seq > 0 or run.kind not in limited][:room]
         if limited and len(taken) < room:
@@ -223,6 +224,13 @@ class StoreModel:
         for run in self.runs.values():
             if run.state == "needs_attention" and run.kind in kinds:
                 run.state, run.awake, run.note = "running", True, None
+
+    def declare_versions(self, versions: Mapping[str, tuple[str, bytes]]) -> None:
+        for kind, (version, data) in versions.items():
+            self.definitions.setdefault((kind, version), data)
+
+    def read_definitions(self, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+        return {each: self.definitions[each] for each in wanted if each in self.definitions}
 
     def load(self, numbers: Sequence[int]) -> tuple[dict[int, bytes], dict[int, list[bytes]]]:
         known = {number: self.snapshots[number] for number in numbers if number in self.snapshots}
@@ -332,6 +340,7 @@ class StoreModel:
         run = self.runs[turn.run_id]
         run.seq, run.turn = turn.last, number
         run.state, run.note = turn.state or run.state, run.note if turn.note is None else turn.note
+        run.version = turn.version or run.version
         run.result = run.result if turn.result is None else turn.result
         run.error = run.error if turn.error is None else turn.error
         if turn.state is not None and turn.state != "needs_attention":
@@ -352,10 +361,16 @@ class StoreModel:
             self.snapshots[number] = (turn.last, turn.snapshot)
         for inbox_id in turn.used:
             self.inbox.pop(inbox_id, None)
+        for inbox_id in turn.postponed:
+            if (message := self.inbox.get(inbox_id)) is not None:
+                message.due_at = self.clock.now() + POSTPONED_SECONDS
         for timer, due in turn.timers.items():
             self._set_timer(number, timer, due)
         for node in turn.answered:
             self.inputs.pop((number, node), None)
+        for before, now in turn.renamed:
+            if (number, before) in self.inputs:
+                self.inputs[number, now] = self.inputs.pop((number, before))
         for node, prompt, schema, due in turn.asks:
             self.inputs[number, node] = (prompt, schema, due)
         for row in self.jobs.values():

@@ -60,6 +60,10 @@ orphans AS (
     RETURNING run_id)"""
 
 
+#: When a message that a run's version cannot read is tried again.
+POSTPONED_SECONDS = 5
+
+
 class NewRun(msgspec.Struct, gc=False):
     """A run that its owner has started; it is stored with its first turn."""
 
@@ -88,6 +92,8 @@ class RunTurn(msgspec.Struct, gc=False):
     ticks: list[bytes] = []
     shown: list[bytes] = []
     used: list[int] = []
+    postponed: list[int] = []
+    """Inbox rows that this version of the workflow cannot read; another one may."""
     timers: dict[str, float | None] = {}
     jobs: list[tuple[int, JobRow]] = []
     stops: list[int] = []
@@ -105,6 +111,10 @@ class RunTurn(msgspec.Struct, gc=False):
     note: str | None = None
     buffered: bytes | None = None
     """The events in the run's mailbox, if they have changed."""
+    version: str | None = None
+    """The version of the workflow that drives the run from now on, if it is another one."""
+    renamed: list[tuple[str, str]] = []
+    """Nodes that wait for a person's input under another name now."""
     snapshot: bytes | None = None
     trim: bool = False
     """Whether the ticks before the snapshot are dropped, and all but the last published events."""
@@ -117,12 +127,14 @@ class RunTurn(msgspec.Struct, gc=False):
     @property
     def is_more_than_ticks(self) -> bool:
         """Whether the turn changes anything except the journal and the run's own row."""
-        return bool(self.used or self.timers or self.jobs or self.stops or self.asks or self.answered)
+        inbox, asked = self.used or self.postponed or self.timers, self.asks or self.answered or self.renamed
+        return bool(inbox or asked or self.jobs or self.stops)
 
     @property
     def changes_head(self) -> bool:
         """Whether the turn changes more than the number of ticks in the run's row."""
-        return self.release or self.state is not None or self.note is not None or self.buffered is not None
+        changed = (self.state, self.note, self.buffered, self.version)
+        return self.release or any(each is not None for each in changed)
 
     @property
     def is_one_tick(self) -> bool:
@@ -132,6 +144,7 @@ class RunTurn(msgspec.Struct, gc=False):
 
 
 _NEW = {"kind": "text", "workflow": "text", "version": "text", "input": "json", "origin": "json"}
+_CHANGED = ("state", "result", "error", "note", "buffered", "version")
 # Not by owner, which would read all its runs for the few that are written. The CASE hides the estimate from the
 # planner, which would expect hardly any row to match and choose a nested loop.
 _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0) = $1 THEN r.turn < $2 END"
@@ -141,6 +154,7 @@ _HELD = "r.id = w.run_id AND r.seq = w.before AND CASE WHEN coalesce(r.owner, 0)
 _WHOLE_HEAD = """
     state = coalesce(w.state, r.state), result = coalesce(w.result, r.result), error = coalesce(w.error, r.error),
     note = coalesce(w.note, r.note), buffered = coalesce(w.buffered, r.buffered),
+    version = coalesce(w.version, r.version),
     ended_at = CASE WHEN w.state IS NULL OR w.state = 'needs_attention' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
     awake = CASE WHEN w.release THEN w.awake OR (
@@ -258,16 +272,28 @@ same AS (
         """Add runs that end, are released or get a note."""
         heads = self._arrays(
             (
-                (t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.buffered, t.release, t.awake)
+                (
+                    t.run_id,
+                    t.last,
+                    t.before,
+                    t.state,
+                    t.result,
+                    t.error,
+                    t.note,
+                    t.buffered,
+                    t.version,
+                    t.release,
+                    t.awake,
+                )
                 for t in turns
             ),
-            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json", "boolean", "boolean"),
+            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json", "text", "boolean", "boolean"),
         )
         used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
         self.parts.append(f"""
 changed AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
-    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, buffered, release, awake)
+    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, buffered, version, release, awake)
     WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
 
@@ -330,6 +356,13 @@ born AS (
             "DELETE FROM tidemill.inbox WHERE id = ANY (ARRAY(SELECT id FROM {given} AS u(run_id, id) WHERE {mine}))",
         )
         self._add(
+            "postponed",
+            [(t.run_id, inbox_id) for t in turns for inbox_id in t.postponed],
+            ("bigint", "bigint"),
+            f"UPDATE tidemill.inbox SET due_at = now() + interval '{POSTPONED_SECONDS} seconds'"
+            " WHERE id = ANY (ARRAY(SELECT id FROM {given} AS p(run_id, id) WHERE {mine}))",
+        )
+        self._add(
             "dropped",
             [(t.run_id, name) for t in turns for name, due in t.timers.items() if due is None],
             ("bigint", "text"),
@@ -354,6 +387,13 @@ born AS (
             "DELETE FROM tidemill.run_input WHERE ctid = ANY (ARRAY(SELECT i.ctid FROM {given} AS s(run_id, node)"
             " CROSS JOIN LATERAL (SELECT ctid FROM tidemill.run_input"
             " WHERE run_id = s.run_id AND node = s.node LIMIT 1) AS i WHERE {mine}))",
+        )
+        self._add(
+            "renamed",
+            [(t.run_id, *names) for t in turns for names in t.renamed],
+            ("bigint", "text", "text"),
+            "UPDATE tidemill.run_input AS i SET node = n.now FROM {given} AS n(run_id, before, now)"
+            " WHERE i.run_id = n.run_id AND i.node = n.before AND (n.run_id IN (SELECT id FROM mine)) IS NOT FALSE",
         )
         self._add(
             "asks",

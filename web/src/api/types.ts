@@ -22,6 +22,8 @@ export type Preview = Schemas["Preview"];
 export type Done = Schemas["JobsReached"];
 export type RunLine = Schemas["RunLine"];
 export type Run = Schemas["Run"];
+export type FlowVersion = Schemas["FlowVersion"];
+export type RunsMigrated = Schemas["RunsMigrated"];
 export type NodeJob = Schemas["NodeJobLine"];
 export type TreeNode = Schemas["NodeView"];
 /** The declared graph of a flow: steps and the events between them. */

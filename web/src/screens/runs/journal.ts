@@ -43,6 +43,8 @@ export function describeTick(tick: Tick, nodes?: Map<number, string>): string {
       return `timer ${String(data.timer)} fired`;
     case "cancel_asked":
       return `cancel requested: ${String(data.reason ?? "")}`;
+    case "migrated":
+      return "migrated to another version of the workflow";
     case "resumed":
       return "resumed by a run worker";
     default:

@@ -17,6 +17,7 @@ import { SavedFilters } from "../../components/lists/saved-filters";
 import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES, RUN_STATES, toneOf } from "../../components/states";
 import { Ago, Took } from "../../components/times";
+import { FlowVersions } from "./flow-versions";
 import { StartRunDialog } from "./start-run-dialog";
 
 interface CancelResult {
@@ -94,6 +95,7 @@ export function Runs() {
         )}
         <SavedFilters screen="/runs" />
       </div>
+      {filter.workflow && declared.data?.items.some((each) => each.name === filter.workflow && each.shape === "flow") && <FlowVersions workflow={filter.workflow} may={may} />}
       <ListPanel
         what="runs"
         pages={pages}

@@ -1,0 +1,188 @@
+"""Restore runs from their journals: with their own version of the workflow, or migrated from another one.
+
+    restored = restore(workflow, snapshot, ticks, version=row["version"], definition=definitions.get(row["version"]))
+    restored.state, restored.migrated           the tick that says that the run goes on with this version, if it is new
+
+Ticks are folded by the topology that they were written with, which run workers store once per version. The migration of
+a run is a tick with the whole state, so that later versions need not know how it was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidemill.core.errors import PayloadError
+from tidemill.core.ticks import DropTimer, Elapsed, Migrated, RunWork, SetTimer
+from tidemill.engine.runs.durable_run import Begun
+from tidemill.flows.definition.declared import declared
+from tidemill.flows.definition.stored_topology import OlderVersion, encode_topology
+from tidemill.flows.encoding.journal import TickRecord, read_record, tick_of
+from tidemill.flows.encoding.snapshot import decode_state
+from tidemill.flows.reducer.migration import WAYS_OUT, migrate_state
+from tidemill.flows.reducer.reducer import FlowProgram
+from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.runner.sending import known_events
+from tidemill.flows.runner.state_store import StateCell
+
+if TYPE_CHECKING:
+    from tidemill.flows.definition.workflow import AnyWorkflow
+
+
+class RestoredRun(msgspec.Struct, frozen=True):
+    """The state of a run, and the tick that migrates it if it was driven by another version until now."""
+
+    state: FlowState
+    migrated: Migrated | None = None
+
+
+def definition_of(workflow: AnyWorkflow) -> bytes:
+    """Return what other versions need to know of this one."""
+    try:
+        state = blank_cell(workflow).store
+    except Exception:  # noqa: BLE001 - a run that needs the state fails and says why
+        state = None
+    return encode_topology(declared(workflow).topology, known_events(workflow), state)
+
+
+def blank_cell(workflow: AnyWorkflow) -> StateCell:
+    """Return the state of a new run."""
+    return StateCell(declared(workflow).topology.state_type)
+
+
+def restore(
+    workflow: AnyWorkflow,
+    snapshot: bytes | None,
+    ticks: Sequence[bytes],
+    *,
+    version: str | None = None,
+    definition: bytes | None = None,
+    at: float = 0.0,
+) -> RestoredRun:
+    """Restore a run from its snapshot and the ticks after it; a `PayloadError` says why it does not fit this version.
+
+    `version` is the one that has written the ticks, and `definition` what was stored of it.
+    """
+    known = declared(workflow)
+    if version is None or version == known.topology.version or definition is None:
+        try:
+            return RestoredRun(_fold(known.program(durable=True), blank_cell(workflow).store, snapshot, ticks))
+        except PayloadError as error:
+            raise PayloadError(f"{error}; {WAYS_OUT}") from error
+    older = _older_version(definition)
+    try:
+        with older.reading():
+            program = FlowProgram(older.topology, durable=True)
+            state = _fold(program, older.first_state(), snapshot, ticks)
+        return _migrated(workflow, state, older, version, at)
+    except PayloadError as error:
+        raise PayloadError(f"{error}; {WAYS_OUT}") from error
+
+
+def replay_ticks(
+    workflow: AnyWorkflow, ticks: Iterable[bytes], definitions: Mapping[str, bytes]
+) -> tuple[FlowState, dict[str, float], str]:
+    """Replay a journal from its first tick, each tick with its own version.
+
+    Returns the state, the timers that were set, and the version of the last tick."""
+    known = declared(workflow)
+    program, reading, version = known.program(durable=True), nullcontext, known.topology.version
+    state = program.begin()
+    state.store, state.copies = blank_cell(workflow).store, True
+    timers: dict[str, float] = {}
+    for data in ticks:
+        record = read_record(data)
+        if record.kind in ("started", "migrated") and record.version not in ("", version):
+            version = record.version
+            older = _older_version(definitions[version]) if version in definitions else None
+            if version == known.topology.version or older is None:
+                program, reading = known.program(durable=True), nullcontext
+            else:
+                program, reading = FlowProgram(older.topology, durable=True), older.reading
+                if record.kind == "started":
+                    state = program.begin()
+                    state.store, state.copies = older.first_state(), True
+        with reading():
+            tick = tick_of(record)
+            if isinstance(tick, Elapsed):
+                timers.pop(tick.timer, None)
+            for command in _reduced(program, state, tick):
+                if isinstance(command, SetTimer):
+                    timers[command.timer] = command.due
+                elif isinstance(command, DropTimer):
+                    timers.pop(command.timer, None)
+    return state, timers, version
+
+
+def migrate_to(
+    workflow: AnyWorkflow, state: FlowState, version: str, definitions: Mapping[str, bytes], at: float
+) -> Migrated | None:
+    """Return the tick that takes a run with this state to the present version; None if it has it already."""
+    if version == declared(workflow).topology.version or version not in definitions:
+        return None
+    return _migrated(workflow, state, _older_version(definitions[version]), version, at).migrated
+
+
+@lru_cache(maxsize=64)
+def _older_version(definition: bytes) -> OlderVersion:
+    return OlderVersion(definition)
+
+
+def _migrated(workflow: AnyWorkflow, state: FlowState, older: OlderVersion, version: str, at: float) -> RestoredRun:
+    known = declared(workflow)
+    hook = None if known.migration is None else partial(_call, getattr(workflow, known.migration))
+    state.version = version
+    data = migrate_state(state, older, known.topology, hook)
+    moved = decode_state(data, known.topology)
+    moved.copies = True
+    return RestoredRun(moved, Migrated(at, known.topology.version, data, version))
+
+
+def _call(method: Any, run: Any) -> Any:
+    try:
+        return method(run)
+    except Exception as error:
+        raise PayloadError(f"the @migrate method {method.__name__} failed: {type(error).__name__}: {error}") from error
+
+
+def _fold(program: FlowProgram, store: Any, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
+    records = [read_record(data) for data in ticks]
+    first = max((index for index, record in enumerate(records) if record.kind == "migrated"), default=None)
+    if first is not None:  # It carries the whole state: nothing before it counts.
+        records = records[first:]
+    if snapshot is not None and first is None:
+        state = program.restore(snapshot)
+    else:
+        state = program.begin()
+        state.store = store
+    state.copies = True
+    begun: Begun = []
+    for record in records:
+        if record.kind == "resumed":
+            begun = []  # What was begun by an earlier owner, or before a fork, is recorded there or not at all.
+        commands = _reduced(program, state, tick_of(record))
+        begun += [command.placed for command in commands if type(command) is RunWork]
+        if record.begun:
+            _compare(record, begun)
+            begun = []
+    return state
+
+
+def _reduced(program: FlowProgram, state: FlowState, tick: Any) -> Sequence[Any]:
+    try:
+        return program.reduce(state, tick)
+    except KeyError as error:
+        raise PayloadError(f"the workflow no longer has step {error}, which the run has used") from error
+
+
+def _compare(record: TickRecord, begun: Begun) -> None:
+    """Raise unless the replay starts the recorded work: otherwise the workflow has changed."""
+    if record.begun != begun:
+        then, now = (
+            "; ".join(f"{name} ({number})" for number, name in each) or "nothing" for each in (record.begun, begun)
+        )
+        raise PayloadError(f"where the run started {then}, the current workflow would start {now}")

@@ -1,0 +1,217 @@
+"""Check the next version of an application against what the database holds, before it is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import PayloadError, TidemillError
+from tidemill.core.job import NewJob
+from tidemill.core.schedule import Schedule
+from tidemill.declarations import Declarations
+from tidemill.ops.operator.operation import Nothing, operation
+from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
+from tidemill.store.deploy import (
+    known_monitors,
+    known_streams,
+    read_only,
+    state_codes,
+    stored_schedules,
+    waiting_jobs,
+)
+from tidemill.store.runs.runs import DAG_KIND
+from tidemill.store.runs.versions import live_runs, load_journals
+from tidemill.store.transaction import Reader, Transaction
+
+
+class MisfitJobs(msgspec.Struct, frozen=True):
+    """Jobs that wait and could not run with the next version, for one reason."""
+
+    task: str
+    queue: str
+    why: str
+    count: int
+    ids: list[int]
+
+
+class RebuiltStates(msgspec.Struct, frozen=True):
+    """States of a stage that would be built again because its code differs, or that no stage builds any more."""
+
+    pipeline: str
+    stage: str
+    count: int
+    why: str
+
+
+class ScheduleChange(msgspec.Struct, frozen=True):
+    """A schedule that appears, goes or changes. `breaks` if it could not be fired."""
+
+    name: str
+    change: str
+    breaks: bool = False
+
+
+class WithoutCode(msgspec.Struct, frozen=True):
+    """Something that the database knows and the next version does not declare."""
+
+    kind: str
+    name: str
+
+
+class DeployCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What would happen if this version of the application were deployed now."""
+
+    application: str
+    breaks: bool
+    """Whether a run, a job or a schedule could not go on."""
+    runs: int
+    """How many unfinished runs were checked."""
+    migrated: int
+    """How many of them would be moved to another version of their workflow."""
+    stuck: list[StuckRuns]
+    jobs: int
+    """How many waiting jobs were checked."""
+    misfits: list[MisfitJobs]
+    states: list[RebuiltStates]
+    schedules: list[ScheduleChange]
+    without_code: list[WithoutCode]
+
+
+@operation("GET /deploy/check", scope="read")
+async def check_deploy(at: Reader, args: Nothing, declared: Declarations) -> DeployCheck:
+    """Say what would break, be rebuilt, appear or go with this version of the application. Changes nothing.
+
+    Through a server, the application that the server has loaded is checked.
+    """
+    async with read_only(at.database, at.by) as tx:
+        stuck, runs, migrated = await _check_flows(tx, declared)
+        dags = await _check_dags(tx, declared, stuck)
+        misfits, jobs = await _check_jobs(tx, declared)
+        schedules = await _check_schedules(tx, declared)
+        states = await _check_states(tx, declared)
+        without_code = [each async for each in _without_code(tx, declared)]
+    return DeployCheck(
+        application=declared.name,
+        breaks=bool(stuck or misfits or any(each.breaks for each in schedules)),
+        runs=runs + dags,
+        migrated=migrated,
+        stuck=grouped(stuck),
+        jobs=jobs,
+        misfits=misfits,
+        states=states,
+        schedules=schedules,
+        without_code=without_code,
+    )
+
+
+_Stuck = dict[tuple[str, str, str], list[int]]
+
+
+async def _check_flows(tx: Transaction, declared: Declarations) -> tuple[_Stuck, int, int]:
+    stuck: _Stuck = {}
+    runs = migrated = 0
+    async for batch in older_runs(tx, declared, with_current=True):
+        for row, restored, why in batch:
+            runs += 1
+            migrated += restored is not None and restored.migrated is not None
+            if why is not None:
+                stuck.setdefault((row["workflow"], row["version"], why), []).append(row["id"])
+    return stuck, runs, migrated
+
+
+async def _check_dags(tx: Transaction, declared: Declarations, stuck: _Stuck) -> int:
+    """A run of a dag goes on with the definition that it was started with: it needs the tasks of its nodes."""
+    runs = after = 0
+    while rows := await live_runs(tx, after=after, limit=RUNS_AT_ONCE, kind=DAG_KIND):
+        after = rows[-1]["id"]
+        runs += len(rows)
+        snapshots, ticks = await load_journals(tx.fetch, [row["id"] for row in rows])
+        for row in rows:
+            number = row["id"]
+            try:
+                program, state = declared.runs.dag_kind.restore(
+                    row["input"], snapshots.get(number), ticks.get(number, [])
+                )
+                problems = list(_node_problems(program, state, declared))
+            except TidemillError as error:
+                problems = [str(error)]
+            if problems:
+                stuck.setdefault((row["workflow"], row["version"], "; ".join(problems)), []).append(number)
+    return runs
+
+
+def _node_problems(program: Any, state: Any, declared: Declarations) -> Iterator[str]:
+    from tidemill.dags.reducer.events import FINAL
+
+    for name, step in program.plan.steps.items():
+        if step.kind not in ("task", "map") or state.nodes[name].status in FINAL:
+            continue
+        task = declared.tasks.get(step.spec.task)
+        if task is None:
+            yield f"node {name} runs task {step.spec.task}, which the application does not have"
+            continue
+        for argument in step.spec.args:
+            if argument not in task.signature.names:
+                yield f"node {name}: {task.signature.unknown(argument)}"
+
+
+async def _check_jobs(tx: Transaction, declared: Declarations) -> tuple[list[MisfitJobs], int]:
+    found: dict[tuple[str, str, str], list[int]] = {}
+    served = set(declared.served_queues())
+    jobs = 0
+    async for rows in waiting_jobs(tx):
+        jobs += len(rows)
+        for row in rows:
+            if (why := _misfit(declared, row["task"], row["queue"], row["args"], served)) is not None:
+                found.setdefault((row["task"], row["queue"], why), []).append(row["id"])
+    return [MisfitJobs(*which, len(ids), ids) for which, ids in found.items()], jobs
+
+
+def _misfit(declared: Declarations, task: str, queue: str, args: bytes, served: set[str]) -> str | None:
+    """Why a job could not run with this version; None if it could."""
+    known = declared.tasks.get(task)
+    if known is None:
+        return f"the application has no task {task}"
+    try:
+        known.signature.check(args)
+    except PayloadError as error:
+        return str(error)
+    return None if queue in served else f"no task or node of the application is on queue {queue}"
+
+
+async def _check_schedules(tx: Transaction, declared: Declarations) -> list[ScheduleChange]:
+    stored = {row["name"]: row for row in await stored_schedules(tx, declared.name)}
+    wanted = {each.name: each for each in declared.stored_schedules()}
+    changes = [ScheduleChange(name, "appears") for name in wanted.keys() - stored.keys()]
+    changes += [ScheduleChange(name, "goes") for name in stored.keys() - wanted.keys()]
+    for name in stored.keys() & wanted.keys():
+        row, each = stored[name], wanted[name]
+        if decode(row["spec"], Schedule) != each.spec:
+            changes.append(ScheduleChange(name, "fires at other times"))
+        if encode(decode(row["job"], NewJob)) != encode(each.job):
+            changes.append(ScheduleChange(name, "enqueues another job"))
+    return sorted(changes, key=lambda each: each.name)
+
+
+async def _check_states(tx: Transaction, declared: Declarations) -> list[RebuiltStates]:
+    pipelines = declared.pipelines.known
+    changed: list[RebuiltStates] = []
+    for row in await state_codes(tx):
+        pipeline, stage = pipelines.get(row["pipeline"]), row["stage"]
+        if pipeline is None or stage not in pipeline.stages:
+            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "no stage builds them any more"))
+        elif pipeline.stages[stage].code.total != row["code"]:
+            changed.append(RebuiltStates(row["pipeline"], stage, row["states"], "the code of the stage has changed"))
+    return changed
+
+
+async def _without_code(tx: Transaction, declared: Declarations) -> Any:
+    for name in await known_streams(tx):
+        if name not in declared.streams.declared:
+            yield WithoutCode("stream", name)
+    for name in await known_monitors(tx):
+        if name not in declared.monitors:
+            yield WithoutCode("monitor", name)

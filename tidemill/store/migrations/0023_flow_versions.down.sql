@@ -1,0 +1,3 @@
+ALTER TABLE tidemill.job DROP COLUMN refused_by;
+ALTER TABLE tidemill.worker DROP COLUMN signatures;
+DROP TABLE tidemill.flow_version;
