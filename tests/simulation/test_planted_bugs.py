@@ -18,7 +18,7 @@ from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import simulate
 from tidemill.flows.reducer.state_paths import read_path
 from tidemill.flows.runner.durable import DurableFlowRun
-from tidemill.flows.runner.replay import StepReplay
+from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.store.runs.model import DuplicateTick, StoreModel
 from tidemill.store.runs.turns import RunTurn
 

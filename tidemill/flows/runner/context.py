@@ -27,11 +27,9 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
-import msgspec
 from typing_extensions import TypeVar
 
 from tidemill.core.duration import Duration, parse_duration
-from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import (
     CompensationEvent,
@@ -63,7 +61,10 @@ from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
-from tidemill.flows.runner.replay import StepReplay, raise_recorded, run_effect, run_together
+from tidemill.flows.runner.replay.gather import run_together
+from tidemill.flows.runner.replay.once import Effect, run_once
+from tidemill.flows.runner.replay.step_replay import StepReplay
+from tidemill.flows.runner.replay.wait import wait_by_record
 from tidemill.flows.runner.state_store import StateCell, StateStore
 
 if TYPE_CHECKING:
@@ -243,26 +244,10 @@ class Context(Generic[S]):
         _, replay = self._stepping_by_record("gather")
         return await run_together(replay, parts)
 
-    async def once(self, name: str, effect: Callable[[], Awaitable[Any] | Any]) -> Any:
+    async def once(self, name: str, effect: Effect) -> Any:
         """Run a side effect once, even if the step runs again, and return its result when it is committed."""
-        run, replay = self._stepping_by_record("once")
-        if replay.observer is not None:
-            await replay.pause("once", name)
-        work = replay.work
-        lane, operation = replay.at("once", name)
-        replay.refuse_inside_effect(lane, "ctx.once()")
-        if operation is not None:
-            raise_recorded(operation)
-            return work.did[name]
-        async with replay.effect(name):
-            if name not in work.did:
-                try:
-                    await run.commit_effect(work, name, await run_effect(replay, lane, name, effect))
-                except Exception as error:
-                    replay.add(lane, "once", name, error=error)
-                    raise
-        replay.add(lane, "once", name)
-        return work.did[name]
+        _, replay = self._stepping_by_record("once")
+        return await run_once(replay, name, effect)
 
     def now(self) -> datetime:
         """Return the current time in UTC; the same when the step runs again."""
@@ -426,30 +411,8 @@ class Context(Generic[S]):
         return () if self._replay_begun is None else self._replay_begun.unsent()
 
     async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
-        """Wait by the record, or ask; returns None if the wait times out."""
-        run, replay = self._stepping_by_record("wait_for_event")
-        base = note.question
-        run.check_may_wait(replay.work)
-        if replay.observer is not None:
-            await replay.pause(kind, base)
-        lane, operation = replay.at(kind, base)
-        replay.refuse_inside_effect(lane, "a wait")
-        if operation is not None:
-            raise_recorded(operation)
-        question = operation.result if operation is not None else replay.question(base, named=named)
-        known, answer = run.recall(replay.work, question)
-        if operation is None:
-            if known:
-                await asyncio.sleep(0)  # A loop over an answer that is there must not block the process.
-            replay.add(lane, kind, base, question)
-        if known:
-            return answer
-        self._send_held()
-        try:
-            return await run.ask(replay, lane, msgspec.structs.replace(note, question=question))
-        except PayloadError as error:
-            replay.fail_wait(lane, kind, base, question, error)
-            raise
+        _, replay = self._stepping_by_record("wait_for_event")
+        return await wait_by_record(replay, kind, note, named=named, before=self._send_held)
 
     def _begin_run(self, run_id: str, workflow: AnyWorkflow) -> FlowRun:
         """Create the run of this context, with the context's state."""

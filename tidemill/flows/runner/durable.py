@@ -32,7 +32,7 @@ from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAske
 from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
-from tidemill.flows.runner.replay import StepObserver, StepReplay
+from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events

@@ -61,7 +61,9 @@ from tidemill.flows.runner import spans
 from tidemill.flows.runner.context import Context, enter_step
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
-from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay, current_owner, has_local_timer, limited
+from tidemill.flows.runner.replay.local_timers import has_local_timer, limited
+from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
+from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow

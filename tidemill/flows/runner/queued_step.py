@@ -44,7 +44,8 @@ from tidemill.flows.reducer.step_ticks import (
     Wrote,
 )
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.replay import RecordLane, StepObserver, StepReplay
+from tidemill.flows.runner.replay.record_lanes import RecordLane
+from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
-from tidemill.flows.runner.replay import StepReplay, place_of, raise_recorded
+from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
 
 S = TypeVar("S", default=Any)
 

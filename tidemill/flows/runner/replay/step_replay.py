@@ -1,21 +1,14 @@
-"""Run a step again by its record: operations that are recorded give what they gave, and the step goes on from there.
+"""Replay one attempt of a step: recorded operations give what they gave, and the step goes on from there.
 
-Each asyncio task and each thread inside a step is a lane with a record of its own, so that `asyncio.gather` may run its
-parts in another order than before. Lanes are named by their parent, their coroutine and the order in which they begin.
-A task gets the recorded lane of its name if that begins with the same operation, and else the first that does and that
-no other task has. `ctx.gather` names its lanes by place instead.
+Each asyncio task and each thread inside a step is a lane with a record of its own: see `record_lanes`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 from asyncio import current_task
-from bisect import insort
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,17 +25,20 @@ from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
 from tidemill.flows.reducer.waits import numbered
-from tidemill.flows.runner.lent_values import LentValues
+from tidemill.flows.runner.replay.lent_values import LentValues
+from tidemill.flows.runner.replay.record_lanes import (
+    BEGIN,
+    NOTHING,
+    RecordLane,
+    RemainingRecord,
+    current_lane,
+    current_owner,
+    name_of,
+)
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.state import Work
     from tidemill.flows.runner.in_memory import FlowRun
-
-_TIMERS = ("Timeout", "CancelScope")
-
-#: The recorded operations of a lane, by kind and key, in order.
-Recorded = dict[tuple[str, str], deque[RecordedOperation]]
-_NOTHING: Recorded = {}
 
 
 class StepObserver(Protocol):
@@ -65,88 +61,13 @@ class StepObserver(Protocol):
         ...
 
 
-class RecordLane:
-    """A task or thread inside a step, with what is left of its record."""
-
-    # Most lanes need little more than their name, and every step has one.
-    left = 0
-    question: str | None = None
-    future: asyncio.Future[Any] | None = None
-    gathers = 0
-    joined = 0
-    timed = False
-    inside: str | None = None
-    """The name of the side effect that runs in this lane: its operations are not recorded."""
-
-    def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
-        self.replay: StepReplay | None = replay
-        self.name = name
-        self.owner = owner
-        self.record: Recorded = _NOTHING
-
-    def rest(self, question: str, future: asyncio.Future[Any]) -> None:
-        """Wait for an answer."""
-        self.question, self.future = question, future
-
-    def go_on(self) -> None:
-        """Wait no more."""
-        self.question = self.future = None
-
-    @property
-    def waits(self) -> bool:
-        return self.future is not None and not self.future.done() and not self.timed
-
-
-#: The kind of the operation that begins a lane; its key is the first operation of the lane.
-BEGIN = "begin"
-
-_lane: ContextVar[RecordLane] = ContextVar("tidemill_lane")
-
-
-class _Record:
-    """What is left of a record by lane, and the numbers that were given out."""
-
-    def __init__(self, work: Work) -> None:
-        self.lanes: dict[str, Recorded] = {}
-        self.first: dict[str, str] = {}
-        self.unclaimed: dict[str, list[str]] = {}
-        self.begun: dict[str, int] = {}
-        self.last: dict[str, int] = {}
-        self.questions: dict[str, list[str]] = {}
-        self.children: dict[str, int] = {}
-        self.editing: dict[str, int] = {}
-        self.effects: dict[str, asyncio.Lock] = {}
-        self.counts: dict[tuple[str, str, str], int] = {}
-        self.spare: list[Sent] = list(work.spare)
-        for operation in work.record:
-            self._load(operation)
-
-    def _load(self, operation: RecordedOperation) -> None:
-        name = operation.lane
-        if operation.kind == BEGIN:
-            base, _, number = name.rpartition(".")
-            insort(self.unclaimed.setdefault(f"{base}.", []), name, key=_number_of)
-            self.first[name] = operation.key
-            self.last[f"{base}."] = max(self.last.get(f"{base}.", 0), int(number))
-            return
-        recorded = self.lanes.setdefault(name, {})
-        recorded.setdefault((operation.kind, operation.key), deque()).append(operation)
-        if operation.kind in ("wait", "sleep"):
-            self.questions.setdefault(operation.key, []).append(operation.result)
-        elif operation.kind == "child":
-            base = child_base(operation.result)
-            self.children[base] = self.children.get(base, 0) + 1
-        elif operation.kind == "send" and not operation.leaves:
-            take_spare(self.spare, send_event_of(operation))
-
-
 class StepReplay:
     """The record of one attempt: what is left of it, and what the attempt has done since."""
 
     diverged: StepDiverged | None = None
     ended = False
     sends_to_skip = writes_to_skip = shows_to_skip = 0
-    _kept: _Record | None = None
+    _kept: RemainingRecord | None = None
     _lent: LentValues | None = None
 
     def __init__(self, run: FlowRun, work: Work) -> None:
@@ -163,10 +84,10 @@ class StepReplay:
             self._give(self.root)
 
     @property
-    def _record(self) -> _Record:
+    def _record(self) -> RemainingRecord:
         """What only steps need that wait, have tasks, or run again."""
         if self._kept is None:
-            self._kept = _Record(self.work)
+            self._kept = RemainingRecord(self.work)
         return self._kept
 
     @property
@@ -196,7 +117,7 @@ class StepReplay:
 
     def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
-        lane = _lane.get(None)
+        lane = current_lane.get(None)
         try:
             owner: Any = current_task()
         except RuntimeError:  # a thread
@@ -215,13 +136,13 @@ class StepReplay:
     def open_lane(self, lane: RecordLane) -> None:
         """Make the calling task this lane."""
         lane.owner = current_owner()
-        _lane.set(lane)
+        current_lane.set(lane)
         lane.owner.add_done_callback(partial(self._end_lane, lane))
 
     def _enter_lane(self, parent: RecordLane, owner: Any, kind: str, key: str) -> RecordLane:
         """Make a task or thread that the step has started a lane under its parent."""
         record = self._record
-        base = f"{parent.name}/{_name_of(owner)}."
+        base = f"{parent.name}/{name_of(owner)}."
         begun = record.begun[base] = record.begun.get(base, 0) + 1
         unclaimed = record.unclaimed.get(base, [])
         fitting = [name for name in unclaimed if record.first[name] == f"{kind} {key}"]
@@ -237,7 +158,7 @@ class StepReplay:
         if not fitting:
             self.add(lane, BEGIN, f"{kind} {key}")
         self._lanes.append(lane)
-        _lane.set(lane)
+        current_lane.set(lane)
         if isinstance(owner, asyncio.Future):
             owner.add_done_callback(partial(self._end_lane, lane))
         return lane
@@ -250,7 +171,7 @@ class StepReplay:
 
     def _give(self, lane: RecordLane) -> None:
         """Give a lane what is recorded of it."""
-        lane.record = self._record.lanes.pop(lane.name, _NOTHING)
+        lane.record = self._record.lanes.pop(lane.name, NOTHING)
         lane.left = sum(map(len, lane.record.values()))
 
     async def pause(self, kind: str, key: str) -> None:
@@ -456,88 +377,5 @@ def place_of(path: str, store: Any, live: dict[str, Any]) -> tuple[Any, str]:
     return store, path
 
 
-def child_base(key: str) -> str:
-    """Return the key of a child run without its number."""
-    return key.partition(" again ")[0].rpartition(" ")[0]
-
-
-async def run_together(replay: StepReplay, parts: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Run the parts of `ctx.gather`, each in a lane that is named by its place."""
-    around = replay.lane()
-    around.gathers += 1
-
-    async def run_part(place: int, part: Awaitable[Any]) -> Any:
-        replay.open_lane(lanes[place])
-        return await part
-
-    lanes = [RecordLane(replay, f"{around.name}/gather{around.gathers}.{place}") for place in range(len(parts))]
-    for lane in lanes:
-        replay.expect_lane(lane)
-    tasks = [asyncio.ensure_future(run_part(place, part)) for place, part in enumerate(parts)]
-    around.joined += 1
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        around.joined -= 1
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def limited(call: Awaitable[Any], seconds: float) -> Any:
-    """Await a step for so many seconds. It stays in its task, which is its lane."""
-    async with asyncio.timeout(seconds):
-        return await call
-
-
-async def has_local_timer() -> bool:
-    """Return whether the caller is inside `asyncio.timeout`: then it waits for a timer of this process, too."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    probe: asyncio.Future[bool] = loop.create_future()
-    # The frames can be looked into only while the task is suspended.
-    loop.call_soon(lambda: None if probe.done() else probe.set_result(_is_timed(task)))
-    return await probe
-
-
-def _is_timed(task: asyncio.Task[Any] | None) -> bool:
-    inner: Any = None if task is None else task.get_coro()
-    while inner is not None:
-        for held in gc.get_referents(inner) if getattr(inner, "cr_code", None) is not limited.__code__ else ():
-            if type(getattr(held, "__self__", held)).__name__ in _TIMERS:
-                return True
-        inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)
-    return False
-
-
-def current_owner() -> Any:
-    """Return the task or thread of the caller."""
-    loop = asyncio._get_running_loop()
-    return threading.get_ident() if loop is None else asyncio.current_task(loop)
-
-
-def _name_of(owner: Any) -> str:
-    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
-    return getattr(coroutine, "__name__", "thread" if isinstance(owner, int) else "task")
-
-
-def _number_of(name: str) -> int:
-    return int(name.rpartition(".")[2])
-
-
 def _named(kind: str, key: str) -> str:
     return f"{kind}({key})" if key and key != kind else kind
-
-
-Effect = Callable[[], Awaitable[Any] | Any]
-
-
-async def run_effect(replay: StepReplay, lane: RecordLane, name: str, effect: Effect) -> Any:
-    """Run a side effect. Its own operations are not recorded: only its result counts."""
-    silent = RecordLane(replay, lane.name, lane.owner)
-    silent.inside = name
-    token = _lane.set(silent)
-    try:
-        result = effect()
-        return await result if isinstance(result, Awaitable) else result
-    finally:
-        _lane.reset(token)
