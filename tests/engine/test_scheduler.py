@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import eventually, finished, running_scheduler, running_worker, value
 from tests.support.operate import list_audit, run_now, set_paused
-from tidemill import App
+from tidemill import App, current_job
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
@@ -162,6 +162,31 @@ async def test_a_flood_of_missed_fires_is_all_made_up_when_all_are_wanted(app: A
     moments = await fires(database)
     assert len(moments) >= 2499
     assert len(set(moments)) == len(moments)
+
+
+async def test_a_task_sees_its_origin_and_jobs_of_missed_fires_can_be_told_apart(app: App, database: Database) -> None:
+    seen: list[tuple[str | None, datetime | None]] = []
+
+    @app.task(queue="ticks")
+    async def tell() -> None:
+        job = current_job()
+        assert job.origin is not None
+        assert job.origin.by
+        seen.append((job.schedule, job.fire_time))
+
+    now = time.time()
+    job = app.declarations.tasks["tell"].new_job(b"{}")
+    schedule = DeclaredSchedule(name="beat", spec=Every(600.0, anchor=now - 300), job=job, catchup="all")
+    await declare_schedules(database, "test", [schedule], now - 3600)
+    async with scheduling(app, schedule):
+        await eventually(lambda: decided(database))
+    await app.enqueue(tell.call())
+    async with running_worker(app, ["ticks"], max_concurrency=1):
+        await eventually(lambda: len(seen) == 7)
+    assert seen.count((None, None)) == 1, "the one that no schedule has enqueued"
+    fired = [fire for name, fire in seen if name == "beat" and fire is not None]
+    expected = [datetime.fromtimestamp(now - 300 - 600 * steps, UTC) for steps in range(6)][::-1]
+    assert [round(each.timestamp()) for each in sorted(fired)] == [round(each.timestamp()) for each in expected]
 
 
 # Operators

@@ -39,7 +39,9 @@ class NotPaid(AccountError): ...
 
 @app.task(queue="isolated", isolation="process")
 def where() -> dict:
-    return {"pid": os.getpid(), "job": current_job().id, "attempt": current_job().attempt}
+    job = current_job()
+    by = None if job.origin is None else job.origin.by
+    return {"pid": os.getpid(), "job": job.id, "attempt": job.attempt, "by": by}
 
 
 @app.task(queue="isolated", isolation="process")

@@ -122,6 +122,7 @@ class ClaimedJob(msgspec.Struct):
     expired: bool
     cancel_reason: str | None = None
     due_at: datetime | None = None
+    origin: bytes | None = None
 
 
 class Finish(msgspec.Struct):

@@ -56,6 +56,8 @@ class Settings(msgspec.Struct, frozen=True):
     """How much memory the models of a worker process may take together ("8 GB"); unset means no limit."""
     model_patience: float = 30.0
     """How long a job may be passed over for others whose model is loaded; 0 keeps to the order strictly."""
+    host_priority: str = "highest"
+    """Which priority the workers of this host claim first: highest, or lowest to leave urgent jobs to other hosts."""
     keep_days: int = 30
     """How many days finished jobs are kept."""
     metrics: str | None = None
@@ -89,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True):
             grace_seconds=self.grace_seconds,
             model_memory=self.model_memory,
             model_patience=self.model_patience,
+            host_priority=self.host_priority,
         )
 
     def maintenance(self) -> MaintenanceSettings:
@@ -112,6 +115,7 @@ class SettingOptions(TypedDict, total=False):
     grace_seconds: Duration
     model_memory: int | str | None
     model_patience: Duration
+    host_priority: Literal["highest", "lowest"]
     keep_days: int
     metrics: str | None
     sample_every: Duration
@@ -180,6 +184,8 @@ def settings_from(found: list[ResolvedSetting]) -> Settings:
     settings.database().validate()
     if settings.metrics is not None:
         read_address(settings.metrics)
+    if settings.host_priority not in ("highest", "lowest"):
+        raise ConfigError(f"host_priority {settings.host_priority!r} is not one of highest, lowest")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level {settings.log_level!r} is not one of debug, info, warning, error")
     if settings.log_format not in ("auto", "human", "json"):

@@ -57,6 +57,20 @@ async def test_a_thousand_quick_jobs_start_in_order_although_they_are_taken_in_b
     assert seen == [priority * 1000 + n for priority in (9, 5, 0) for n in numbers]
 
 
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_host_that_leaves_urgent_jobs_to_others_begins_with_the_lowest_priority(
+    app: App, database: Database, seen: list[int], limited: bool
+) -> None:
+    app.declarations.configure(host_priority="lowest")
+    if limited:
+        app.queue("default", rate=1000.0, burst=100.0)
+    for n, (priority, due) in enumerate((priority, due) for priority in (0, 5, 9) for due in (100.0, 200.0)):
+        await app.enqueue("note", n, priority=priority, at=due)
+    async with running_worker(app, max_concurrency=1):
+        await eventually(lambda: all_done(database))
+    assert seen == list(range(6))
+
+
 async def test_an_urgent_job_overtakes_a_long_queue(app: App, database: Database, seen: list[int]) -> None:
     @app.task
     async def slow(n: int) -> None:

@@ -39,6 +39,7 @@ async def test_an_isolated_task_runs_in_a_process_of_its_own_and_sees_its_job(ap
     assert result["pid"] not in (0, psutil.Process().pid)
     assert psutil.Process(result["pid"]).ppid() == psutil.Process().pid
     assert (result["job"], result["attempt"]) == (ref.id, 1)
+    assert result["by"], "its origin"
 
 
 async def test_a_process_is_used_again_for_the_next_job(app: App, database, worker) -> None:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tidemill.core.clock import Clock
+from tidemill.core.job import PRIORITIES
 from tidemill.engine.models.cache import ModelCache
 from tidemill.store.jobs.model_claims import Head
 
@@ -71,8 +72,9 @@ def _in_order(heads: list[Head], is_cold: Callable[[Head], bool]) -> list[Head]:
 class Affinity:
     """A worker's preference for its loaded models, and when it last switched them."""
 
-    def __init__(self, models: ModelCache, patience: float, clock: Clock) -> None:
+    def __init__(self, models: ModelCache, patience: float, clock: Clock, *, lowest_first: bool = False) -> None:
         self.models = models
+        self._lowest_first = lowest_first
         self.patience = patience
         self._clock = clock
         self._changed_at = -math.inf
@@ -80,14 +82,21 @@ class Affinity:
     def choose(self, heads: Sequence[Head], needed: Collection[str]) -> list[Head]:
         """What to claim, in order, from the waiting jobs, beside held jobs that need these models."""
         since = self._changed_at if self.models.loaded_at is None else max(self._changed_at, self.models.loaded_at)
-        return choose_heads(
-            heads,
+        chosen = choose_heads(
+            self._turned(heads),
             warm=self.models.warm(),
             needed={*needed, *self.models.in_use()},
             fits=self.models.fits_beside,
             patience=self.patience,
             stint=self._clock.monotonic() - since,
         )
+        return self._turned(chosen)
+
+    def _turned(self, heads: Sequence[Head]) -> list[Head]:
+        """The jobs with their priorities turned around, if the lowest goes first here."""
+        if not self._lowest_first:
+            return list(heads)
+        return [head._replace(priority=PRIORITIES[-1] - head.priority) for head in heads]
 
     def claimed(self, model: str | None) -> None:
         """Record a claim for a model; if it is not loaded yet, the worker switches to it."""

@@ -49,9 +49,12 @@ class Claimer:
         wakeup: asyncio.Event,
         open_queues: Callable[[], list[str]],
         affinity: Affinity | None = None,
+        *,
+        lowest_first: bool = False,
     ) -> None:
         self.limited: dict[str, float] = {}
         self._affinity = affinity
+        self._lowest_first = lowest_first
         self._model_claims: ModelClaims | None = None
         self._database = database
         self._runner = runner
@@ -126,7 +129,7 @@ class Claimer:
     async def _connect(self, worker_id: int, unwritten: tuple[list[Finish], list[Requeue]]) -> Claims:
         """A new connection; releases jobs whose claim was lost with the old one."""
         connection = await self._database.connect_to_look_up()
-        claims = Claims(self._database, connection, worker_id, self._queues)
+        claims = Claims(self._database, connection, worker_id, self._queues, lowest_first=self._lowest_first)
         if self._affinity is not None:
             self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
         await self._release_unheld(claims, unwritten)

@@ -7,16 +7,19 @@ def export(table: str) -> dict:
     for done, chunk in enumerate(chunks):
         job.report(done / len(chunks), f"chunk {done}")   # shown live; arms the stall watchdog
             job.check_cancelled()                             # for plain functions: raises when cancelled
+    job.schedule, job.fire_time                               # of a job that a schedule has enqueued
 """
 
 from __future__ import annotations
 
 import time
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tidemill.core.codec import storable
+from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.job import Origin
 from tidemill.engine.worker.log_capture import CapturedLines, listen
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ class RunningJob:
         "lines",
         "models",
         "note",
+        "origin_data",
         "overrun",
         "progress",
         "queue",
@@ -51,11 +55,12 @@ class RunningJob:
         "task",
     )
 
-    def __init__(self, id: int, attempt: int, queue: str, task: str) -> None:
+    def __init__(self, id: int, attempt: int, queue: str, task: str, origin: bytes | None = None) -> None:
         self.id = id
         self.attempt = attempt
         self.queue = queue
         self.task = task
+        self.origin_data = origin
         self.started = time.monotonic()
         self.beat_at: float | None = None
         self.budget: float | None = None
@@ -68,6 +73,22 @@ class RunningJob:
         self.overrun: str | None = None
         self.models: ModelUse | None = None
         self.lines: CapturedLines | None = None
+
+    @property
+    def origin(self) -> Origin | None:
+        """The user, host and process that enqueued this job, and its schedule or parent job; None if unknown."""
+        return None if self.origin_data is None else decode(self.origin_data, Origin)
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that enqueued this job, if one did."""
+        return None if self.origin is None else self.origin.schedule
+
+    @property
+    def fire_time(self) -> datetime | None:
+        """The time, in UTC, that the schedule was fired for: jobs of missed fires have different ones."""
+        fire = None if self.origin is None else self.origin.fire
+        return None if fire is None else datetime.fromtimestamp(fire, UTC)
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, a message, or both. Resets the stall watchdog."""

@@ -35,7 +35,7 @@ class ReportingJob(RunningJob):
     __slots__ = ("_say",)
 
     def __init__(self, order: ChildOrder, say: Callable[[ChildReport], None]) -> None:
-        super().__init__(order.id, order.attempt, order.queue, order.task)
+        super().__init__(order.id, order.attempt, order.queue, order.task, bytes(order.origin) or None)
         self._say = say
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:

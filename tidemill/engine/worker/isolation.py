@@ -31,6 +31,7 @@ class ChildOrder(msgspec.Struct, omit_defaults=True):
     attempt: int
     queue: str
     trace: str | None = None
+    origin: msgspec.Raw = msgspec.Raw()
 
 
 class ChildReport(msgspec.Struct, omit_defaults=True):
@@ -75,7 +76,8 @@ class Children:
         child = await self._take()
         self._busy.add(child)
         try:
-            order = ChildOrder(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
+            origin = msgspec.Raw(job.origin_data or b"")
+            order = ChildOrder(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace(), origin)
             word = await self._converse(child, order, job)
         except BaseException:
             await _kill(child)

@@ -257,7 +257,7 @@ class JobRunner:
         return False
 
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
-        job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task)
+        job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
         isolated = options.isolation == "process"
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
         if options.budget is not None or options.stall is not None:

@@ -67,6 +67,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     host: str = ""
     model_memory: int | None = None
     model_patience: float = 30.0
+    host_priority: str = "highest"
 
     def validate(self) -> WorkerSettings:
         if not self.queues:
@@ -123,6 +124,7 @@ class Worker:
             self._wakeup,
             self._open_queues,
             self._affinity(),
+            lowest_first=settings.host_priority == "lowest",
         )
 
     @property
@@ -214,8 +216,10 @@ class Worker:
 
     def _affinity(self) -> Affinity | None:
         """The preference for loaded models; without patience, jobs are claimed strictly in order."""
-        patience = self.settings.model_patience
-        return None if self.models is None or patience <= 0 else Affinity(self.models, patience, self._clock)
+        patience, lowest_first = self.settings.model_patience, self.settings.host_priority == "lowest"
+        if self.models is None or patience <= 0:
+            return None
+        return Affinity(self.models, patience, self._clock, lowest_first=lowest_first)
 
     def _hear_jobs(self, queue: str) -> None:
         if queue == ANYTHING:

@@ -27,6 +27,9 @@ from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
 
+#: The order in which a claim reads the priorities of a queue.
+HIGHEST_FIRST, LOWEST_FIRST = "generate_series(9, 0, -1)", "generate_series(0, 9)"
+
 # At or after the low-water mark of this queue and priority.
 _FROM_MARK = """(due_at, id) >= (({0}::timestamptz[])[(wanted.ord - 1) * 10 + p.priority + 1],
                                    ({1}::bigint[])[(wanted.ord - 1) * 10 + p.priority + 1])"""
@@ -35,7 +38,7 @@ _FROM_MARK = """(due_at, id) >= (({0}::timestamptz[])[(wanted.ord - 1) * 10 + p.
 _PICK = f"""
     SELECT picked.ctid FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS wanted(queue, room, ord)
     CROSS JOIN LATERAL (
-        SELECT level.ctid FROM generate_series(9, 0, -1) AS p(priority) CROSS JOIN LATERAL (
+        SELECT level.ctid FROM {HIGHEST_FIRST} AS p(priority) CROSS JOIN LATERAL (
             SELECT ctid FROM tidemill.job
             WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
               AND {_FROM_MARK.format("$3", "$4")}
@@ -51,7 +54,8 @@ _CLAIM = f"""
     WHERE ctid = ANY (ARRAY({_PICK}))
       AND EXISTS (SELECT FROM tidemill.worker WHERE id = $6 AND ended_at IS NULL)
     RETURNING id, attempt, queue, task, args, options, failures, losses,
-              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
+              concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at,
+              origin
 """
 
 # The finished jobs that the worker still owns: id, attempt and worker must match. The LIMIT keeps the planner from
@@ -121,7 +125,8 @@ gone AS (
 claimed AS ({_CLAIM})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM archived
+SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM archived
 """
 
 
@@ -159,7 +164,7 @@ SELECT tidemill.admit_throttled(ARRAY(
 """
 
 #: Claims from a rate-limited queue, limited by the tokens in its bucket.
-CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4)"
+CLAIM_LIMITED = "SELECT * FROM tidemill.claim_limited($1, $2, $3, $4, $5)"
 
 #: Seconds until the next job of these queues is due; NULL if none waits, zero or less if one has become due since the
 #: last claim.
@@ -247,8 +252,17 @@ class Turn(NamedTuple):
 class Claims:
     """A worker's claims and finishes, on its own connection."""
 
-    def __init__(self, database: Database, connection: Connection, worker_id: int, queues: Sequence[str]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        connection: Connection,
+        worker_id: int,
+        queues: Sequence[str],
+        *,
+        lowest_first: bool = False,
+    ) -> None:
         self._database = database
+        self._lowest_first = lowest_first
         self.connection = connection
         self.worker_id = worker_id
         self._low_water = LowWater(queues)
@@ -262,7 +276,7 @@ class Claims:
         claim = (queues, list(wanted.values()), *self._low_water.marks(queues, now), unknown, self.worker_id)
         from_front, refused = self._low_water.from_front, 0
         if not finished:
-            rows = await self.connection.fetch(self._database.sql(CLAIM_JOBS), *claim)
+            rows = await self.fetch(self._in_order(CLAIM_JOBS), *claim)
         else:
             rows = await self._finish_and_claim(finished, claim)
             refused = len(finished) - rows.pop()[0]
@@ -270,7 +284,7 @@ class Claims:
                 refused -= len(await self.finish(finished))
             elif keyed := [job.id for job in finished if job.keyed]:
                 await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
-        rows = _in_turn(rows)
+        rows = self._in_turn(rows)
         took = time.monotonic() - now
         self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
         # A scan from the front that found nothing is not repeated before the next notification.
@@ -280,16 +294,29 @@ class Claims:
     async def _finish_and_claim(self, finished: Sequence[Finish], claim: tuple[Any, ...]) -> list[Any]:
         if all(job.state == "succeeded" and job.note is None for job in finished):
             ids, attempts, results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
-            return await self.connection.fetch(self._database.sql(SUCCEED_AND_CLAIM), *claim, ids, attempts, results)
-        return await self.connection.fetch(self._database.sql(FINISH_AND_CLAIM), *claim, *_finish_columns(finished))
+            return await self.fetch(self._in_order(SUCCEED_AND_CLAIM), *claim, ids, attempts, results)
+        return await self.fetch(self._in_order(FINISH_AND_CLAIM), *claim, *_finish_columns(finished))
+
+    def _in_order(self, statement: str) -> str:
+        """The claim, reading the priorities in the order of this worker."""
+        return statement.replace(HIGHEST_FIRST, LOWEST_FIRST) if self._lowest_first else statement
+
+    def _in_turn(self, rows: list[Any]) -> list[Any]:
+        """Rows in the order in which they start, which an UPDATE does not preserve; queues alternate."""
+        sign = 1 if self._lowest_first else -1
+        rows.sort(key=lambda row: (sign * row[11], row[12], row[0]))
+        by_queue: dict[str, list[Any]] = {}
+        for row in rows:
+            by_queue.setdefault(row[2], []).append(row)
+        if len(by_queue) < 2:
+            return rows
+        return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
 
     async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
         """Claim from a rate-limited queue; also returns how long to wait for its next token."""
-        rows = await self.connection.fetch(
-            self._database.sql(CLAIM_LIMITED), queue, room, self.worker_id, list(unknown)
-        )
+        rows = await self.fetch(CLAIM_LIMITED, queue, room, self.worker_id, list(unknown), self._lowest_first)
         wait = rows.pop()["wait"]
-        return [claimed_job(row) for row in _in_turn(rows)], wait
+        return [claimed_job(row) for row in self._in_turn(rows)], wait
 
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history; returns the ids that this worker still owned."""
@@ -368,20 +395,9 @@ def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
     return columns([(f.id, f.attempt, f.result, f.state, f.note, f.error, f.lost) for f in finished], 7)
 
 
-def _in_turn(rows: list[Any]) -> list[Any]:
-    """Rows in the order in which they start, which an UPDATE does not preserve; queues alternate."""
-    rows.sort(key=lambda row: (-row[11], row[12], row[0]))
-    by_queue: dict[str, list[Any]] = {}
-    for row in rows:
-        by_queue.setdefault(row[2], []).append(row)
-    if len(by_queue) < 2:
-        return rows
-    return [row for turn in zip_longest(*by_queue.values()) for row in turn if row is not None]
-
-
 def claimed_job(row: Any) -> ClaimedJob:
     """A row of a claim as a `ClaimedJob`."""
-    id, attempt, queue, task, args, options, failures, losses, keyed, expired, cancel_reason, _, due_at = row[:13]
+    id, attempt, queue, task, args, options, failures, losses, keyed, expired, why, _, due_at, origin = row[:14]
     return ClaimedJob(
-        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), cancel_reason, due_at
+        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin
     )

@@ -49,7 +49,7 @@ UPDATE tidemill.job SET state = 'running', worker_id = $4, attempt = attempt + 1
 WHERE ctid = ANY (ARRAY({0}))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $4 AND ended_at IS NULL)
 RETURNING id, attempt, queue, task, args, options, failures, losses,
-          concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at
+          concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at, origin
 """
 
 #: Claims up to `$3` due jobs of one queue and priority that need one model.

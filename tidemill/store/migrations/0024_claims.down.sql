@@ -1,0 +1,1 @@
+DROP FUNCTION tidemill.claim_limited(text, integer, bigint, text[], boolean);
