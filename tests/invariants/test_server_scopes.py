@@ -43,6 +43,7 @@ NEEDS: dict[tuple[str, str], str] = {
     ("POST", "/runs/{id}/fork"): "operate",
     ("POST", "/runs/{id}/cancel"): "operate",
     ("POST", "/runs/{id}/rerun"): "operate",
+    ("POST", "/runs/{id}/cancel_node"): "operate",
     ("POST", "/runs/{id}/retry"): "operate",
     ("GET", "/explain/{id}"): "read",
     ("POST", "/runs/{id}/inputs/{node}"): "operate",

@@ -22,6 +22,7 @@ from tests.support.dag_runs import (
 from tests.support.durable import running_run_worker
 from tests.support.roles import running_maintenance
 from tidemill import App, current_job
+from tidemill.core.errors import ConflictError, NotFoundError
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.runner.dag_handle import DagHandle
@@ -109,6 +110,67 @@ async def test_a_run_is_cancelled_with_a_node_in_every_state(app: App, database:
         await eventually(lambda: seen.count("cleaned up") == 4)
     rows = await database.fetch("SELECT state, count(*) FROM tidemill.job_history GROUP BY 1 ORDER BY 1")
     assert [tuple(row) for row in rows] == [("cancelled", 7), ("succeeded", 1)]
+
+
+async def test_a_node_is_cancelled_with_what_follows_from_it_and_the_others_go_on(app: App, database: Database) -> None:
+    inner = Dag("inner", [node("first", "give"), node("last", "give", deps=["first"])])
+    dag = Dag(
+        "d",
+        [
+            node("slow", "endless"),
+            node("after", "give", deps=["slow"]),
+            sub_dag("sub", inner, deps=["after"]),
+            node("end", "give", deps=["sub", "other"]),
+            node("mapped", "endless", map=[1, 2, 3], max_concurrency=2),
+            input_node("asking", prompt="?", timeout="1h"),
+            node("other", "give", args={"value": "fine"}),
+            node("more", "give", deps=["other", "gate"]),
+            input_node("gate", prompt="!"),
+        ],
+    )
+    async with running_dags(app):
+        run = await app.start(dag)
+        await reaches(run, slow="running", mapped="running", asking="waiting", gate="waiting", other="succeeded")
+        names = await run.cancel_node("slow", "not needed", by="ann")
+        assert names == ["slow", "after", "sub/first", "sub/last", "sub", "end"]
+        await reaches(run, **dict.fromkeys(names, "cancelled"))
+        assert await run.explain("slow") == "'slow' was cancelled by ann: not needed"
+        assert await run.explain("end") == (
+            "'end' was cancelled: it follows from 'slow', which was cancelled by ann: not needed"
+        )
+        with pytest.raises(ConflictError, match="node 'slow' of run r1 has ended already: cancelled"):
+            await run.cancel_node("slow")
+        with pytest.raises(NotFoundError, match="there is no node 'sub/run'"):
+            await run.cancel_node("sub/run")
+        await run.cancel_node("mapped")
+        await run.cancel_node("asking", by="bob")
+        told = await reaches(run, mapped="cancelled", asking="cancelled", gate="waiting")
+        assert told["more"] == "pending"
+        assert [asked["node"] for asked in await run.inputs()] == ["gate"]
+        await run.submit("gate", 1, by="ann")
+        with pytest.raises(DagRunError, match="cancelled: node 'slow' was cancelled by ann: not needed; node 'mapped'"):
+            await run.result(timeout=120)
+        assert (await statuses(run))["more"] == "succeeded"
+        await eventually(lambda: nothing_left(database))
+        await eventually(lambda: seen.count("cleaned up") == 3)
+        audited = await value(database, "SELECT after FROM tidemill.audit WHERE action = 'run.cancel_node' LIMIT 1")
+        assert b"not needed" in audited
+
+
+async def test_a_sub_dag_is_cancelled_with_its_nodes_and_the_run_can_be_repeated(app: App) -> None:
+    inner = Dag("inner", [node("first", "endless"), node("last", "give", deps=["first"])])
+    dag = Dag("d", [sub_dag("sub", inner), node("end", "give", deps=["sub"]), node("other", "give")])
+    async with running_dags(app):
+        run = await app.start(dag)
+        await reaches(run, other="succeeded", **{"sub/first": "running"})
+        assert await run.cancel_node("sub") == ["sub/first", "sub/last", "sub", "end"]
+        with pytest.raises(DagRunError, match="node 'sub' was cancelled"):
+            await run.result(timeout=120)
+        assert await run.state() == "cancelled"
+        again = await run.rerun()
+        await reaches(again, other="succeeded", **{"sub/first": "running"})
+        await again.cancel("enough")
+        await is_cancelled(again)
 
 
 async def test_a_thread_that_does_not_ask_ends_without_effect(app: App, database: Database) -> None:

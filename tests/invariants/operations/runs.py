@@ -188,6 +188,17 @@ CASES: dict[str, Case] = {
         command="""dag rerun r2 --from pack --edit {"order":6} --json""",
         rpc=("Runs", "Rerun"),
     ),
+    "cancel_node": Case(
+        dags.CancelNode(id=2, node="approve", reason="enough"),
+        begun_runs,
+        (
+            dags.CancelNode(id=99, node="approve"),
+            dags.CancelNode(id=1, node="approve"),
+            dags.CancelNode(id=2, node="nothing"),
+            dags.CancelNode(id=2, node="pack"),
+        ),
+        command="dag cancel-node r2 approve --reason enough --json",
+    ),
     "list_inputs": Case(
         inputs.ListInputs(run=2),
         begun_runs,

@@ -1,4 +1,4 @@
-"""`tidemill dag`: check, draw, start and repeat dags; show what their runs do, and answer what they ask."""
+"""`tidemill dag`: check, draw, start and repeat dags; show their runs, cancel nodes, and answer what they ask."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.dags.definition.files import load_dag
 from tidemill.ops.operator.operation import Nothing, Operator
-from tidemill.ops.runs.dags import GetTree, RerunDag, get_dag_tree, list_workflows, rerun_dag
+from tidemill.ops.runs.dags import (
+    CancelNode,
+    GetTree,
+    RerunDag,
+    cancel_node,
+    get_dag_tree,
+    list_workflows,
+    rerun_dag,
+)
 from tidemill.ops.runs.runs import ListRuns, RunLine, RunStarted, StartRun, list_runs, start_run
 
 if TYPE_CHECKING:
@@ -148,6 +156,34 @@ def rerun(
         return await _show_started(at, await at.do(rerun_dag, args), follow=follow, json=json)
 
     return place.run(work, app=app)
+
+
+@commands.command(name="cancel-node")
+def cancel_node_command(
+    id: RunId,
+    node: str,
+    /,
+    *,
+    reason: str | None = None,
+    app: AppOption = None,
+    json: Json = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Cancel a node of a run with all that follows from it, and print which nodes these are; the others go on.
+
+    Parameters
+    ----------
+    node
+        The node, as `tidemill run ID` names it.
+    reason
+        Why, for the notes of the nodes.
+    """
+    args = CancelNode(id=run_number(id), node=node, reason=reason)
+    cancelled = place.run(lambda at: at.do(cancel_node, args), app=app)
+    if json:
+        print_json(cancelled)
+    else:
+        print(f"cancelled: {', '.join(cancelled.nodes)}")
 
 
 @commands.command(name="show")

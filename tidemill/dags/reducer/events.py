@@ -50,6 +50,14 @@ class Submission(msgspec.Struct, frozen=True, omit_defaults=True, tag="submissio
     key: str | None = None
 
 
+class NodeCancel(msgspec.Struct, frozen=True, omit_defaults=True, tag="node_cancel"):
+    """The payload of `Received`: a person cancels a node, with all that follows from it."""
+
+    node: str
+    by: str = ""
+    reason: str = ""
+
+
 # -- published events -----------------------------------------------------------------------------
 
 

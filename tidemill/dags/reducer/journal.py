@@ -8,14 +8,14 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Noted, Received, Resumed, Started, Tick
-from tidemill.dags.reducer.events import NodeEnded, NodeFailure, Submission
+from tidemill.dags.reducer.events import NodeCancel, NodeEnded, NodeFailure, Submission
 
 _NOTHING = msgspec.Raw(b"")
 
 
 class _Received(msgspec.Struct, tag="received"):
     at: float
-    event: Submission
+    event: Submission | NodeCancel
     target: str | None = None
 
 

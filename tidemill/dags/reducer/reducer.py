@@ -36,6 +36,7 @@ from tidemill.dags.reducer.events import (
     InputRefused,
     InputTaken,
     InputWanted,
+    NodeCancel,
     NodeEnded,
     NodeFailure,
     RunFailure,
@@ -160,6 +161,9 @@ class DagProgram:
             turn.finish(name, status, error=error, note=ended.note)
 
     def _received(self, turn: Reduction, tick: Received) -> None:
+        if isinstance(tick.event, NodeCancel):
+            self._cancel_node(turn, tick.event)
+            return
         given: Submission = tick.event
         verdict = judge(self, turn.state, given)
         if verdict.repeated:
@@ -187,6 +191,24 @@ class DagProgram:
     def _cancel(self, turn: Reduction, tick: CancelAsked) -> None:
         reason = tick.reason or "no reason was given"
         self._end(turn, "cancelled", error=RunFailure("cancelled", reason), note=f"the run was cancelled: {reason}")
+
+    def _cancel_node(self, turn: Reduction, asked: NodeCancel) -> None:
+        """Cancel a node and all that follows from it. The rest of the run goes on, whatever a failure would do."""
+        state = turn.state
+        if asked.node not in self.plan.steps or state.nodes[asked.node].status in FINAL:
+            return
+        by = f" by {asked.by}" if asked.by else ""
+        why = f": {asked.reason}" if asked.reason else ""
+        for name in self.cancelled_with(state, asked.node):
+            follows = "" if name == asked.node else f"it follows from {asked.node!r}, which was "
+            self._drop(turn, name, f"{follows}cancelled{by}{why}")
+        state.cancelled.append(asked.node)
+
+    def cancelled_with(self, state: DagState, node: str) -> list[str]:
+        """Return the nodes that end with a node that is cancelled: itself, its own nodes, and all that follow."""
+        inside = self.plan.within(f"{node}/") if self.plan.steps[node].kind == "leave" else ()
+        found = self.plan.beyond([node, *inside])
+        return [name for name in self.plan.order if name in found and state.nodes[name].status not in FINAL]
 
     def _too_late(self, state: DagState, tick: Tick) -> list[Command]:
         if isinstance(tick, Received) and isinstance(tick.event, Submission):
@@ -349,6 +371,10 @@ class DagProgram:
             failure = RunFailure("nodes_failed", _describe_failures(state, state.failed), tuple(state.failed))
             self._end(turn, "failed", error=failure)
             return
+        if state.cancelled:
+            failure = RunFailure("nodes_cancelled", _describe_failures(state, state.cancelled), tuple(state.cancelled))
+            self._end(turn, "cancelled", error=failure)
+            return
         try:
             result = self._result(state, ROOT)
         except RefError as error:
@@ -405,6 +431,9 @@ def _describe_failures(state: DagState, names: list[str]) -> str:
     shown: list[str] = []
     for name in names[:5]:
         node = state.nodes[name]
+        if node.note.startswith("cancelled"):
+            shown.append(f"node {name!r} was {node.note}")
+            continue
         why = f": {node.error.kind}: {node.error.message}" if node.error else f": {node.note}" if node.note else ""
         shown.append(f"node {name!r} {'was cancelled' if node.status == 'cancelled' else 'failed'}{why}")
     more = f"; and {len(names) - 5} more" if len(names) > 5 else ""

@@ -85,6 +85,8 @@ class DagState(msgspec.Struct, omit_defaults=True):
     works: dict[int, str] = {}
     """The node of each running piece of work."""
     failed: list[str] = []
+    cancelled: list[str] = []
+    """The nodes that a person has cancelled."""
     repeats: bool = False
     """Whether results were carried over from another run."""
 

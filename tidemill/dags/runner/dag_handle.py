@@ -17,6 +17,7 @@ from tidemill.dags.reducer.inputs import judge
 from tidemill.dags.reducer.journal import encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.cancel_node import cancel_node
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
@@ -27,6 +28,7 @@ from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.inbox import SEND, cancel_run
 from tidemill.store.runs.inputs import is_asked, list_inputs
 from tidemill.store.runs.runs import DAG_KIND, show_run, start_run
+from tidemill.store.transaction import transaction
 
 if TYPE_CHECKING:
     from tidemill.dags.runner.runner import DagKind
@@ -60,16 +62,21 @@ class DagHandle:
         return self.result().__await__()
 
     async def result(self, *, timeout: float | None = None) -> Any:
-        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds."""
+        """Wait for the end of the run and return its result. Raises TimeoutError after `timeout` seconds.
+
+        A run that cannot go on by itself raises a `DagRunError` with the reason.
+        """
         async with asyncio.timeout(timeout):
             if self._near is not None:
                 await asyncio.wait([self._near])
                 self._near = None
             async with run_waits(self._database).watching(self._database) as watch:
-                while (row := await show_run(self._database, self.id))["state"] in ("running", "needs_attention"):
+                while (row := await show_run(self._database, self.id))["state"] == "running":
                     await watch.changed()
         if row["state"] == "succeeded":
             return None if row["result"] is None else decode(row["result"])
+        if row["state"] == "needs_attention":
+            raise DagRunError(f"run r{self.id} needs attention: {row['note'] or 'the reason is unknown'}")
         failure = (
             RunFailure(row["state"], row["note"] or "") if row["error"] is None else decode(row["error"], RunFailure)
         )
@@ -122,6 +129,11 @@ class DagHandle:
     async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the run: waiting nodes are cancelled at once, running ones as soon as they can be stopped."""
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
+
+    async def cancel_node(self, node: str, reason: str | None = None, *, by: str = "") -> list[str]:
+        """Cancel a node with all that follows from it; the others go on. Returns the nodes that are cancelled."""
+        async with transaction(self._database, by=by) as tx:
+            return await cancel_node(tx, self.id, *await self.load(), node, reason=reason)
 
     async def rerun(self, *, start: str | None = None, edited: Any = UNSET, by: str = "") -> DagHandle:
         """Start a rerun of the nodes that did not succeed; with `start`, also of that node and its dependents.

@@ -81,6 +81,8 @@ def _waiting(program: DagProgram, state: DagState, step: PlannedNode, node: Node
 
 
 def _ended(program: DagProgram, state: DagState, step: PlannedNode, node: NodeState) -> str:
+    if node.status == "cancelled" and node.note.startswith("cancelled"):
+        return f"{step.name!r} was {node.note}"
     why = f": {node.note}" if node.note else ""
     return f"{step.name!r} {_WORDS[node.status]}{why}"
 

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.dags.definition.model import UNSET
+from tidemill.dags.runner.cancel_node import cancel_node as ask_to_cancel_node
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.load import load_state, load_view, load_view_at
 from tidemill.dags.view.view import NodeView, nodes_of, why_run
@@ -32,6 +33,19 @@ class RerunDag(RunRef, frozen=True, kw_only=True):
 
     start: Annotated[str | None, doc("Do this node again too, and everything that follows from it.")] = None
     edited: Annotated[Any, doc("Other arguments for this node, or the answer to its question.")] = msgspec.UNSET
+
+
+class CancelNode(RunRef, frozen=True, kw_only=True):
+    """Which node of a dag's run to cancel, and why."""
+
+    node: Annotated[str, doc("The node; all that follows from it is cancelled too.")]
+    reason: Annotated[str | None, doc("Why, for the notes of the nodes.")] = None
+
+
+class NodesCancelled(msgspec.Struct, frozen=True):
+    """The nodes that are cancelled."""
+
+    nodes: list[str]
 
 
 class FlowNode(msgspec.Struct, frozen=True):
@@ -112,6 +126,14 @@ async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | No
     after = {"run": number, "start": args.start, "edited": edited is not UNSET}
     await tx.audit("run.rerun", f"r{args.id}", after=after)
     return RunStarted(number, created)
+
+
+@operation("POST /runs/{id}/cancel_node", scope="operate", status=202)
+async def cancel_node(tx: Transaction, args: CancelNode, declared: Declarations | None) -> NodesCancelled:
+    """Cancel a node of a dag's run with all that follows from it; the other nodes go on."""
+    await find_run(tx, args.id)
+    _, program, state = await load_state(tx.database, dag_kind(declared), args.id)
+    return NodesCancelled(await ask_to_cancel_node(tx, args.id, program, state, args.node, reason=args.reason))
 
 
 def _graph(workflow: Any) -> FlowGraph:

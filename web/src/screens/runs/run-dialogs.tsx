@@ -1,4 +1,4 @@
-/** Dialogs for actions on a run: cancel, retry, run again, fork, send an event. */
+/** Dialogs for actions on a run: cancel it or a node, retry, run again, fork, send an event. */
 import { type FormEvent, useState } from "react";
 import { post } from "../../api/client";
 import type { Run } from "../../api/types";
@@ -31,6 +31,32 @@ export function CancelRun({ run, onClose }: { run: Run; onClose: () => void }) {
         <Button onClick={onClose}>Keep running</Button>
         <Button kind="danger" busy={action.isPending} onClick={() => action.mutate()}>
           Cancel run
+        </Button>
+      </footer>
+    </Dialog>
+  );
+}
+
+/** Cancel a node of a dag and all that follows from it. */
+export function CancelNode({ run, node, onClose }: { run: Run; node: string; onClose: () => void }) {
+  const [reason, setReason] = useState("");
+  const action = useAction<void, { nodes: string[] }>({ request: () => post<{ nodes: string[] }>(`/runs/${run.id}/cancel_node`, { node, reason: reason.trim() || null }), message: (done) => `Cancelled in r${run.id}: ${done.nodes.join(", ")}.`, onSuccess: onClose });
+  return (
+    <Dialog title={`Cancel node ${node}?`} onClose={onClose}>
+      <p>
+        <b>{node}</b> and all nodes that follow from it are cancelled. The other nodes of r{run.id} go on.
+      </p>
+      <div className="form">
+        <label>
+          <span>Reason</span>
+          <input className="field" value={reason} onChange={(event) => setReason(event.target.value)} placeholder="optional, shown with the nodes" />
+        </label>
+      </div>
+      {action.error && <ErrorMessage error={action.error} />}
+      <footer>
+        <Button onClick={onClose}>Keep running</Button>
+        <Button kind="danger" busy={action.isPending} onClick={() => action.mutate()}>
+          Cancel node
         </Button>
       </footer>
     </Dialog>

@@ -17,7 +17,7 @@ import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
 import { absolute, Ago, duration, Took } from "../../components/times";
 import { describeTick, describeWaits, flowGraph, stepNamesByWork } from "./journal";
-import { CancelRun, ForkRun, RerunDag, RetryRun, SendEvent } from "./run-dialogs";
+import { CancelNode, CancelRun, ForkRun, RerunDag, RetryRun, SendEvent } from "./run-dialogs";
 import "./runs.css";
 import { DagStep, FlowStep, type NodeState, unpack } from "./step-panel";
 import { Timeline } from "./timeline";
@@ -49,7 +49,7 @@ export function RunPage({ id: named }: { id: string }) {
   const id = named.replace(/^r(?=\d+$)/, ""); // Lists show r12, so accept both.
   const [query, change] = useFilters();
   const may = useMay("operate");
-  const [act, setAct] = useState<"cancel" | "retry" | "rerun" | "fork" | "send" | null>(null);
+  const [act, setAct] = useState<"cancel" | "cancel_node" | "retry" | "rerun" | "fork" | "send" | null>(null);
   const [start, setStart] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["run", id], queryFn: () => get<Run>(`/runs/${id}`) });
   const run = found.data;
@@ -112,7 +112,7 @@ export function RunPage({ id: named }: { id: string }) {
         </div>
         <div className="stack">
           {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (
-            <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} state={nodeStates[step]} isPast={at !== null} may={may} onRerun={(node) => { setStart(node); setAct("rerun"); }} />
+            <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} state={nodeStates[step]} isPast={at !== null} may={may} isLive={isLive} onRerun={(node) => { setStart(node); setAct("rerun"); }} onCancel={(node) => { setStart(node); setAct("cancel_node"); }} />
           )}
           {step && !isDag && <FlowStep key={step} runId={run.id} name={step} ticks={shown} isLive={isLive && at === null} may={may} />}
           {!step && <Panel title="Step"><Empty title="Select a step">Click a node of the graph or a line of the timeline to see its input and output.</Empty></Panel>}
@@ -124,6 +124,7 @@ export function RunPage({ id: named }: { id: string }) {
         </div>
       </div>
       {act === "cancel" && <CancelRun run={run} onClose={() => setAct(null)} />}
+      {act === "cancel_node" && start !== null && <CancelNode run={run} node={start} onClose={() => setAct(null)} />}
       {act === "retry" && <RetryRun run={run} onClose={() => setAct(null)} />}
       {act === "rerun" && <RerunDag run={run} start={start} onClose={() => setAct(null)} />}
       {act === "fork" && <ForkRun run={run} at={at ?? run.ticks} onClose={() => setAct(null)} />}

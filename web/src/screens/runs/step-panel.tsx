@@ -31,11 +31,13 @@ interface DagStepProps {
   state: NodeState | undefined;
   isPast: boolean;
   may: boolean;
+  isLive: boolean;
   onRerun: (node: string) => void;
+  onCancel: (node: string) => void;
 }
 
 /** A node of a dag. */
-export function DagStep({ runId, node, state, isPast, may, onRerun }: DagStepProps) {
+export function DagStep({ runId, node, state, isPast, may, isLive, onRerun, onCancel }: DagStepProps) {
   const [tab, setTab] = useState(node.state === "failed" ? "error" : "output");
   const jobId = state?.job ?? node.jobs[0]?.id;
   const job = useQuery({ queryKey: ["job", String(jobId)], queryFn: () => get<Job>(`/jobs/${jobId}`), enabled: jobId !== undefined && jobId !== null });
@@ -62,6 +64,11 @@ export function DagStep({ runId, node, state, isPast, may, onRerun }: DagStepPro
         {may && !isPast && (
           <Button className="small" onClick={() => onRerun(node.node)}>
             Run again from here
+          </Button>
+        )}
+        {may && !isPast && isLive && !node.ended && (
+          <Button className="small" kind="danger" onClick={() => onCancel(node.node)}>
+            Cancel node
           </Button>
         )}
       </div>
