@@ -259,3 +259,23 @@ def test_a_workflow_tells_what_it_is_made_of() -> None:
     assert flow.workflow_name == f"{__name__}.Custom"
     assert Custom(workflow_name="mine").workflow_name == "mine"
     assert flow.validate() is False
+
+
+async def test_equal_events_of_one_attempt_are_all_sent() -> None:
+    class Same(Event):
+        pass
+
+    class Twice(Workflow):
+        @step
+        async def send(self, ctx: Context, ev: StartEvent) -> Same | None:
+            ctx.send_event(Same())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            ctx.send_event(Same())
+
+        @step(num_workers=1)
+        async def take(self, ctx: Context, ev: Same) -> StopEvent | None:
+            found = ctx.collect_events(ev, [Same, Same])
+            return None if found is None else StopEvent(result=len(found))
+
+    assert await Twice(timeout=20).run() == 2

@@ -67,7 +67,7 @@ current_lane: ContextVar[RecordLane] = ContextVar("tidemill_lane")
 class RemainingRecord:
     """What is left of a record by lane, and the numbers that were given out."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, spare: tuple[Sent, ...]) -> None:
         self.lanes: dict[str, Recorded] = {}
         self.first: dict[str, str] = {}
         self.unclaimed: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ class RemainingRecord:
         self.editing: dict[str, int] = {}
         self.effects: dict[str, asyncio.Lock] = {}
         self.counts: dict[tuple[str, str, str], int] = {}
-        self.spare: list[Sent] = list(work.spare)
+        self.spare: list[Sent] = list(spare)
         for operation in work.record:
             self._load(operation)
 

@@ -73,6 +73,7 @@ class StepReplay:
     def __init__(self, run: FlowRun, work: Work) -> None:
         self.run = run
         self.work = work
+        self._spare = work.spare  # Those of earlier attempts: what this one sends is added to the work's.
         self.copies = run.is_durable
         self.observer = run.observer
         self.root = RecordLane(self, ROOT)
@@ -87,7 +88,7 @@ class StepReplay:
     def _record(self) -> RemainingRecord:
         """What only steps need that wait, have tasks, or run again."""
         if self._kept is None:
-            self._kept = RemainingRecord(self.work)
+            self._kept = RemainingRecord(self.work, self._spare)
         return self._kept
 
     @property
@@ -229,7 +230,7 @@ class StepReplay:
 
     def is_spare(self, sent: Sent) -> bool:
         """Return whether an equal event has left with an earlier attempt."""
-        return bool(self.work.spare) and take_spare(self._record.spare, sent)
+        return bool(self._spare) and take_spare(self._record.spare, sent)
 
     def refuse_inside_effect(self, lane: RecordLane, what: str) -> None:
         """Raise if a side effect uses what is not available to it."""
