@@ -8,6 +8,8 @@ from tests.support import eventually, value
 from tests.support.durable import Go, running_run_worker
 from tidemill import App
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
+from tidemill.ops.explain import ExplainObject, explain
+from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.store.database import Database
 
 BEGUN = "SELECT count(*) FROM tidemill.run WHERE state = 'running' AND seq > 0"
@@ -45,6 +47,25 @@ async def test_no_more_runs_are_begun_than_the_limit_until_one_has_ended(app: Ap
             assert await run.result(timeout=120) == str(number)
         assert most == 2
         assert await asyncio.gather(*(run.result(timeout=120) for run in runs)) == list("012345")
+
+
+async def test_a_run_that_waits_for_a_slot_says_which_limit_it_waits_for_and_which_runs_hold_it(
+    app: App, database: Database
+) -> None:
+    app.workflow(Limited, num_concurrent_runs=2)
+    async with running_run_worker(app):
+        first, second, third = [await app.start(Limited) for _ in range(3)]
+        await eventually(lambda: _has(database, 2))
+        explained = (await app.do(get_run, RunRef(id=third.id))).why
+        assert explained == [
+            "It waits for a slot: no more than 2 runs of Limited may run at once (num_concurrent_runs), which are "
+            f"r{first.id}, r{second.id} now."
+        ]
+        assert (await app.do(explain, ExplainObject(id=f"r{third.id}"))).why == explained
+        await first.send_event(Go(word="end"))
+        await first.result(timeout=120)
+        await eventually(lambda: value(database, "SELECT seq > 0 FROM tidemill.run WHERE id = $1", third.id))
+        assert "waits for a slot" not in (await app.do(get_run, RunRef(id=third.id))).why[0]
 
 
 async def test_a_run_that_needs_attention_gives_its_slot_to_the_next(app: App, database: Database) -> None:

@@ -12,7 +12,12 @@ from tests.support.durable import Go, running_run_worker
 from tidemill import App
 from tidemill.flows import CompensationEvent, Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
-from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowTimeoutError
+from tidemill.flows.errors import (
+    RunNeedsAttentionError,
+    WorkflowCancelledByUser,
+    WorkflowRuntimeError,
+    WorkflowTimeoutError,
+)
 from tidemill.store.database import Database
 
 done: list[str] = []
@@ -94,6 +99,35 @@ async def test_a_cancelled_run_and_one_that_times_out_are_undone_too(app: App, d
         with pytest.raises(WorkflowTimeoutError):
             await run.result(timeout=120)
         assert done[2:] == ["refund 2", "refund 1"]
+
+
+async def test_a_run_that_needs_attention_is_undone_when_it_is_cancelled(app: App, database: Database) -> None:
+    async with running_run_worker(app):
+        run = await waiting_booking(app, database)
+    await database.fetch("UPDATE tidemill.run SET state = 'needs_attention', note = 'diverged' WHERE id = $1", run.id)
+    await run.cancel("enough")
+    assert await run.state() == "running", "its run worker undoes first what it did"
+    async with running_run_worker(app):
+        with pytest.raises(WorkflowCancelledByUser):
+            await run.result(timeout=120)
+    assert done[2:] == ["refund 2", "refund 1"]
+    assert await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id) == "enough"
+
+
+async def test_a_run_that_cannot_be_undone_any_more_ends_when_it_is_cancelled_once_more(
+    app: App, database: Database
+) -> None:
+    async with running_run_worker(app):
+        run = await waiting_booking(app, database)
+    await database.fetch("UPDATE tidemill.snapshot SET data = replace(data::text, '\"deliver\"', '\"gone\"')::json")
+    async with running_run_worker(app):
+        await run.cancel("enough")
+        with pytest.raises(RunNeedsAttentionError):
+            await run.result(timeout=120)
+        await run.cancel("now")
+        with pytest.raises(WorkflowCancelledByUser):
+            await run.result(timeout=120)
+    assert done == ["charge 1", "charge 2"]
 
 
 async def test_a_run_that_succeeds_undoes_nothing(app: App, database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,17 +22,28 @@ def explain_job(job: Job) -> list[str]:
     return [explain_origin(job), *explain(job)]
 
 
-def explain_run(row: Mapping[str, Any]) -> str:
-    """The state of a flow's run in a sentence."""
+def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
+    """The state of a flow's run in a sentence. `holders` are the runs that hold the slots that it may wait for."""
     if row["state"] not in ("running", "needs_attention"):
         return str(row["note"] or f"It has ended: {row['state']}.")
     if row["state"] == "needs_attention":
         return str(row["note"])
     if row["owner"] is not None:
         return f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."
+    if holders:
+        runs = "1 run" if len(holders) == 1 else f"{len(holders)} runs"
+        return (
+            f"It waits for a slot: no more than {runs} of {row['workflow']} may run at once (num_concurrent_runs), "
+            f"which {'is' if len(holders) == 1 else 'are'} {_listed_runs(holders)} now."
+        )
     if row["awake"]:
         return "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
     return "It waits for an event or a timer."
+
+
+def _listed_runs(numbers: Sequence[int], most: int = 5) -> str:
+    shown = ", ".join(f"r{number}" for number in numbers[:most])
+    return f"{shown} and {len(numbers) - most} more" if len(numbers) > most else shown
 
 
 def explain_buffered(buffered: Mapping[str, Any] | None) -> list[str]:

@@ -27,6 +27,7 @@ from tidemill.store.runs.inbox import send_within
 from tidemill.store.runs.runs import DAG_KIND, OWN_KEY, show_run
 from tidemill.store.runs.runs import start_run as store_run
 from tidemill.store.runs.turns import BufferedEvents
+from tidemill.store.runs.workers import slot_holders
 from tidemill.store.transaction import Reader, Transaction
 
 if TYPE_CHECKING:
@@ -140,7 +141,9 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         from tidemill.flows.encoding.values import plain_result
 
         known["result"] = plain_result(known["result"])
-        why = [explain_run(row), *explain_buffered(known["buffered"])]
+        waits_to_begin = row["state"] == "running" and row["owner"] is None and row["awake"] and row["seq"] == 0
+        holders = await slot_holders(at.database, row["kind"]) if waits_to_begin else []
+        why = [explain_run(row, holders), *explain_buffered(known["buffered"])]
     key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
     return Run(

@@ -50,6 +50,23 @@ SELECT id, pg_notify('tidemill_runs', '') FROM held
 """
 
 
+#: Lets a run that needs attention go on with its cancellation, if it has compensations to run: its owner runs them. Not
+#: again if it needs attention once more, so that it can be cancelled in any case.
+CANCEL_WITH_COMPENSATIONS = """
+WITH held AS (
+    UPDATE tidemill.run AS r SET state = 'running', awake = true, note = NULL, seq = seq + 1
+    WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL
+      AND NOT EXISTS (SELECT FROM tidemill.tick WHERE run_id = $1 AND data::text LIKE '{"kind":"cancel_asked"%')
+      AND (EXISTS (SELECT FROM tidemill.tick
+                   WHERE run_id = $1 AND strpos(data::text, '"kind":"did","name":"compensate ') > 0)
+           OR EXISTS (SELECT FROM tidemill.snapshot
+                      WHERE run_id = $1 AND strpos(data::text, '"compensations":[[') > 0))
+    RETURNING id, seq),
+ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, seq, $2::json FROM held)
+SELECT id, pg_notify('tidemill_runs', '') FROM held
+"""
+
+
 #: Ends a run that needs attention, which has no owner to do it, and requests the cancellation of its jobs.
 CANCEL_STOPPED = f"""
 WITH over AS (
@@ -124,6 +141,9 @@ async def send_within(tx: Transaction, run_id: int, tick: bytes) -> bool:
 
 async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: str) -> bool:
     """Ask a run to end when the transaction commits; False if it has ended already."""
+    if await tx.fetch(CANCEL_WITH_COMPENSATIONS, run_id, tick):
+        await tx.fetch(RELEASE_SUSPENDED, [run_id])
+        return True
     if not await send_within(tx, run_id, tick):
         return False
     await tx.fetch(CANCEL_STOPPED, run_id, storable(reason))
@@ -139,6 +159,9 @@ async def retry_stopped(tx: Transaction, run_id: int, tick: bytes) -> bool:
 
 
 async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: str) -> None:
-    """Ask a run to end; one that needs attention has ended when this returns."""
+    """Ask a run to end; one that needs attention and has nothing to compensate has ended when this returns."""
+    if await database.fetch(CANCEL_WITH_COMPENSATIONS, run_id, tick):
+        await database.fetch(RELEASE_SUSPENDED, [run_id])
+        return
     await send_to_run(database, run_id, tick)
     await database.fetch(CANCEL_STOPPED, run_id, storable(reason))
