@@ -150,9 +150,9 @@ class Runs:
         if run_worker is not None and alone and not run_worker.is_stopping:
             run = await run_worker.begin(lambda number: kind.begin(run_worker, number, event, new))
             if run is not None:
-                return RunHandle(database, run.number, near=run.result)
+                return RunHandle(database, run.number, near=run.result, find_workflow=self._workflow)
         number, created = await start_run(database, **msgspec.structs.asdict(new), key=unique_key, parent=parent)
-        return RunHandle(database, number, created=created)
+        return RunHandle(database, number, created=created, find_workflow=self._workflow)
 
     async def _start_child(
         self,
@@ -173,7 +173,7 @@ class Runs:
         row = await show_run(database, number)
         if row["kind"] == DAG_KIND:
             return DagHandle(database, self.dag_kind, number, created=False)
-        return RunHandle(database, number, created=False)
+        return RunHandle(database, number, created=False, find_workflow=self._workflow)
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
         """A new run that begins where another was after tick `at`."""
@@ -186,7 +186,7 @@ class Runs:
         origin = self._origin()
         async with transaction(database, by=origin.by) as tx:
             number = await fork(tx, kind.workflow, source, at=at, origin=encode(origin), event=event)
-        return RunHandle(database, number)
+        return RunHandle(database, number, find_workflow=self._workflow)
 
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
         self.dag_kind.check_args(dag, args)
@@ -205,6 +205,9 @@ class Runs:
             names = ", ".join(kind.name for kind in found)
             raise ConfigError(f"{len(found)} declared workflows are a {wanted}: say which by its name: {names}")
         raise self._unknown(wanted)
+
+    def _workflow(self, name: str) -> AnyWorkflow:
+        return self.flow(name).workflow
 
     def _unknown(self, wanted: str) -> ConfigError:
         known = [*self.flows, *self.dags]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tests.support import eventually, value
@@ -47,6 +49,24 @@ async def test_the_journal_of_a_run_without_end_stays_short(app: App, database: 
     async with running_run_worker(app):
         await other.send_event(Go(word="late"))
         assert await other.result(timeout=120) == [201, "late"]
+
+
+class Talkative(Workflow):
+    """Logs in every round, and continues as new."""
+
+    @step
+    async def talk(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        logging.getLogger("talk").warning("round %s", ev.left)
+        return ctx.continue_as_new(left=ev.left - 1) if ev.left else StopEvent(result="silent")
+
+
+async def test_what_the_steps_of_a_run_without_end_have_logged_is_trimmed(app: App, database: Database) -> None:
+    app.workflow(Talkative)
+    async with running_run_worker(app):
+        run = await app.start(Talkative, left=600)
+        assert await run.result(timeout=120) == "silent"
+    kept = await value(database, "SELECT count(*) FROM tidemill.run_log WHERE run_id = $1", run.id)
+    assert 0 < kept < 500
 
 
 def test_continuing_as_new_holds_under_faults() -> None:

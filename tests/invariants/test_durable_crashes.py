@@ -26,7 +26,7 @@ UNDISTURBED = ["begin", "work", "ask", "effect", "finish", "finish"]
 @pytest.fixture
 async def app(app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setenv("TIDEMILL_DATABASE_URL", database_url)
-    for each in (Tour, Chain, flows.Ask, Stubborn, Fragile):
+    for each in (Tour, Chain, flows.Ask, Stubborn, Fragile, flows.Answer):
         app.workflow(each, timeout=None)
     await flows.make_tables(database)
     return app
@@ -35,7 +35,7 @@ async def app(app: App, database: Database, database_url: str, monkeypatch: pyte
 async def test_a_step_whose_process_is_killed_behind_any_await_ends_as_if_nothing_had_been(
     app: App, database: Database, database_url: str
 ) -> None:
-    points = ("get", "set", "once", "wait", "edit", "sleep")
+    points = ("get", "set", "once", "wait", "edit", "sleep", "compensate", "child", "gather", "transaction", "state")
     runs: dict[str, RunHandle] = {}
     for point in points:
         async with run_worker_process(database_url) as victim:
@@ -45,8 +45,9 @@ async def test_a_step_whose_process_is_killed_behind_any_await_ends_as_if_nothin
             await lapse(database, victim.pid)
     async with running_maintenance(app), run_worker_process(database_url):
         for point, run in runs.items():
-            assert await run.result(timeout=120) == [0, 11, "early"], point
+            assert await run.result(timeout=120) == [0, 11, "early", ["a", "b"]], point
             did = [what for what, _ in await deeds(database, point)]
+            assert did.count("transaction") == 1, f"{point}: it is committed with the end of the step"
             assert did.count("effect") == 1 or point in ("get", "set"), f"{point}: a committed effect is not repeated"
             assert did.count("enter") >= 2, point
 

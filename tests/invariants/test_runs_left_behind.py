@@ -38,7 +38,7 @@ async def test_no_reader_misses_what_is_shown_by_two_at_once(database: Database)
         await asyncio.wait([other], timeout=0.3)
         seen = await read_published(database, number)
     await other
-    seen += await read_published(database, number, after=seen[-1]["seq"] if seen else 0)
+    seen += await read_published(database, number, after=seen[-1]["number"] if seen else 0)
     assert [row["data"] for row in seen] == [b'"first"', b'"second"']
 
 

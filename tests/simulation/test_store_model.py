@@ -142,7 +142,9 @@ class Both:
         chance, run = self.chance, self.model.runs[run_id]
         before = run.seq if chance.random() < 0.9 else run.seq + chance.choice([-1, 1])
         ticks = [self.data() for _ in range(chance.randint(0, 3))]
-        turn = RunTurn(run_id, before, before + len(ticks), ticks=ticks, shown=[self.data()] * chance.randint(0, 2))
+        turn = RunTurn(
+            run_id, before, before + len(ticks), ticks=ticks, shown=[(before, self.data())] * chance.randint(0, 2)
+        )
         names, now = ["t1", "t2", "t3"], SYSTEM_CLOCK.now()
         turn.timers = {name: chance.choice([None, now - HOUR, now + HOUR]) for name in self.some(names)}
         at_work = {job.work for job in self.model.jobs.values() if job.run_id == run_id}
@@ -261,9 +263,9 @@ class Both:
         assert [tuple(row) for row in rows] == [
             (run_id, seq, data) for run_id, each in ticks for seq, data in enumerate(each, 1)
         ]
-        rows = await self.sql("SELECT run_id, data FROM tidemill.published ORDER BY run_id, seq")
+        rows = await self.sql("SELECT run_id, tick, data FROM tidemill.published ORDER BY run_id, seq")
         shown = sorted(self.model.published.items())
-        assert [tuple(row) for row in rows] == [(run_id, data) for run_id, each in shown for data in each]
+        assert [tuple(row) for row in rows] == [(run_id, *one) for run_id, each in shown for one in each]
         rows = await self.sql("SELECT run_id, seq, data FROM tidemill.snapshot ORDER BY 1")
         assert [tuple(row) for row in rows] == [
             (run_id, *snap) for run_id, snap in sorted(self.model.snapshots.items())

@@ -24,7 +24,7 @@ from tidemill.engine.role import Role
 from tidemill.engine.runs import durable_run
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
-from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows import CompensationEvent, Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.store.database import Database
 
@@ -142,6 +142,18 @@ class Stubborn(Workflow):
                 continue
 
 
+class Undo(CompensationEvent):
+    pass
+
+
+class Answer(Workflow):
+    """The child of a run."""
+
+    @step
+    async def reply(self, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=ev.word)
+
+
 class Fragile(Workflow):
     """Its process is killed once, right behind the `await` that its start event names."""
 
@@ -161,7 +173,27 @@ class Fragile(Workflow):
         await self.survive(ev, "edit")
         await ctx.sleep("0.1s")
         await self.survive(ev, "sleep")
-        return StopEvent(result=[before, await ctx.store.get("n"), go.word])
+        await ctx.compensate(self.undo, Undo())
+        await self.survive(ev, "compensate")
+        answer = await ctx.child("Answer", word=go.word)
+        await self.survive(ev, "child")
+        both = await ctx.gather(self.add(ctx, "a"), self.add(ctx, "b"))
+        await self.survive(ev, "gather")
+        async with ctx.transaction() as connection:
+            await connection.execute("INSERT INTO deed (tag, what, pid) VALUES ($1, 'transaction', 0)", ev.tag)
+        await self.survive(ev, "transaction")
+        state = await ctx.store.get_state()
+        await self.survive(ev, "state")
+        return StopEvent(result=[before, state.n, answer, both])
+
+    @step
+    async def undo(self, ev: Undo) -> None:
+        raise AssertionError("a run that succeeds undoes nothing")
+
+    async def add(self, ctx: Context, name: str) -> str:
+        await ctx.store.set(name, 1)
+        await ctx.sleep("0.05s")
+        return name
 
     async def survive(self, ev: StartEvent, point: str) -> None:
         if ev.tag == point and not await (await _pool()).fetchval("SELECT count(*) FROM gate WHERE name = $1", point):
@@ -170,7 +202,7 @@ class Fragile(Workflow):
 
 
 app = App("test")
-for each in (Tour, Chain, Ask, Stubborn, Fragile):
+for each in (Tour, Chain, Ask, Stubborn, Fragile, Answer):
     app.workflow(each, timeout=None)
 durable_run.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", durable_run.IDLE_BEFORE_RELEASE))
 

@@ -32,8 +32,10 @@ from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.values import unpack
 from tidemill.flows.errors import StepDiverged
 from tidemill.flows.runner.durable import FlowKind, child_end
+from tidemill.flows.runner.follow import EventHistory
 from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import result_of
+from tidemill.store.runs.published import EVENT_GAP
 from tidemill.store.runs.turns import NewRun
 
 #: The reaction of a person to a published event: an event for the run, several events, or None.
@@ -57,6 +59,18 @@ class SimulatedRun(msgspec.Struct):
     """The log of the simulation: the same for the same seed."""
     happened: int
     row: Any
+    workflow: AnyWorkflow
+    journal: list[bytes]
+    published: list[tuple[int, bytes]]
+    """The published events as they are stored, each with the last tick before it."""
+
+    def events(self) -> list[Any]:
+        """Return the events of the run in order, with the internal ones, as a follower sees them."""
+        history = EventHistory(self.workflow)
+        for number, (tick, data) in enumerate(self.published, 1):
+            history.add(number * EVENT_GAP, tick, data)
+        seen = [each for seq, data in enumerate(self.journal, 1) for each in history.fold(seq, data)]
+        return [event for _, event in [*seen, *history.rest()]]
 
     def result(self) -> Any:
         """Return the result of the run, or raise its exception."""
@@ -117,7 +131,7 @@ def simulate(
         simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
     try:
         simulation.go(limit=limit)
-        return _outcome(simulation, min(simulation.model.ticks) if begun_by_owner else number)
+        return _outcome(workflow, simulation, min(simulation.model.ticks) if begun_by_owner else number)
     except SimulationError as error:
         raise SimulationError(f"{name}, seed {seed!r}: {error}; simulate it again with this seed") from error
     finally:
@@ -205,7 +219,7 @@ class _Listening:
     def check(self) -> None:
         world, model = self._simulation.world, self._simulation.model
         shown = model.published.get(self._number, [])
-        for data in shown[self._seen :]:
+        for _, data in shown[self._seen :]:
             answers = self._person(unpack(decode(data)))
             for answer in [] if answers is None else [answers] if isinstance(answers, Event) else answers:
                 world.later(_THINKING * world.chance.random(), lambda answer=answer: self._send(answer))
@@ -222,14 +236,18 @@ def _cancel(simulation: Simulation, number: int) -> None:
     simulation.model.send(number, encode_tick(CancelAsked(simulation.clock.now(), "cancelled by the user")))
 
 
-def _outcome(simulation: Simulation, number: int) -> SimulatedRun:
+def _outcome(workflow: AnyWorkflow, simulation: Simulation, number: int) -> SimulatedRun:
     model, world = simulation.model, simulation.world
+    published = model.published.get(number, [])
     return SimulatedRun(
         state=model.runs[number].state,
-        shown=[unpack(decode(data)) for data in model.published.get(number, [])],
+        shown=[unpack(decode(data)) for _, data in published],
         ticks=[decode_tick(data) for data in model.ticks[number]],
         committed=simulation.committed.get(str(number), []),
         history=world.history,
         happened=world.happened,
         row=model.runs[number],
+        workflow=workflow,
+        journal=model.ticks[number],
+        published=published,
     )

@@ -257,7 +257,7 @@ class Builder:
         key, turn = f"{where}-{ev.id.replace('.', '_')}", 0
         start = n = ev.n
         for at, op in enumerate(body):
-            if ev.id == NO_ID and op not in ("add", "show"):
+            if ev.id == NO_ID and op not in ("add", "show", "stray"):
                 continue
             if op == "set":
                 await ctx.store.set(f"slots.{key}", start * 7 + at)
@@ -277,6 +277,8 @@ class Builder:
                     n = (n + 1) % MODULUS
             elif op == "show":
                 ctx.write_event_to_stream(self.at.Note(where=where, n=start * 100 + at))
+            elif op == "stray":
+                ctx.send_event(self.at.Stray(n=start))
             elif op == "rest":
                 await asyncio.sleep(0)
             elif op == "wait":

@@ -25,6 +25,7 @@ class Dialect:
         self.retry: Any = retry
         self.collect: Any = collect
         self.numbered = [_define(f"E{at}", events.Event, n=0, id="") for at in range(MOST_EVENTS)]
+        self.Stray = _define("Stray", events.Event, n=0)  # No step takes it.
         self.Note = _define("Note", events.Event, where="", n=0)
         self.Ask = _define("Ask", events.InputRequiredEvent, where="", id="", turn=0)
         self.Answer = _define("Answer", events.HumanResponseEvent, where="", id="", turn=0, v=0)

@@ -1,4 +1,4 @@
-"""Run a program: on `llama-index-workflows`, on Tidemill in memory, and durably under faults."""
+"""Run a program: on `llama-index-workflows`, on Tidemill in memory, and durably under simulated faults."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Outcome(msgspec.Struct, frozen=True):
     error: str
     shown: tuple[tuple[str, int], ...]
     """The published events with how often each was; of a failed run only the last."""
+    internal: tuple[tuple[str, int], ...]
+    """The internal events with how often each was; none of a failed run, whose steps were stopped somewhere."""
     state: dict[str, Any] | None
     """The state at the end; None of a failed run, whose steps were stopped somewhere."""
 
@@ -44,7 +46,7 @@ async def run_in_memory(program: Program, dialect: Dialect) -> Outcome:
     """Run a program in this process."""
     handler = build(program, dialect)(timeout=TIMEOUT).run(n=program.n, id="0")
     shown = []
-    async for event in handler.stream_events():
+    async for event in handler.stream_events(expose_internal=True):
         shown.append(event)
         answer = reply(dialect, event)
         if answer is not None:
@@ -68,7 +70,7 @@ def run_simulated(program: Program, dialect: Dialect, seed: int, faults: Faults)
         result = ran.result()
     except Exception as error:  # noqa: BLE001 - the outcome of the program
         return failed(error, ran.shown)
-    return succeeded(result, ran.shown, folded(flow, ran.ticks))
+    return succeeded(result, ran.events(), folded(flow, ran.ticks))
 
 
 #: What may happen to the processes that run a program.
@@ -77,7 +79,9 @@ FAULTS = Faults(crashes=3, pauses=1, cuts=1, slow=0.01, lost=0.1)
 
 
 def once_each(outcome: Outcome) -> Outcome:
-    """Return an outcome without how often events were published: a lost process may have published some already."""
+    """Return an outcome without how often events were published: a lost process may have published some already.
+
+    Internal events are rebuilt from the journal, so that none of them is there twice."""
     return msgspec.structs.replace(outcome, shown=tuple((event, 1) for event, _ in outcome.shown))
 
 
@@ -92,21 +96,50 @@ def folded(flow: Any, ticks: Iterable[Any]) -> Any:
     return state.store
 
 
-def succeeded(result: Any, shown: Iterable[Any], state: Any) -> Outcome:
-    return Outcome(plain(result), "", counted(shown), plain(state_of(state)))
+def succeeded(result: Any, events: Iterable[Any], state: Any) -> Outcome:
+    found = list(events)
+    published = counted(described(each) for each in found if not is_internal(each))
+    internal = counted(filter(None, (described_internal(each) for each in found if is_internal(each))))
+    return Outcome(plain(result), "", published, internal, plain(state_of(state)))
 
 
-def failed(error: Exception, shown: list[Any]) -> Outcome:
-    return Outcome(None, f"{type(error).__name__}: {error}", counted(shown[-1:]), None)
+def failed(error: Exception, events: list[Any]) -> Outcome:
+    last = [described(each) for each in events if not is_internal(each)][-1:]
+    return Outcome(None, f"{type(error).__name__}: {error}", counted(last), (), None)
 
 
-def counted(shown: Iterable[Any]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(Counter(map(described, shown)).items()))
+def counted(described: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(Counter(described).items()))
+
+
+def is_internal(event: Any) -> bool:
+    return any(kind.__name__ == "InternalDispatchEvent" for kind in type(event).__mro__)
+
+
+def described_internal(event: Any) -> str | None:
+    """Return an internal event in words that are the same in both implementations; None if it depends on timing.
+
+    How quickly the person answers decides how often a run is idle, and how quickly others end whether a step has to
+    queue and which of several events it takes is its last.
+    """
+    name = type(event).__name__
+    if name == "UnhandledEvent":
+        return f"no step takes {short(event.event_type)}"
+    if name != "StepStateChanged" or event.step_state.value == "preparing":
+        return None
+    cause = "" if event.name.endswith(("_join", "_both")) else f" from {short(event.input_event_name)}"
+    made = "" if event.output_event_name is None else f" with {short(event.output_event_name)}"
+    return f"{event.name} {event.step_state.value}{cause}{made}"
+
+
+def short(name: str) -> str:
+    """Return the name of an event class without what differs between the implementations."""
+    return name.removesuffix("'>").rpartition(".")[2].removeprefix("Tidemill").removeprefix("Workflows")
 
 
 def described(event: Any) -> str:
     """Return an event in words that are the same in both implementations."""
-    name = type(event).__name__.removeprefix("Tidemill").removeprefix("Workflows")
+    name = short(type(event).__name__)
     if name == "FailedEvent" or name == "WorkflowFailedEvent":
         return f"failed {event.step_name} after {event.attempts}"
     fields = {

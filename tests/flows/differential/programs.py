@@ -16,11 +16,11 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-Op = Literal["set", "add", "show", "wait", "own", "list", "rest", "mark"]
+Op = Literal["set", "add", "show", "wait", "own", "list", "rest", "mark", "stray"]
 
 #: What may be repeated without a trace: LlamaIndex runs a step that has waited again from its beginning.
 REPEATABLE: tuple[Op, ...] = ("set", "rest")
-ANY: tuple[Op, ...] = ("set", "add", "show", "own", "list", "rest", "mark")
+ANY: tuple[Op, ...] = ("set", "add", "show", "own", "list", "rest", "mark", "stray")
 
 Body = tuple[Op, ...]
 

@@ -19,7 +19,14 @@ from tests.flows.differential.engines import run
 GUIDE = Path(__file__).parents[3] / "docs" / "flows.md"
 
 #: Deviations of durable runs, which LlamaIndex Workflows does not have, and of what is not about runs.
-SHOWN_ELSEWHERE = {"durable publishing", "durable timeouts", "durable values", "pickles"}
+SHOWN_ELSEWHERE = {
+    "durable dead ends",
+    "durable publishing",
+    "durable replay",
+    "durable timeouts",
+    "durable values",
+    "pickles",
+}
 
 #: How long a run may take: not long where it is known to wait for ever.
 _patience = [60.0]

@@ -177,7 +177,7 @@ class DurableRun:
         elif kind is Publish:
             data = self.encode_shown(command.event)
             if data is not None:
-                turn.shown.append(data)
+                turn.shown.append((turn.last, data))
         elif kind is SetTimer:
             turn.timers[command.timer] = command.due
             self._run_worker.expect(command.due)

@@ -27,7 +27,7 @@ from tidemill.store.runs.claims import (
     resume_runs,
 )
 from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
-from tidemill.store.runs.log import write_step_logs
+from tidemill.store.runs.log import trim_step_logs, write_step_logs
 from tidemill.store.runs.published import publish
 from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
 from tidemill.store.runs.versions import Definitions, declare_versions, load_journals, read_definitions
@@ -223,10 +223,14 @@ class PostgresRunStore:
     async def _write_logs(self, connection: Any, turns: Sequence[RunTurn]) -> None:
         """Store the log lines of steps. An error is only logged: the turn is already written."""
         logs = [each for turn in turns for each in turn.logs]
-        if not logs:
+        trimmed = [turn.run_id for turn in turns if turn.trim_logs]
+        if not logs and not trimmed:
             return
         try:
-            await write_step_logs(self._database, connection, logs)
+            if logs:
+                await write_step_logs(self._database, connection, logs)
+            if trimmed:
+                await trim_step_logs(self._database, connection, trimmed)
         except Exception as error:  # noqa: BLE001 - only log lines are lost
             log.warning("what steps logged cannot be kept", attempts=len(logs), error=str(error))
 

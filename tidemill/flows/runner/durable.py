@@ -146,6 +146,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._is_inside_transaction = False
         self._records: dict[int, TickRecord] = {}  # of outcomes and notes that are already encoded
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
+        self._has_logged = False
         self._talk = RunStepLogs(number, self._home, self._write_logs)
         self.own(run_worker, number, stored=stored, new=new)
 
@@ -165,7 +166,10 @@ class DurableFlowRun(DurableRun, FlowRun):
         super().journal(loop, ticks, commands)
         if self.let_go:
             return
-        self._questionnaire.follow(loop.state, ticks, self.turn())
+        turn = self.turn()
+        if turn.trim and self._has_logged:
+            turn.trim_logs, self._has_logged = True, False
+        self._questionnaire.follow(loop.state, ticks, turn)
         state = loop.state
         if state.mailbox or self._buffered.events:
             buffered = BufferedEvents(
@@ -226,7 +230,8 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def _show_encoded(self, data: bytes) -> None:
         if not self.let_go:
-            self.turn().shown.append(data)
+            turn = self.turn()
+            turn.shown.append((turn.last, data))
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
         turn.logs += self._talk.take()
@@ -352,6 +357,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def _write_logs(self, logs: list[NewStepLog]) -> None:
         if logs and not self.let_go and self.loop.state.status == "running":
             self.turn().logs += logs
+            self._has_logged = True
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
         self._write_logs(self._talk.ended(work))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, Generic, Literal, overload
 
 from tidemill.core.codec import decode
+from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
+from tidemill.flows.definition.workflow import AnyWorkflow
+from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.encoding.values import unpack
@@ -20,24 +23,33 @@ from tidemill.flows.errors import (
     WorkflowRuntimeError,
     WorkflowTimeoutError,
 )
-from tidemill.flows.runner.sending import asking_event, event_tick
+from tidemill.flows.runner.follow import NumberedEvent, RunFollower
+from tidemill.flows.runner.sending import asking_event, check_is_known, event_tick
 from tidemill.flows.runner.workflow_handler import ResultT_co
 from tidemill.store.database import Database
 from tidemill.store.runs.inbox import cancel_run, send_to_run
 from tidemill.store.runs.published import last_published, read_published
-from tidemill.store.runs.runs import new_token, show_run
+from tidemill.store.runs.runs import known_events, new_token, show_run
 
 
 class RunHandle(Generic[ResultT_co]):
     """The handle of a durable run; `await handle` returns its result or raises its exception."""
 
     def __init__(
-        self, database: Database, number: int, *, created: bool = True, near: asyncio.Future[StopEvent] | None = None
+        self,
+        database: Database,
+        number: int,
+        *,
+        created: bool = True,
+        near: asyncio.Future[StopEvent] | None = None,
+        find_workflow: Callable[[str], AnyWorkflow] | None = None,
     ) -> None:
         self.id = number
         self.created = created
         self._database = database
         self._near = near
+        self._find_workflow = find_workflow
+        self._known: set[type] = set()
 
     def __repr__(self) -> str:
         return f"<run r{self.id}>"
@@ -69,7 +81,13 @@ class RunHandle(Generic[ResultT_co]):
         return (await show_run(self._database, self.id))["state"]
 
     async def send_event(self, event: Event, step: str | None = None) -> None:
-        """Send an event to the run; it is stored when this returns."""
+        """Send an event to the run; it is stored when this returns.
+
+        Its class must be one that the application of the run workers has: they take no other.
+        """
+        if (kind := type(event)) not in self._known:
+            check_is_known(qualified_name(kind), await known_events(self._database, self.id))
+            self._known.add(kind)
         token = new_token()
         await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
 
@@ -92,32 +110,56 @@ class RunHandle(Generic[ResultT_co]):
         await cancel_run(self._database, self.id, encode_tick(CancelAsked(time.time(), reason)), reason=reason)
 
     @overload
-    def stream_events(self, *, after: int = 0, numbered: Literal[False] = False) -> AsyncIterator[Any]: ...
+    def stream_events(
+        self, expose_internal: bool = False, *, after: int = 0, numbered: Literal[False] = False
+    ) -> AsyncIterator[Any]: ...
 
     @overload
-    def stream_events(self, *, after: int = 0, numbered: Literal[True]) -> AsyncIterator[tuple[int, Any]]: ...
+    def stream_events(
+        self, expose_internal: bool = False, *, after: int = 0, numbered: Literal[True]
+    ) -> AsyncIterator[tuple[int, Any]]: ...
 
-    async def stream_events(self, *, after: int = 0, numbered: bool = False) -> AsyncIterator[Any]:
+    async def stream_events(
+        self, expose_internal: bool = False, *, after: int = 0, numbered: bool = False
+    ) -> AsyncIterator[Any]:
         """Stream the published events after event number `after`, until the run ends.
 
-        With `numbered=True`, yields `(number, event)`: a later stream resumes with `after=number`. A run that cannot go
-        on by itself raises a `RunNeedsAttentionError` after its last event.
+        With `numbered=True`, yields `(number, event)`: a later stream resumes with `after=number`, in any process. With
+        `expose_internal=True`, internal events are among them: `StepStateChanged`, `WorkflowIdleEvent` and
+        `UnhandledEvent`. A run that cannot go on by itself raises a `RunNeedsAttentionError` after its last event.
         """
+        follower: RunFollower | None = None
         async with run_waits(self._database).watching(self._database) as watch:
             while True:
                 row = await show_run(self._database, self.id)
-                rows = await read_published(self._database, self.id, after=after)
-                for each in rows:
-                    after = each["seq"]
-                    event = unpack(decode(each["data"]))
+                is_new = False
+                if expose_internal:
+                    follower = follower or self._follower(row["workflow"], after)
+                    events = follower.news(row["seq"])
+                else:
+                    events = self._published(after)
+                async for after, event in events:
+                    is_new = True
                     yield (after, event) if numbered else event
-                if rows:
+                if is_new:
                     watch.reset()
                 elif row["state"] == "running":
                     await watch.changed()
                 else:
                     self._check_attention(row)
                     return
+
+    async def _published(self, after: int) -> AsyncIterator[NumberedEvent]:
+        for each in await read_published(self._database, self.id, after=after):
+            yield each["number"], unpack(decode(each["data"]))
+
+    def _follower(self, workflow: str, after: int) -> RunFollower:
+        if self._find_workflow is None:
+            raise ConfigError(
+                f"the internal events of run r{self.id} are rebuilt by its workflow {workflow}: get the run from an "
+                "application that declares it, `app.runs.get(id)`"
+            )
+        return RunFollower(self._database, self.id, self._find_workflow(workflow), after=after)
 
     def _check_attention(self, row: Any) -> None:
         if row["state"] == "needs_attention":

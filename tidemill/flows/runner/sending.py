@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 
 from tidemill.core.codec import encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
 from tidemill.flows.definition.declared import declared
@@ -29,6 +31,14 @@ def known_events(workflow: object) -> list[type[Event]]:
     The classes that steps wait for appear only in their code, so every event class of the application is among them.
     """
     return [*declared(workflow).events, HumanResponseEvent, *defined_elsewhere()]  # pyright: ignore[reportReturnType]
+
+
+def check_is_known(name: str, known: Sequence[str]) -> None:
+    """Raise if run workers have said which event classes they know, and none is meant by this name."""
+    bare = [each.rpartition(".")[2] for each in known]
+    if known and name not in known and name not in bare:
+        hint = did_you_mean(name.rpartition(".")[2], bare)
+        raise ConfigError(f"{name} is not an event class of this application{hint}")
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:

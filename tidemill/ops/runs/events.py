@@ -7,8 +7,6 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.runs.runs import RunRef, RunStarted, deliver, find_flow, origin_of
@@ -50,12 +48,12 @@ async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | 
 
     Without the application, its class must be one that run workers know; its fields are checked when the run takes it.
     """
-    from tidemill.flows.runner.sending import event_tick, named_event, unchecked_tick
+    from tidemill.flows.runner.sending import check_is_known, event_tick, named_event, unchecked_tick
 
     row = await find_flow(tx, args.id)
     token = new_token()
     if declared is None:
-        _check_event(args.type, await known_events(tx, row["kind"]))
+        check_is_known(args.type, await known_events(tx, args.id))
         tick = unchecked_tick(args.type, args.fields, args.step, token)
     else:
         workflow = declared.runs.flow(row["workflow"]).workflow
@@ -77,10 +75,3 @@ async def fork_run(tx: Transaction, args: ForkRun, declared: Declarations) -> Ru
     number = await fork(tx, workflow, args.id, at=args.at, origin=encode(origin_of(tx)), event=event)
     await tx.audit("run.fork", f"r{args.id}", after={"run": number, "at": args.at})
     return RunStarted(number, True)
-
-
-def _check_event(name: str, known: list[str]) -> None:
-    """Raise if run workers know their event classes, and none is meant by this name."""
-    bare = [each.rpartition(".")[2] for each in known]
-    if known and name not in known and name not in bare:
-        raise ConfigError(f"{name} is not an event class of this application{did_you_mean(name, bare)}")

@@ -68,7 +68,7 @@ async def _follow(server_state: ServerState, caller: Caller, run_id: int, after:
                 return
             shown = await read_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
             for each in shown:
-                after = each["seq"]
+                after = each["number"]
                 yield f"id: {after}\nevent: shown\ndata: ".encode() + _shown(each["data"]) + b"\n\n"
             if len(shown) == SHOWN_AT_ONCE:
                 continue

@@ -27,6 +27,16 @@ WHERE run_id = $1 AND ($2::text IS NULL OR step = $2) ORDER BY began_at DESC, wo
 """
 
 
+#: Deletes the lines of all but the last attempts of runs that have continued as new.
+TRIM_STEP_LOGS = """
+DELETE FROM tidemill.run_log AS l USING (
+    SELECT n.run_id, (SELECT k.began_at FROM tidemill.run_log AS k WHERE k.run_id = n.run_id
+                      ORDER BY k.began_at DESC OFFSET 200 LIMIT 1) AS began_at
+    FROM unnest($1::bigint[]) AS n(run_id)) AS old
+WHERE l.run_id = old.run_id AND l.began_at <= old.began_at
+"""
+
+
 class NewStepLog(msgspec.Struct, frozen=True):
     """The last lines of a step's attempt, as JSON, after `dropped` earlier ones. `began_at` is part of its key."""
 
@@ -44,6 +54,11 @@ async def write_step_logs(database: Database, connection: Executor, logs: Sequen
     last = {(log.run_id, log.work, log.attempt, log.began_at): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]
     await connection.execute(database.sql(WRITE_STEP_LOGS), *columns(rows, 7))
+
+
+async def trim_step_logs(database: Database, connection: Executor, runs: Sequence[int]) -> None:
+    """Delete the lines of all but the last attempts of these runs."""
+    await connection.execute(database.sql(TRIM_STEP_LOGS), list(runs))
 
 
 async def read_step_logs(

@@ -111,7 +111,7 @@ class StoreModel:
         self.ticks: dict[int, list[bytes]] = {}
         self.inbox: dict[int, InboxRow] = {}
         self.inputs: dict[tuple[int, str], tuple[str, bytes | None, float | None]] = {}
-        self.published: dict[int, list[bytes]] = {}
+        self.published: dict[int, list[tuple[int, bytes]]] = {}
         self.snapshots: dict[int, tuple[int, bytes]] = {}
         self.jobs: dict[int, StoredJob] = {}
         self.history: dict[int, StoredJob] = {}
@@ -280,7 +280,7 @@ class StoreModel:
         return True
 
     def publish(self, run_id: int, shown: Sequence[bytes]) -> None:
-        self.published.setdefault(run_id, []).extend(shown)
+        self.published.setdefault(run_id, []).extend((self.runs[run_id].seq, data) for data in shown)
 
     def noted(self, run_id: int, work: int) -> list[bytes]:
         waiting = [row.data for row in self.inbox.values() if row.run_id == run_id and row.data is not None]

@@ -70,11 +70,12 @@ SELECT id FROM made
 #: Makes a new run claimable.
 WAKE_RUN = "UPDATE tidemill.run SET awake = true WHERE id = $1 RETURNING pg_notify('tidemill_runs', '')"
 
-#: The event classes that the last run workers of a kind had defined: those that are alive, or else the newest one.
+#: The event classes of the last run workers that can drive a run: of those that are alive, or else of the newest one.
 KNOWN_EVENTS = """
 SELECT DISTINCT unnest(events) AS name FROM (
     SELECT events, ended_at IS NULL AS lives, row_number() OVER (ORDER BY ended_at IS NULL DESC, id DESC) AS place
-    FROM tidemill.worker WHERE events IS NOT NULL AND versions ->> ('run ' || $1) IS NOT NULL) AS w
+    FROM tidemill.worker WHERE events IS NOT NULL AND versions ->> (
+        SELECT 'run ' || kind FROM tidemill.run WHERE id = $1) IS NOT NULL) AS w
 WHERE lives OR place = 1
 """
 
@@ -181,6 +182,12 @@ async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, byt
     return row, snapshots[0]["data"] if snapshots else None, [tick["data"] for tick in ticks]
 
 
-async def known_events(at: Database | Transaction, kind: str) -> list[str]:
-    """The event classes that run workers of a kind know; empty if there has been none."""
-    return [row["name"] for row in await at.fetch(KNOWN_EVENTS, kind)]
+async def read_snapshot(database: Database, run_id: int) -> tuple[int, bytes] | None:
+    """The newest snapshot of a run, with its last tick."""
+    rows = await database.fetch(LOAD_SNAPSHOTS, [run_id])
+    return (rows[0]["seq"], rows[0]["data"]) if rows else None
+
+
+async def known_events(at: Database | Transaction, run_id: int) -> list[str]:
+    """The event classes that run workers know which can drive a run; empty if there has been none."""
+    return [row["name"] for row in await at.fetch(KNOWN_EVENTS, run_id)]

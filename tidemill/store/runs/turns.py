@@ -90,7 +90,8 @@ class RunTurn(msgspec.Struct, gc=False):
     before: int
     last: int
     ticks: list[bytes] = []
-    shown: list[bytes] = []
+    shown: list[tuple[int, bytes]] = []
+    """What the run publishes, each with the last tick before it."""
     used: list[int] = []
     postponed: list[int] = []
     """Inbox rows that this version of the workflow cannot read; another one may."""
@@ -118,6 +119,8 @@ class RunTurn(msgspec.Struct, gc=False):
     snapshot: bytes | None = None
     trim: bool = False
     """Whether the ticks before the snapshot are dropped, and all but the last published events."""
+    trim_logs: bool = False
+    """Whether the log lines of all but its last steps are dropped, too."""
     within: Any = None
     """A connection with an open transaction that commits with this turn."""
     release: bool = False
@@ -331,9 +334,10 @@ born AS (
         )
         self._add(
             "shown",
-            [(t.run_id, data) for t in turns for data in t.shown],
-            ("bigint", "document"),
-            "INSERT INTO tidemill.published (run_id, data) SELECT * FROM {given} AS p(run_id, data) WHERE {mine}",
+            [(t.run_id, tick, data) for t in turns for tick, data in t.shown],
+            ("bigint", "bigint", "document"),
+            "INSERT INTO tidemill.published (run_id, tick, data)"
+            " SELECT * FROM {given} AS p(run_id, tick, data) WHERE {mine}",
         )
         self._add(
             "snaps",
@@ -436,10 +440,12 @@ ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM ov
             self.news.append(_STOPPED.format("left_over"))
 
 
-#: The ticks of this turn itself are not seen here: they go with the next trim.
-_TRIM_TICKS = (
-    "DELETE FROM tidemill.tick WHERE run_id = ANY (ARRAY(SELECT run_id FROM {given} AS t(run_id) WHERE {mine}))"
-)
+#: The ticks since the last snapshot stay until the next trim, for processes that follow the run.
+_TRIM_TICKS = """
+    DELETE FROM tidemill.tick AS k USING (
+        SELECT t.run_id, (SELECT seq FROM tidemill.snapshot AS s WHERE s.run_id = t.run_id) AS seq
+        FROM {given} AS t(run_id) WHERE {mine}) AS old
+    WHERE k.run_id = old.run_id AND k.seq <= old.seq"""
 _TRIM_PUBLISHED = """
     DELETE FROM tidemill.published AS p USING (
         SELECT t.run_id, (SELECT seq FROM tidemill.published AS q WHERE q.run_id = t.run_id

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.published DROP COLUMN tick;
