@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from tests.support import eventually, value
 from tests.support.durable import Go, running_run_worker
 from tidemill import App
 from tidemill.core.errors import ConfigError
+from tidemill.engine.worker.log_capture import find_listener
 from tidemill.flows import Context, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.simulate import simulate
 from tidemill.ops.runs.journal import GetStateAt, get_state_at
@@ -56,7 +55,9 @@ class Talkative(Workflow):
 
     @step
     async def talk(self, ctx: Context, ev: StartEvent) -> StopEvent:
-        logging.getLogger("talk").warning("round %s", ev.left)
+        listener = find_listener()
+        assert listener is not None
+        listener.keep_line(b'{"event": "round"}')
         return ctx.continue_as_new(left=ev.left - 1) if ev.left else StopEvent(result="silent")
 
 

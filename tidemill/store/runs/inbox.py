@@ -51,12 +51,13 @@ SELECT id, pg_notify('tidemill_runs', '') FROM held
 
 
 #: Lets a run that needs attention go on with its cancellation, if it has compensations to run: its owner runs them. Not
-#: again if it needs attention once more, so that it can be cancelled in any case.
+#: if it was cancelled before, so that it can be ended in any case.
 CANCEL_WITH_COMPENSATIONS = """
 WITH held AS (
     UPDATE tidemill.run AS r SET state = 'running', awake = true, note = NULL, seq = seq + 1
     WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL
       AND NOT EXISTS (SELECT FROM tidemill.tick WHERE run_id = $1 AND data::text LIKE '{"kind":"cancel_asked"%')
+      AND NOT EXISTS (SELECT FROM tidemill.inbox WHERE run_id = $1 AND data::text LIKE '{"kind":"cancel_asked"%')
       AND (EXISTS (SELECT FROM tidemill.tick
                    WHERE run_id = $1 AND strpos(data::text, '"kind":"did","name":"compensate ') > 0)
            OR EXISTS (SELECT FROM tidemill.snapshot
