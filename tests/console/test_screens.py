@@ -203,6 +203,21 @@ def test_a_dag_is_looked_at_step_by_step_and_at_any_tick_and_repeated(shop: Harb
     expect(page.get_by_text("parcel 5 has no address").first).to_be_visible()
 
 
+def test_a_node_of_a_dag_is_cancelled_with_what_follows_from_it(shop: Harbour, console: Watched) -> None:
+    number = shop.start("release")
+    asking = shop.asks(number)["node"]
+    page = console.open(f"/runs/{number}?step={asking}", "release")
+    page.get_by_role("button", name="Cancel node").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("not this week")
+    console.keep("run-cancel-node")
+    assert console.seen_by_all("run-cancel-node") == []
+    dialog.get_by_role("button", name="Cancel node").click()
+    expect(page.get_by_text(f"Cancelled in r{number}: {asking}, ship.")).to_be_visible()
+    expect(page.locator(".panel", has=page.get_by_role("tablist")).get_by_text("not this week").first).to_be_visible()
+    assert shop.run_is(number, "cancelled")["note"].endswith("not this week")
+
+
 def test_a_flow_is_followed_given_its_event_and_forked(shop: Harbour, console: Watched) -> None:
     number = shop.start("Article", topic="tides")
     page = console.open(f"/runs/r{number}", "Article")  # As lists and the command line name it.

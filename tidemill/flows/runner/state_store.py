@@ -186,8 +186,10 @@ class StateStore(Generic[S]):
         if replay.observer is not None:
             await replay.pause("set", path)
         lane, operation = replay.at("set", path)
-        replay.refuse_inside_effect(lane, "a write to the state")
-        replay.observe(lane, operation, "set", path, value)
+        if lane.inside is not None:
+            replay.refuse_inside_effect(lane, "a write to the state")
+        if replay.observer is not None:
+            replay.observe(lane, operation, "set", path, value)
         if operation is not None:
             raise_recorded(operation)
             if replay.copies:

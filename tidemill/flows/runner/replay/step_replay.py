@@ -108,13 +108,15 @@ class StepReplay:
     def at(self, kind: str, key: str) -> tuple[RecordLane, RecordedOperation | None]:
         """Return the lane of the caller, and the recorded operation that this is; None behind the end of the record."""
         lane = self.lane(kind, key)
-        if not lane.left:
-            return lane, None
+        return lane, self.next_of(lane, kind, key) if lane.left else None
+
+    def next_of(self, lane: RecordLane, kind: str, key: str) -> RecordedOperation:
+        """Return the next operation of this kind and key in what is left of a lane's record."""
         queue = lane.record.get((kind, key))
         if not queue:
             raise self.diverge(lane, f"the step now does {_named(kind, key)}")
         lane.left -= 1
-        return lane, queue.popleft()
+        return queue.popleft()
 
     def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
@@ -125,7 +127,7 @@ class StepReplay:
             owner = threading.get_ident()
         if lane is None or lane.replay is not self:
             lane = self.root
-        if lane.owner == owner or owner is None or lane.inside is not None:
+        if lane.owner is owner or lane.owner == owner or owner is None or lane.inside is not None:
             return lane
         return self._enter_lane(lane, owner, kind, key)
 
@@ -193,11 +195,13 @@ class StepReplay:
         leaves: bool = False,
     ) -> None:
         """Add an operation behind the end of the record."""
-        if lane.inside is None:
-            raised = None
-            if error is not None:
-                document = exception_document(error)
-                raised = (document["exception_type"], document["exception_message"])
+        if lane.inside is not None:
+            return
+        if error is None:
+            self._fresh.append(RecordedOperation(lane.name, kind, key, result, None, leaves))
+        else:
+            document = exception_document(error)
+            raised = (document["exception_type"], document["exception_message"])
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, raised, leaves))
 
     def flush(self) -> tuple[RecordedOperation, ...]:
@@ -244,16 +248,21 @@ class StepReplay:
 
     def read(self, kind: str, path: str, store: Any, live: dict[str, Any]) -> Any:
         """Return the value at a path of the state, as it was when the step read it first. Live objects are as now."""
-        lane, operation = self.at(kind, path)
+        lane = self.lane(kind, path)
+        operation = self.next_of(lane, kind, path) if lane.left else None
         if operation is not None and operation.result is not UNKNOWN:
             found = operation.result
-        else:
-            holder, rest = place_of(path, store, live) if live else (store, path)
+        elif live:
+            holder, rest = place_of(path, store, live)
             found = read_path(holder, rest) if path else self.whole(store)
             if operation is None and lane.inside is None:
                 self._fresh.append(RecordedOperation(lane.name, kind, path, found if holder is store else UNKNOWN))
             if holder is not store:
                 return found
+        else:
+            found = read_path(store, path) if path else self.whole(store)
+            if operation is None and lane.inside is None:
+                self._fresh.append(RecordedOperation(lane.name, kind, path, found))
         if not self.copies or found is MISSING or type(found) in SHARED:
             return found
         return self.lent.lend(path, found)
