@@ -26,7 +26,7 @@ from tests.support import lapse, running_maintenance
 from tests.support.processes import AppProcess
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.flows.runner.durable import restore
+from tidemill.flows.runner.restore import restore
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 from tidemill.store.runs.runs import load_run
@@ -102,8 +102,8 @@ async def run_on_postgresql(app: App, database: Database, program: Program, dial
     except Exception as error:  # noqa: BLE001 - the outcome of the program
         return failed(error, events)
     _, snapshot, ticks = await load_run(database, run.id)
-    state = restore(build(program, dialect)(timeout=None), snapshot, ticks)
-    return succeeded(result, events, state.store)
+    restored = restore(build(program, dialect)(timeout=None), snapshot, ticks)
+    return succeeded(result, events, restored.state.store)
 
 
 async def send_later(run: RunHandle[Any], answer: Any, seconds: float) -> None:
