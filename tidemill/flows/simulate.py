@@ -34,6 +34,7 @@ from tidemill.flows.errors import StepDiverged
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.follow import EventHistory
 from tidemill.flows.runner.queued_step import step_tasks
+from tidemill.flows.runner.restore import JournalFold
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.store.runs.published import EVENT_GAP
 from tidemill.store.runs.turns import NewRun
@@ -66,7 +67,7 @@ class SimulatedRun(msgspec.Struct):
 
     def events(self) -> list[Any]:
         """Return the events of the run in order, with the internal ones, as a follower sees them."""
-        history = EventHistory(self.workflow)
+        history = EventHistory(JournalFold(self.workflow, {}, narrates=True))
         for number, (tick, data) in enumerate(self.published, 1):
             history.add(number * EVENT_GAP, tick, data)
         seen = [each for seq, data in enumerate(self.journal, 1) for each in history.fold(seq, data)]

@@ -14,19 +14,17 @@ from typing import Any
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import Publish
-from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import InternalDispatchEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
-from tidemill.flows.encoding.journal import decode_tick
 from tidemill.flows.encoding.values import encode_packed, unpack
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.step_ticks import Narrated
 from tidemill.flows.runner.event_stream import narration
-from tidemill.flows.runner.state_store import StateCell
+from tidemill.flows.runner.restore import JournalFold
 from tidemill.store.database import Database
 from tidemill.store.runs.published import EVENT_GAP, last_published, read_published
-from tidemill.store.runs.runs import read_snapshot, read_ticks
+from tidemill.store.runs.runs import read_snapshot, read_ticks, show_run
+from tidemill.store.runs.versions import flow_definitions
 
 TICKS_AT_ONCE = 500
 EVENTS_AT_ONCE = 1000
@@ -41,18 +39,11 @@ class EventHistory:
     `tick` is the last tick that it has folded, `number` the number of its last event.
     """
 
-    def __init__(self, workflow: AnyWorkflow, snapshot: bytes | None = None, *, tick: int = 0, number: int = 0) -> None:
-        known = declared(workflow)
+    def __init__(self, fold: JournalFold, *, tick: int = 0, number: int = 0) -> None:
         self.tick = tick
         self.number = number
-        self._program = FlowProgram(known.topology, durable=True)
+        self._fold = fold
         self._published: deque[tuple[int, int, bytes]] = deque()
-        if snapshot is not None:
-            self._state = self._program.restore(snapshot)
-        else:
-            self._state = self._program.begin()
-            self._state.store = StateCell(known.topology.state_type).store
-        self._state.copies = True
 
     def add(self, number: int, tick: int, data: bytes) -> None:
         """Add a published event, with its number and the last tick before it."""
@@ -61,7 +52,7 @@ class EventHistory:
     def fold(self, seq: int, data: bytes) -> Iterator[NumberedEvent]:
         """Yield the events up to a tick, and those of the tick itself."""
         yield from self._published_before(seq)
-        for command in self._program.reduce(self._state, decode_tick(data)):
+        for command in self._fold.add(data)[1]:
             if type(command) is not Publish:
                 continue
             event = command.event
@@ -83,7 +74,8 @@ class EventHistory:
 
     def _next_published(self) -> NumberedEvent:
         self.number, _, data = self._published.popleft()
-        return self.number, unpack(decode(data))
+        with self._fold.reading():
+            return self.number, unpack(decode(data))
 
     def _internal(self, event: Any) -> NumberedEvent:
         if (self.number + 1) % EVENT_GAP:  # Otherwise there are too many: a stream that resumes here repeats some.
@@ -109,7 +101,7 @@ class RunFollower:
             if history is None:
                 history = self._history = await self._begin()
             ticks = await read_ticks(self._database, self._run_id, after=history.tick, limit=TICKS_AT_ONCE)
-            if history.tick < last_tick and (not ticks or ticks[0]["seq"] > history.tick + 1):
+            if ticks[0]["seq"] > history.tick + 1 if ticks else history.tick < last_tick:
                 self._after, history = max(self._after, history.number), None  # The run has continued as new.
                 continue
             await self._read_published(history, ticks[-1]["seq"] if ticks else history.tick)
@@ -128,7 +120,7 @@ class RunFollower:
     def _fold(self, history: EventHistory, row: Any) -> list[NumberedEvent]:
         try:
             return list(history.fold(row["seq"], row["data"]))
-        except (PayloadError, KeyError) as error:
+        except PayloadError as error:
             raise WorkflowRuntimeError(
                 f"the internal events of run r{self._run_id} cannot be rebuilt here, because its journal does not fit "
                 f"this version of its workflow ({error}): follow it from a process that has the version of the run, or "
@@ -137,6 +129,8 @@ class RunFollower:
 
     async def _begin(self) -> EventHistory:
         """Begin with the first tick; with the snapshot, if the first is gone or the stream resumes after it."""
+        row = await show_run(self._database, self._run_id)
+        definitions = await flow_definitions(self._database, row["kind"])
         found = await read_snapshot(self._database, self._run_id)
         if found is not None:
             tick, snapshot = found
@@ -145,9 +139,12 @@ class RunFollower:
             is_later = self._after // EVENT_GAP > last // EVENT_GAP
             if is_later or not first or first[0]["seq"] > 1:
                 self._read_up_to = min(self._after, last)
-                return EventHistory(self._workflow, snapshot, tick=tick, number=last if is_later else self._after)
+                fold = JournalFold(
+                    self._workflow, definitions, narrates=True, snapshot=snapshot, version=row["version"]
+                )
+                return EventHistory(fold, tick=tick, number=last if is_later else self._after)
         self._read_up_to = 0
-        return EventHistory(self._workflow)
+        return EventHistory(JournalFold(self._workflow, definitions, narrates=True))
 
     async def _read_published(self, history: EventHistory, tick: int) -> None:
         """Read what was published up to a tick and by the turn after it, which may have begun before the tick."""

@@ -9,15 +9,15 @@ a run is a tick with the whole state, so that later versions need not know how i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidemill.core.errors import PayloadError
-from tidemill.core.ticks import DropTimer, Elapsed, Migrated, RunWork, SetTimer
+from tidemill.core.ticks import Command, DropTimer, Elapsed, Migrated, RunWork, SetTimer, Tick
 from tidemill.engine.runs.durable_run import Begun
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.stored_topology import OlderVersion, encode_topology
@@ -83,39 +83,80 @@ def restore(
         raise PayloadError(f"{error}; {WAYS_OUT}") from error
 
 
+class JournalFold:
+    """Folds the ticks of a run in order, each with the version of the workflow that has written it.
+
+    It begins before the first tick, or with a snapshot of the run's present `version`. With `narrates`, the commands
+    also publish when steps start and end.
+    """
+
+    def __init__(
+        self,
+        workflow: AnyWorkflow,
+        definitions: Mapping[str, bytes],
+        *,
+        narrates: bool = False,
+        snapshot: bytes | None = None,
+        version: str | None = None,
+    ) -> None:
+        self._known = declared(workflow)
+        self._definitions = definitions
+        self._narrates = narrates
+        self._use(version or self._known.topology.version)
+        if snapshot is not None:
+            with self.reading():
+                self.state = self._program.restore(snapshot)
+        else:
+            self.state = self._program.begin()
+            self.state.store = blank_cell(workflow).store
+        self.state.copies = True
+
+    def add(self, data: bytes) -> tuple[Tick, Sequence[Command]]:
+        """Fold the next tick; returns it with its commands."""
+        record = read_record(data)
+        if record.kind in ("started", "migrated") and record.version not in ("", self.version):
+            older = self._use(record.version)
+            if record.kind == "started" and older is not None:
+                self.state = self._program.begin()
+                self.state.store, self.state.copies = older.first_state(), True
+        with self.reading():
+            tick = tick_of(record)
+            return tick, _reduced(self._program, self.state, tick)
+
+    def _use(self, version: str) -> OlderVersion | None:
+        """Fold by a version from here on; returns it if it is not the present one."""
+        self.version, topology = version, self._known.topology
+        self.reading: Callable[[], AbstractContextManager[None]] = nullcontext
+        older = _older_version(self._definitions[version]) if version in self._definitions else None
+        if older is not None and version != topology.version:
+            topology, self.reading = older.topology, older.reading
+        else:
+            older = None
+        if topology is self._known.topology and not self._narrates:
+            self._program = self._known.program(durable=True)
+        else:
+            self._program = FlowProgram(topology, durable=True, narrates=self._narrates)
+        return older
+
+
 def replay_ticks(
     workflow: AnyWorkflow, ticks: Iterable[bytes], definitions: Mapping[str, bytes]
 ) -> tuple[FlowState, dict[str, float], str]:
     """Replay a journal from its first tick, each tick with its own version.
 
     Returns the state, the timers that were set, and the version of the last tick."""
-    known = declared(workflow)
-    program, reading, version = known.program(durable=True), nullcontext, known.topology.version
-    state = program.begin()
-    state.store, state.copies = blank_cell(workflow).store, True
+    fold = JournalFold(workflow, definitions)
     timers: dict[str, float] = {}
     for data in ticks:
-        record = read_record(data)
-        if record.kind in ("started", "migrated") and record.version not in ("", version):
-            version = record.version
-            older = _older_version(definitions[version]) if version in definitions else None
-            if version == known.topology.version or older is None:
-                program, reading = known.program(durable=True), nullcontext
-            else:
-                program, reading = FlowProgram(older.topology, durable=True), older.reading
-                if record.kind == "started":
-                    state = program.begin()
-                    state.store, state.copies = older.first_state(), True
-        with reading():
-            tick = tick_of(record)
-            if isinstance(tick, Elapsed):
-                timers.pop(tick.timer, None)
-            for command in _reduced(program, state, tick):
-                if isinstance(command, SetTimer):
-                    timers[command.timer] = command.due
-                elif isinstance(command, DropTimer):
-                    timers.pop(command.timer, None)
-    return state, timers, version
+        tick, commands = fold.add(data)
+        if isinstance(tick, Elapsed):
+            timers.pop(tick.timer, None)
+        for command in commands:
+            if isinstance(command, SetTimer):
+                timers[command.timer] = command.due
+            elif isinstance(command, DropTimer):
+                timers.pop(command.timer, None)
+    return fold.state, timers, fold.version
 
 
 def migrate_to(
