@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from typing_extensions import TypeVar, Unpack
 
+from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
@@ -42,7 +43,7 @@ from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
 from tidemill.jobs import Jobs
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database, identifier
 from tidemill.store.jobs.workers import QueueLimit

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration
 from tidemill.core.job import JobRef, NewJob
 from tidemill.declarations import Declarations
@@ -19,7 +20,7 @@ from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
 from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.store.jobs.on_connection import insert_async, insert_sync
 
 

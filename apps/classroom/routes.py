@@ -113,13 +113,13 @@ class Alerts(msgspec.Struct, frozen=True):
     items: list[Line]
 
 
-@get("/board", opt={"scope": "read"})
+@get("/board", opt={"role": "viewer"})
 async def get_board(server_state: TheServerState, lesson: TheLesson) -> Response[bytes]:
     """Which students to visit, all students, and current alerts."""
     return Response(await lesson.room.board(server_state.database), media_type=MediaType.JSON)
 
 
-@get("/live", opt={"scope": "read"}, media_type="text/event-stream")
+@get("/live", opt={"role": "viewer"}, media_type="text/event-stream")
 async def get_live(server_state: TheServerState, lesson: TheLesson) -> Stream:
     """Tells when there is something new on the board."""
     lesson.room.check_room()
@@ -127,7 +127,7 @@ async def get_live(server_state: TheServerState, lesson: TheLesson) -> Stream:
     return Stream(stream, media_type="text/event-stream")
 
 
-@get("/student", opt={"scope": "read"})
+@get("/student", opt={"role": "viewer"})
 async def get_student(
     server_state: TheServerState, lesson: TheLesson, name: Name, since: Moment = None, until: Moment = None
 ) -> Story:
@@ -137,7 +137,7 @@ async def get_student(
     return await tell_story(server_state.database, name, begin, end, profile=lesson.profile, monitor=lesson.watch.name)
 
 
-@get("/alerts", opt={"scope": "read"})
+@get("/alerts", opt={"role": "viewer"})
 async def get_alerts(
     server_state: TheServerState,
     lesson: TheLesson,
@@ -149,7 +149,7 @@ async def get_alerts(
     return Alerts([line_of(row) for row in rows])
 
 
-@post("/claim", opt={"scope": "operate"}, status_code=200)
+@post("/claim", opt={"role": "operator"}, status_code=200)
 async def post_claim(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]) -> Claimed:
     """Claim a student (I am going): the claim is visible to all."""
     who = _who(data.who, request)
@@ -162,7 +162,7 @@ async def post_claim(server_state: TheServerState, lesson: TheLesson, request: A
     return Claimed(data.student, claim)
 
 
-@post("/give-back", opt={"scope": "operate"}, status_code=200)
+@post("/give-back", opt={"role": "operator"}, status_code=200)
 async def post_give_back(
     server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Going]
 ) -> Claimed:
@@ -171,7 +171,7 @@ async def post_give_back(
     return Claimed(data.student, None)
 
 
-@post("/presence", opt={"scope": "operate"}, status_code=200)
+@post("/presence", opt={"role": "operator"}, status_code=200)
 async def post_presence(
     server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Presence]
 ) -> Presence:
@@ -181,7 +181,7 @@ async def post_presence(
     return data
 
 
-@post("/ack", opt={"scope": "operate"}, status_code=200)
+@post("/ack", opt={"role": "operator"}, status_code=200)
 async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Asked, data: JSONBody[Seen]) -> Done:
     """Acknowledge alerts. A sustained alert opens again if nothing changes."""
     if not 0 < len(data.ids) <= MOST_IDS or any(not 0 < each < 2**63 for each in data.ids):
@@ -194,7 +194,7 @@ async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Ask
         return Done(await ack_alerts(tx, data.ids, at=time.time(), note=note, said=names["said"]))
 
 
-@post("/alerts/{alert_id:int}/note", opt={"scope": "operate"}, status_code=200)
+@post("/alerts/{alert_id:int}/note", opt={"role": "operator"}, status_code=200)
 async def post_note(
     server_state: TheServerState, lesson: TheLesson, request: Asked, alert_id: FromPath[int], data: JSONBody[Note]
 ) -> Line:
@@ -233,7 +233,7 @@ class Switched(msgspec.Struct, frozen=True):
     on: bool
 
 
-@get("/about", opt={"scope": "read"})
+@get("/about", opt={"role": "viewer"})
 async def get_about(server_state: TheServerState, lesson: TheLesson) -> About:
     """The profile, and the triggers with what they say."""
     return About(
@@ -246,7 +246,7 @@ async def get_about(server_state: TheServerState, lesson: TheLesson) -> About:
     )
 
 
-@post("/triggers/{name:str}", opt={"scope": "operate"}, status_code=200)
+@post("/triggers/{name:str}", opt={"role": "operator"}, status_code=200)
 async def post_trigger(
     server_state: TheServerState, lesson: TheLesson, request: Asked, name: FromPath[str], data: JSONBody[Switch]
 ) -> Switched:
@@ -260,7 +260,7 @@ async def post_trigger(
     return Switched(name, data.on)
 
 
-@get("/sweep", opt={"scope": "read"})
+@get("/sweep", opt={"role": "viewer"})
 async def get_sweep(
     server_state: TheServerState,
     lesson: TheLesson,
@@ -273,7 +273,7 @@ async def get_sweep(
     return sweep(await lesson.study.lives(server_state.database, begin, end, profile or lesson.profile))
 
 
-@get("/profiles", opt={"scope": "read"})
+@get("/profiles", opt={"role": "viewer"})
 async def get_profiles(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> Profiles:
@@ -283,7 +283,7 @@ async def get_profiles(
     return await lesson.study.profiles(server_state.database, begin, end, names)
 
 
-@get("/day", opt={"scope": "read"})
+@get("/day", opt={"role": "viewer"})
 async def get_day(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> Day:
@@ -293,7 +293,7 @@ async def get_day(
     return await lesson.study.day(server_state.database, begin, end, names)
 
 
-@get("/precision", opt={"scope": "read"})
+@get("/precision", opt={"role": "viewer"})
 async def get_precision(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> list[Precision]:
@@ -301,7 +301,7 @@ async def get_precision(
     return await lesson.study.precision(server_state.database, *check_span(since, until))
 
 
-@get("/export/{name:str}", opt={"scope": "read"})
+@get("/export/{name:str}", opt={"role": "viewer"})
 async def get_export(
     server_state: TheServerState,
     lesson: TheLesson,

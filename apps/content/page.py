@@ -109,7 +109,7 @@ class Results(msgspec.Struct, frozen=True):
     items: list[Result]
 
 
-@get("/now", opt={"scope": "read"}, summary="Plans, sources and dead letters")
+@get("/now", opt={"role": "viewer"}, summary="Plans, sources and dead letters")
 async def get_now(server_state: TheServerState) -> Now:
     """Everything but the results themselves."""
     found = await server_state.app.do(list_streams, ListStreams(name=STREAM))
@@ -136,7 +136,7 @@ async def get_now(server_state: TheServerState) -> Now:
     )
 
 
-@get("/results", opt={"scope": "read"}, summary="The latest results")
+@get("/results", opt={"role": "viewer"}, summary="The latest results")
 async def get_results(
     server_state: TheServerState,
     plan: Annotated[str | None, QueryParameter(max_length=100)] = None,

@@ -42,11 +42,11 @@ class Mill(NamedTuple):
     asking: str
     tokens: dict[str, str]
 
-    def there(self, *arguments: str, scope: str | None = None, **changes: str) -> Any:
-        """A command in a folder where nothing is, through a server: the open one, or with a token of a scope."""
-        if scope is not None:
-            changes = {"TIDEMILL_TOKEN": self.tokens[scope], **changes}
-        return run(self.elsewhere, *arguments, **{"TIDEMILL_SERVER": self.asking if scope else self.open, **changes})
+    def there(self, *arguments: str, role: str | None = None, **changes: str) -> Any:
+        """A command in a folder where nothing is, through a server: the open one, or with a token of a role."""
+        if role is not None:
+            changes = {"TIDEMILL_TOKEN": self.tokens[role], **changes}
+        return run(self.elsewhere, *arguments, **{"TIDEMILL_SERVER": self.asking if role else self.open, **changes})
 
     def told(self, *arguments: str) -> Any:
         done = self.there(*arguments, "--json")
@@ -70,8 +70,8 @@ def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
         url = up.line("serving http").split()[-1]
         up.line("worker started")
         tokens = {
-            scope: ok(folder, "token", "create", f"who may {scope}", "--scope", scope).strip()
-            for scope in ("read", "operate")
+            role: ok(folder, "token", "create", f"the {role}", "--role", role).strip()
+            for role in ("viewer", "operator")
         }
         asking = Process(folder, "server", "app.py", "--port", "0")
         asked = asking.line("serving http").split()[-1]
@@ -122,22 +122,22 @@ def test_a_run_of_a_dag_looks_the_same(mill: Mill) -> None:
 
 
 def test_jobs_are_enqueued_cancelled_and_retried_under_the_name_of_a_token(mill: Mill) -> None:
-    done = mill.there("enqueue", "send", '{"order": 9}', "--tag", "mine", "--wait", scope="operate")
+    done = mill.there("enqueue", "send", '{"order": 9}', "--tag", "mine", "--wait", role="operator")
     assert (done.returncode, done.stdout.splitlines()[1]) == (0, '{"sent":9}'), done.stderr
-    failed = mill.there("enqueue", "send", '{"order": 9, "bad": true}', "--wait", "--json", scope="operate")
+    failed = mill.there("enqueue", "send", '{"order": 9, "bad": true}', "--wait", "--json", role="operator")
     assert (failed.returncode, json.loads(failed.stdout)["state"]) == (1, "failed")
 
     late = mill.there("enqueue", "count", "--delay", "1h", "--count", "3", "--tag", "late")
     assert late.stdout.startswith("3 jobs: ")
     ids = [job["id"] for job in mill.told("jobs", "--tag", "late")]
-    one = mill.there("cancel", str(ids[0]), scope="operate")
+    one = mill.there("cancel", str(ids[0]), role="operator")
     assert one.stdout == f"cancelled: {ids[0]}\n"
     assert mill.there("cancel", str(ids[0])).stdout == f"had ended or been asked before: {ids[0]}\n"
-    unsure = mill.there("cancel", "--tag", "late", scope="operate")
+    unsure = mill.there("cancel", "--tag", "late", role="operator")
     assert (unsure.returncode, unsure.stderr) == (1, "error: this would cancel 2 jobs: add --yes to do it\n")
-    assert mill.there("cancel", "--tag", "late", "--yes", scope="operate").stdout == "cancelled: 2 jobs\n"
-    assert mill.there("cancel", "--tag", "late", "--yes", scope="operate").stdout == "no job to cancel matches\n"
-    again = mill.there("retry", str(ids[1]), scope="operate").stdout.removeprefix("enqueued again as ").strip()
+    assert mill.there("cancel", "--tag", "late", "--yes", role="operator").stdout == "cancelled: 2 jobs\n"
+    assert mill.there("cancel", "--tag", "late", "--yes", role="operator").stdout == "no job to cancel matches\n"
+    again = mill.there("retry", str(ids[1]), role="operator").stdout.removeprefix("enqueued again as ").strip()
     assert f"to repeat job {ids[1]}" in mill.told("job", again)["why"][0]
 
     trail = {entry["action"]: entry["who"] for entry in mill.told("audit", "--limit", "9")}
@@ -173,7 +173,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     assert json.loads(mill.there("run", fork, "--at", "2").stdout)["status"] == "running"
 
     order, again = (
-        mill.there("dag", "start", "order", "--args", '{"order": 8}', "--key", "eight", scope="operate") for _ in "12"
+        mill.there("dag", "start", "order", "--args", '{"order": 8}', "--key", "eight", role="operator") for _ in "12"
     )
     assert (order.stderr, again.stderr) == ("", f"nothing new: run {order.stdout.strip()} has this key\n")
     order = order.stdout.strip()
@@ -204,7 +204,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
 def test_a_dag_of_a_file_is_started_through_a_server(mill: Mill, tmp_path: Path) -> None:
     file = tmp_path / "filed.yaml"
     file.write_text("name: filed\nnodes:\n  - {name: pack, task: send, args: {order: 3}}\n")
-    followed = mill.there("dag", "start", str(file), "--follow", scope="operate")
+    followed = mill.there("dag", "start", str(file), "--follow", role="operator")
     assert (followed.returncode, followed.stdout.splitlines()[-1]) == (0, '{"pack":{"sent":3}}'), followed.stderr
 
 
@@ -220,11 +220,11 @@ def test_an_event_needs_no_application(mill: Mill) -> None:
 def test_a_token_that_only_reads_does_nothing(mill: Mill) -> None:
     before = mill.told("audit", "--limit", "1")
     for verb in VERBS:
-        done = mill.there(*verb.split(), scope="read")
+        done = mill.there(*verb.split(), role="viewer")
         assert (done.returncode, done.stdout) == (1, ""), verb
-        assert done.stderr == "error: this needs a token with scope operate, and yours has read\n", verb
+        assert done.stderr == "error: this needs the role operator, and yours is viewer\n", verb
     assert mill.told("audit", "--limit", "1") == before
-    assert mill.there("jobs", scope="read").returncode == 0
+    assert mill.there("jobs", role="viewer").returncode == 0
 
 
 def test_who_is_not_let_in_is_told_why_and_no_token_is_shown(mill: Mill, tmp_path: Path) -> None:
@@ -267,14 +267,14 @@ def test_a_server_that_is_not_there_or_is_another_one_is_named(mill: Mill) -> No
 
 def test_what_was_asked_for_is_done_once_though_the_answer_was_lost(mill: Mill) -> None:
     with relay(mill.asking, lost=2) as lossy:
-        done = mill.there("enqueue", "count", "--tag", "once", scope="operate", TIDEMILL_SERVER=lossy.url)
+        done = mill.there("enqueue", "count", "--tag", "once", role="operator", TIDEMILL_SERVER=lossy.url)
     assert done.returncode == 0, done.stderr
     assert [job["id"] for job in mill.told("jobs", "--tag", "once")] == [int(done.stdout)]
     keys = {headers["Idempotency-Key"] for method, _, headers in lossy.asked if method == "POST"}
     assert (len(lossy.asked), len(keys)) == (3, 1)
-    silence = mill.there("monitor", "silence", "trigger=hot", "--monitor", "oven", scope="operate").stdout.split()[1]
+    silence = mill.there("monitor", "silence", "trigger=hot", "--monitor", "oven", role="operator").stdout.split()[1]
     with relay(mill.asking, lost=1) as lossy:
-        ended = mill.there("monitor", "silence", "--end", silence, scope="operate", TIDEMILL_SERVER=lossy.url)
+        ended = mill.there("monitor", "silence", "--end", silence, role="operator", TIDEMILL_SERVER=lossy.url)
     assert (ended.stdout, len(lossy.asked)) == (f"silence {silence} has ended\n", 2), ended.stderr
     assert "no silence" in mill.there("monitor", "silence", "--end", silence).stderr, "it is not there for others"
 
@@ -285,10 +285,10 @@ def test_a_certificate_must_be_trusted(mill: Mill, tmp_path: Path) -> None:
         pytest.skip("there is no openssl here to make a certificate with")
     certificate = make_certificate(tmp_path, openssl)
     with relay(mill.asking, certificate=certificate) as secure:
-        wary = mill.there("jobs", scope="read", TIDEMILL_SERVER=secure.url)
+        wary = mill.there("jobs", role="viewer", TIDEMILL_SERVER=secure.url)
         assert "its certificate is not trusted" in wary.stderr
         assert secure.asked == []
-        trusting = mill.there("jobs", scope="read", TIDEMILL_SERVER=secure.url, SSL_CERT_FILE=str(certificate[0]))
+        trusting = mill.there("jobs", role="viewer", TIDEMILL_SERVER=secure.url, SSL_CERT_FILE=str(certificate[0]))
     assert trusting.returncode == 0, trusting.stderr
 
 

@@ -52,7 +52,7 @@ async def test_up_serves_grpc_where_it_is_told_to(shop: Process, grpc_port: int)
 
 
 def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
-    made = run(shop.folder, "token", "create", "ci", "--scope", "operate", "--expires", "1h")
+    made = run(shop.folder, "token", "create", "ci", "--role", "operator", "--expires", "1h")
     secret = made.stdout.strip()
     assert secret.startswith("tm_")
     assert "not shown again" in made.stderr
@@ -61,7 +61,7 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
     assert f"…{secret[-4:]}" in listed
     headers = {"Authorization": f"Bearer {secret}"}
     session = httpx.get(f"{url_of(shop)}/api/v1/session", headers=headers, timeout=PATIENCE).json()
-    assert (session["scope"], session["name"]) == ("operate", "ci (token 1)")
+    assert (session["role"], session["name"]) == ("operator", "ci (token 1)")
     assert "is revoked" in ok(shop.folder, "token", "revoke", "1")
     assert "revoked" in ok(shop.folder, "token", "list")
     assert run(shop.folder, "token", "revoke", "1").returncode == 1
@@ -70,7 +70,7 @@ def test_tokens_are_made_listed_and_revoked(shop: Process) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("token", "create", "x", "--scope", "all"), "'all' is not one of read, operate, admin"),
+        (("token", "create", "x", "--role", "all"), "'all' is not one of viewer, operator, editor, admin"),
         (("token", "create", "x", "--expires", "soon"), "--expires"),
         (("token", "create", " "), "not a valid token name"),
         (("server", "app.py", "--port", "99999"), "99999"),

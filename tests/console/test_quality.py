@@ -234,8 +234,8 @@ def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, s
 
 
 def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop: Harbour) -> None:
-    token = shop.run("token", "create", "night watch", "--scope", "operate").strip()
-    reader = shop.run("token", "create", "visitor", "--scope", "read").strip()
+    token = shop.run("token", "create", "night watch", "--role", "operator").strip()
+    reader = shop.run("token", "create", "visitor", "--role", "viewer").strip()
     shop.stop_server()
     shop.serve(LOGIN_NEEDED)
     try:

@@ -363,7 +363,7 @@ def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_log(cons
     page = console.open("/settings", "Settings")
     page.get_by_role("button", name="Create token").click()
     page.get_by_label("Name").fill("night watch")
-    page.get_by_label("Scope").select_option("operate")
+    page.get_by_label("Role").select_option("operator")
     page.get_by_role("button", name="Create", exact=True).click()
     secret = page.locator(".secret").inner_text()
     assert secret.startswith("tm_")

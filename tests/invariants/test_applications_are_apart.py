@@ -336,7 +336,7 @@ async def test_monitors_of_one_name_follow_and_tell_their_own(north: Side, south
 
 
 async def test_a_token_opens_both_and_the_audit_trail_knows_whose_an_entry_is(north: Side, south: Side) -> None:
-    secret, _ = await create_token(north.database, "laptop", "read", by="eve")
+    secret, _ = await create_token(north.database, "laptop", "viewer", by="eve")
     assert [(await find_token(side.database, secret)) is not None for side in (north, south)] == [True, True]
     await set_control(north.database, "*", "default", "pause", by="ann")
     await set_control(south.database, "*", "default", "pause", by="bob")

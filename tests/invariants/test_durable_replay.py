@@ -11,10 +11,11 @@ import pytest
 from tests.support import eventually, value
 from tests.support.durable import Go, running_run_worker, ticks_of
 from tidemill import App
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConflictError
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.runner.run_handle import RunHandle
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.runs.cancel import retry_run
 from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.store.database import Database
@@ -137,7 +138,7 @@ async def test_a_step_that_does_not_follow_its_record_stops_its_run_and_can_be_t
         )
         assert "but the step now does set(new); start the step again as a failed attempt (`tidemill retry`)" in note
         assert heard == [], "the step cannot handle it"
-        local = Local(database, Caller("ann", "operate"))
+        local = Local(database, Caller("ann", "operator"))
         await local.do(retry_run, RunRef(id=run.id))
         assert await run.result(timeout=120) == ["new", ["new"]], "what the first attempt wrote is undone"
         with pytest.raises(ConflictError, match="does not need attention"):
@@ -186,7 +187,7 @@ async def test_a_run_shows_what_it_has_buffered_until_it_is_taken(app: App, data
         for n in (1, 2):
             await run.send_event(Second(n=n))
         await eventually(lambda: is_asleep(database, run))
-        shown = await Local(database, Caller("ann", "operate")).do(get_run, RunRef(id=run.id))
+        shown = await Local(database, Caller("ann", "operator")).do(get_run, RunRef(id=run.id))
         assert shown.buffered is not None
         assert list(shown.buffered.events.values()) == [2]
         assert "Buffered, until a step waits for them: 2 Second." in shown.why

@@ -35,12 +35,13 @@ from tests.support.server import TestServer
 from tests.support.web import WEB_APP, WebServer
 from tests.support.web_app import make_app
 from tidemill.cli import main
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, retry_jobs
 from tidemill.ops.operator.errors import kind_of
 from tidemill.ops.operator.http_client import HttpClient
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Operation, Operator
 from tidemill.ops.operator.registry import all_operations
 from tidemill.ops.operator.remote import Remote
@@ -50,7 +51,7 @@ from tidemill.store.database import Database, DatabaseSettings
 CALLER = Caller("local", "admin")
 """The name that a server without log-in gives to its callers."""
 
-#: They evaluate what a caller sends, which takes more than the scope `read`, and change nothing.
+#: They evaluate what a caller sends, which takes more than the role `viewer`, and change nothing.
 UNCHANGING = {"dry_run_workflow"}
 
 CASES = JOB_CASES | RUN_CASES | STREAM_CASES | PIPELINE_CASES | MONITOR_CASES | ADMIN_CASES
@@ -303,13 +304,13 @@ async def test_a_field_that_is_not_declared_is_refused(name: str, world: World, 
     assert answer.json()["errors"][0]["field"] == "nonsense"
 
 
-@pytest.mark.parametrize("name", [each.name for each in OPERATIONS.values() if each.scope != "read"])
+@pytest.mark.parametrize("name", [each.name for each in OPERATIONS.values() if each.role != "viewer"])
 async def test_a_caller_who_may_only_read_is_refused(name: str, world: World) -> None:
     before = await prepared(world, CASES[name])
     left = await effect(world, before)
-    refused = await refusal(local(world, Caller("eve", "read")), OPERATIONS[name], CASES[name].args)
+    refused = await refusal(local(world, Caller("eve", "viewer")), OPERATIONS[name], CASES[name].args)
     assert refused.kind is ForbiddenError
-    assert f"scope {OPERATIONS[name].scope}" in refused.words
+    assert f"role {OPERATIONS[name].role}" in refused.words
     assert await effect(world, before) == left
 
 
@@ -317,7 +318,7 @@ async def test_a_caller_who_may_only_read_is_refused(name: str, world: World) ->
 async def test_grpc_does_the_same(name: str, world: World, site: Site) -> None:
     operation, case = OPERATIONS[name], CASES[name]
     service, method = case.rpc or ("", "")
-    assert VERBS[service, method].scope == operation.scope
+    assert VERBS[service, method].role == operation.role
     before = await prepared(world, case)
     result = settled(await local(world).do(operation, case.args))
     left = await effect(world, before)

@@ -10,7 +10,8 @@ from tests.support.operate import accept_code, invalidate_states, pause_pipeline
 from tests.support.pipelines import books, held, look, put, tree, update, wanted
 from tests.support.projects import Project
 from tidemill import App
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.core.accounts import Caller
+from tidemill.ops.operator.local import Local
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.pipelines import SKIP, File, Pipeline
 from tidemill.pipelines.reducer import reasons
@@ -214,7 +215,7 @@ async def test_the_story_of_a_state_is_told(project: Project, database: Database
     await update(database, project.start(texts=("text.upper()", "text.title()")))
     app = App("blog")
     app.pipeline(project.start())
-    local = Local(database, Caller("me", "read"), app.declarations)
+    local = Local(database, Caller("me", "viewer"), app.declarations)
     story = await local.do(get_state, GetState(name="blog", stage="first", entity="a", follow=True))
     assert story.state == "fresh"
     assert [one.path for one in story.inputs] == ["in/a.txt"]

@@ -18,7 +18,7 @@ from tidemill.store.migrate import migrate
 
 @pytest.fixture
 async def token(database: Database) -> str:
-    return (await create_token(database, "ops", "operate", by="test"))[0]
+    return (await create_token(database, "ops", "operator", by="test"))[0]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def shared(server: TestServer, *options: str) -> Iterator[WebServer]:
 async def give_token(url: str) -> None:
     """Let somebody in: where nobody could log in no server would start."""
     async with Database(DatabaseSettings(url=url)) as database:
-        await create_token(database, "ops", "operate", by="test")
+        await create_token(database, "ops", "operator", by="test")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ async def test_a_port_that_is_taken_is_told_so(site: WebServer, database_url: st
 
 async def test_a_token_is_told_once_and_kept_as_a_hash(database_url: str, database: Database) -> None:
     async with web_server(database_url) as web, web.client() as api:
-        made = (await api.post("/tokens", json={"name": "ci", "scope": "read"})).json()
+        made = (await api.post("/tokens", json={"name": "ci", "role": "viewer"})).json()
         listed = (await api.get("/tokens")).text
         assert made["secret"] not in web.said
     assert made["secret"] not in listed
@@ -120,7 +120,7 @@ async def test_a_token_is_told_once_and_kept_as_a_hash(database_url: str, databa
 
 
 async def test_a_revoked_or_expired_token_opens_nothing(database: Database, guarded: WebServer, token: str) -> None:
-    secret, row = await create_token(database, "brief", "read", by="test", expires_in=3600)
+    secret, row = await create_token(database, "brief", "viewer", by="test", expires_in=3600)
     async with guarded.client(secret) as api, guarded.client(token) as ops:
         assert (await api.get("/jobs")).status_code == 200
         await database.fetch("UPDATE tidemill.token SET expires_at = now() - interval '1 s' WHERE id = $1", row["id"])

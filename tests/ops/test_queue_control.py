@@ -11,11 +11,12 @@ import pytest
 from tests.support import eventually, find_live, finished, running, running_worker, value
 from tests.support.operate import list_audit, set_control
 from tidemill import App
+from tidemill.core.accounts import Caller
 from tidemill.engine.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.ops import waiting
 from tidemill.ops.jobs.workers import ControlWorkers, control_workers
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import list_workers
 
@@ -119,7 +120,7 @@ async def test_a_drain_is_waited_for_until_no_job_runs(
     async with running_worker(app) as worker:
         ref = await app.enqueue("hold", 1)
         await running(database, ref.id)
-        at = Local(database, Caller("ann", "operate"))
+        at = Local(database, Caller("ann", "operator"))
         await at.do(control_workers, ControlWorkers(mode="drain", host=worker.work.host, queue="mail"))
         await waiting.wait_until_drained(at, "elsewhere", "*")
         await waiting.wait_until_drained(at, "*", "fetch")

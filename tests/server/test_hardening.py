@@ -19,9 +19,9 @@ from tests.support.server import TestServer
 from tests.support.waiting import eventually
 from tests.support.web import API, WebServer
 from tests.support.web_app import Asking, make_app
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError
 from tidemill.server.live.hub import MOST_EACH
-from tidemill.server.middleware.authentication import Caller
 from tidemill.server.routes import run_stream
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings, check_proxies
@@ -50,7 +50,7 @@ class Place:
     def site(self) -> str:
         return f"http://127.0.0.1:{self.web.port}"
 
-    def ask(self, method: str, path: str, body: Any = None, role: str | None = "read", **headers: str) -> Any:
+    def ask(self, method: str, path: str, body: Any = None, role: str | None = "viewer", **headers: str) -> Any:
         """Ask the API, or with a path that begins with two slashes the site."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if role is not None:
@@ -82,7 +82,7 @@ def place(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 async def make_tokens(url: str) -> dict[str, str]:
     async with Database(DatabaseSettings(url=url)) as database:
-        roles = {"read": "read", "crowd": "read", "operate": "operate", "admin": "admin"}
+        roles = {"viewer": "viewer", "crowd": "viewer", "operator": "operator", "admin": "admin"}
         made = {name: await create_token(database, name, scope, by="test") for name, scope in roles.items()}  # pyright: ignore[reportArgumentType]
         return {name: secret for name, (secret, _) in made.items()}
 
@@ -142,7 +142,7 @@ def test_a_number_of_thousands_of_digits_is_not_shown(place: Place) -> None:
     ]
     arrows = [{"sourceNodeId": "a", "targetNodeId": "b"}, {"sourceNodeId": "b", "targetNodeId": "c"}]
     text = json.dumps({"mode": "trigger", "nodes": nodes, "connections": arrows})
-    tried = place.ask("POST", "/workflow-files/dry-run", {"path": "a.json", "text": text}, role="operate")
+    tried = place.ask("POST", "/workflow-files/dry-run", {"path": "a.json", "text": text}, role="operator")
     assert tried.status_code == 200, tried.text
     assert "the number is too large" in tried.text
     assert "999" not in tried.text
@@ -177,7 +177,7 @@ def test_strangers_may_send_enough_to_log_in_and_not_more(place: Place) -> None:
     much = {"token": "x" * 20_000}
     refused = place.ask("POST", "/session", much, role=None)
     assert (refused.status_code, "before you log in" in refused.text) == (413, True)
-    assert place.ask("POST", "/session", much, role="read").status_code == 401, "whoever has a token may send more"
+    assert place.ask("POST", "/session", much, role="viewer").status_code == 401, "whoever has a token may send more"
 
 
 # -- secrets --------------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ def test_strangers_may_send_enough_to_log_in_and_not_more(place: Place) -> None:
 
 def test_an_answer_with_a_secret_is_never_kept(place: Place) -> None:
     for path in ("/tokens", "/tokens/", f"/{API}//tokens"):
-        answer = place.ask("POST", path, {"name": "kept", "scope": "read"}, role="admin", Idempotency_Key="k")
+        answer = place.ask("POST", path, {"name": "kept", "role": "viewer"}, role="admin", Idempotency_Key="k")
         assert (answer.status_code, "never kept" in answer.text) == (422, True), answer.text
-    entered = place.ask("POST", "/session", {"token": place.tokens["read"]}, role="admin", Idempotency_Key="k")
+    entered = place.ask("POST", "/session", {"token": place.tokens["viewer"]}, role="admin", Idempotency_Key="k")
     assert entered.status_code == 422
     assert asyncio.run(rows(place, "SELECT 1 FROM tidemill.idempotency_key WHERE key = 'k'")) == []
     assert asyncio.run(rows(place, "SELECT 1 FROM tidemill.token WHERE name = 'kept'")) == []
@@ -201,7 +201,7 @@ def test_the_word_of_a_cookie_is_no_token_and_a_token_no_cookie(place: Place) ->
     assert place.ask("GET", "/jobs", role=None, Cookie=f"__Host-tidemill={place.tokens['read']}").status_code == 401
 
 
-def _log_in(place: Place, role: str = "operate") -> str:
+def _log_in(place: Place, role: str = "operator") -> str:
     entered = place.ask("POST", "/session", {"token": place.tokens[role]}, role=None)
     assert entered.status_code == 201, entered.text
     return entered.cookies["__Host-tidemill"]
@@ -274,7 +274,7 @@ async def test_an_address_cannot_write_escape_codes_into_the_log(place: Place) -
 
 
 async def test_the_log_tells_how_a_call_over_grpc_has_ended_and_whose_it_was(place: Place) -> None:
-    async with rpc_client(place.grpc, place.tokens["read"]) as reader, rpc_client(place.grpc) as stranger:
+    async with rpc_client(place.grpc, place.tokens["viewer"]) as reader, rpc_client(place.grpc) as stranger:
         assert (await reader.refused("Jobs", "Enqueue", task="send"))[0] is grpc.StatusCode.PERMISSION_DENIED
         assert (await stranger.refused("Jobs", "Cancel", ids=[1]))[0] is grpc.StatusCode.UNAUTHENTICATED
 
@@ -311,7 +311,7 @@ async def test_a_token_has_only_so_many_streams_open(place: Place) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await crowd.many("Changes", "Watch").read()
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert await status("read") == b"200"
+        assert await status("viewer") == b"200"
         opened.pop(0).close()
 
         async def again() -> bool:

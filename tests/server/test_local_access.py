@@ -46,7 +46,7 @@ async def test_loopback_alone_opens_nothing(database_url: str, database: Databas
         for method, path, body in (
             ("GET", "/jobs", None),
             ("POST", "/jobs", {"task": "send", "args": {"order": 1}}),
-            ("POST", "/tokens", {"name": "mine", "scope": "admin"}),
+            ("POST", "/tokens", {"name": "mine", "role": "admin"}),
             ("POST", "/tokens/link", {}),
             ("PUT", "/workflow-files/evil.json", {"nodes": []}),
         ):
@@ -66,7 +66,7 @@ async def test_a_login_link_opens_one_session_and_is_used_up(database_url: str) 
             assert (await bearer.get("/jobs")).status_code == 401, "it is for a log-in, not for requests"
         async with server.client() as browser, server.client() as second:
             opened = await browser.post("/session", json={"token": token})
-            assert (opened.status_code, opened.json()["scope"]) == (201, "admin")
+            assert (opened.status_code, opened.json()["role"]) == (201, "admin")
             assert (await browser.get("/jobs")).status_code == 200
             refused = await second.post("/session", json={"token": token})
             assert refused.status_code == 401
@@ -88,7 +88,7 @@ async def test_the_socket_is_for_the_user_that_runs_the_server(database_url: str
             assert (await own.get("/jobs")).status_code == 200
             assert (await own.post("/jobs", json={"task": "send", "args": {"order": 1}})).status_code == 201
             session = (await own.get("/session")).json()
-            assert session["scope"] == "admin"
+            assert session["role"] == "admin"
         server.terminate()
         await server.ends()
         assert not path.exists()
@@ -144,7 +144,7 @@ def test_trust_local_is_refused_for_a_server_that_others_can_reach(open_to_other
 
 async def test_wrong_tokens_are_limited_and_lock_no_holder_out(database_url: str) -> None:
     async with web_server(database_url, LOGIN_NEEDED) as server, local_client(server) as own:
-        good = (await own.post("/tokens", json={"name": "ops", "scope": "read"})).json()["secret"]
+        good = (await own.post("/tokens", json={"name": "ops", "role": "viewer"})).json()["secret"]
         async with server.client() as guessing:
             headers = [{"Authorization": f"Bearer tm_{n}"} for n in range(40)]
             statuses = [(await guessing.get("/jobs", headers=each)).status_code for each in headers]

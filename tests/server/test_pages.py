@@ -25,13 +25,13 @@ from tidemill.server.pages import Page
 app = App("shop")
 
 
-@get("/count", opt={"scope": "read"})
+@get("/count", opt={"role": "viewer"})
 async def count(server_state: TheServerState) -> dict[str, int]:
     (row,) = await server_state.database.fetch("SELECT count(*) AS n FROM tidemill.job")
     return {"jobs": row["n"]}
 
 
-@post("/forget", opt={"scope": "operate"})
+@post("/forget", opt={"role": "operator"})
 async def forget() -> None: ...
 
 

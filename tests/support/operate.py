@@ -44,10 +44,8 @@ async def run_now(database: Database, name: str, *, by: str) -> JobRef:
     return await acting(database, by, schedules.run_now, name)
 
 
-async def create_token(
-    database: Database, name: str, scope: str, *, by: str, expires_in: float | None = None
-) -> tuple[str, asyncpg.Record]:
-    return await acting(database, by, tokens.create_token, name, scope, expires_in=expires_in)
+async def create_token(database: Database, name: str, role: str, *, by: str, **more: Any) -> tuple[str, asyncpg.Record]:
+    return await acting(database, by, tokens.create_token, name, role, **more)
 
 
 async def revoke_token(database: Database, token_id: int, *, by: str) -> str:

@@ -120,7 +120,8 @@ class ServerOptions(ConnectionOptions):
             finally:
                 client.close()
             return
-        from tidemill.ops.operator.local import Caller, Local
+        from tidemill.core.accounts import Caller
+        from tidemill.ops.operator.local import Local
 
         if isinstance(app, str):
             from tidemill.cli.run.roles import application

@@ -59,6 +59,7 @@ COMMANDS = {
         "jobs.schedules:commands schedules",
         "admin.audit:audit",
         "admin.tokens:token",
+        "admin.sessions:session",
         "admin.db:commands db",
         "admin.deploy:commands deploy",
         "admin.config:config",

@@ -33,7 +33,15 @@ class ArgumentError(ConfigError):
 
 
 class ForbiddenError(TidemillError):
-    """The caller's scope does not allow the operation."""
+    """The caller's role does not allow the operation."""
+
+
+class TooManyAttemptsError(TidemillError):
+    """Too many wrong tokens or log-ins came from this client; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, retry_after: int = 60) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class ConflictError(TidemillError):

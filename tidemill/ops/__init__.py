@@ -6,7 +6,7 @@ To add an operation, write in the module of its noun:
         id: Annotated[int, doc("The alert.")]
         note: Annotated[str, doc("The note to store with it.")]
 
-    @operation("POST /alerts/{id}/note", scope="operate")         # fields named in the path come from the path
+    @operation("POST /alerts/{id}/note", role="operator")         # fields named in the path come from the path
     async def note_alert(tx: Transaction, args: AlertNote) -> Alert:
         '''Store a note with an alert.'''
         ...                                                       # store functions; raise NotFoundError, ConfigError

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import msgspec
 
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
 from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.pipelines.find import find_state
 from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
@@ -67,10 +68,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: DeadLetterLine | None = None
 
 
-@operation("GET /explain/{id:path}", scope="read")
+@operation("GET /explain/{id:path}", role="viewer")
 async def explain(at: Reader, args: ExplainObject, declared: Declarations | None) -> Explanation:
     """Explain a job, run, node, state, alert, trigger or dead letter: why it is in its state, what followed from it."""
-    here = Local(at.database, Caller(at.by, "read"), declared)
+    here = Local(at.database, Caller(at.by, "viewer"), declared)
     for form, read in _READERS:
         if match := form.fullmatch(args.id):
             found = await read(here, *match.groups())

@@ -15,12 +15,12 @@ from litestar.serialization import encode_json
 
 from tidemill.server import pages
 from tidemill.server.console import get_console
-from tidemill.server.middleware.authentication import ScopeCheck
+from tidemill.server.middleware.authentication import RoleCheck
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.openapi import describe_operations
 from tidemill.server.problems import answer
-from tidemill.server.routes import ALL
+from tidemill.server.routes import ALL, login
 from tidemill.server.routes.operations import operation_routes
 from tidemill.server.server_state import ServerState
 from tidemill.version import VERSION
@@ -33,6 +33,7 @@ def build(server_state: ServerState) -> Middleware:
     inner = Litestar(
         route_handlers=[
             Router(path=API, route_handlers=[*ALL, *operation_routes(server_state), get_document]),
+            *login.routes,
             *pages.routers(server_state.app.declarations.pages.values()),
             get_console,
         ],
@@ -44,7 +45,7 @@ def build(server_state: ServerState) -> Middleware:
     )
 
 
-@get("/schema/openapi.json", opt={"scope": "read"}, include_in_schema=False)
+@get("/schema/openapi.json", opt={"role": "viewer"}, include_in_schema=False)
 async def get_document() -> Response[bytes]:
     """The OpenAPI document."""
     return Response(await asyncio.to_thread(write_document), media_type=MediaType.JSON)
@@ -88,7 +89,7 @@ def _common(server_state: ServerState) -> dict[str, Any]:
 
     return {
         "dependencies": {"server_state": Provide(the_server_state, use_cache=True)},
-        "middleware": [ScopeCheck],
+        "middleware": [RoleCheck],
         "exception_handlers": {Exception: answer, 500: answer, 404: answer, 405: answer},
         "state": State({"read_only": server_state.settings.read_only}),
         "logging_config": None,

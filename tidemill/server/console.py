@@ -28,7 +28,7 @@ checkout: <code>make web</code> builds it.</p></body></html>
 """
 
 
-@get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
+@get(["/", "/{path:path}"], opt={"role": OPEN}, include_in_schema=False, sync_to_thread=False)
 def get_console(path: FromPath[str] = "") -> Response[bytes]:
     """A file of the console, or its page: which screen that is, the page reads from the address."""
     name = path.strip("/")

@@ -1,9 +1,9 @@
 """Pages of the application's own: their files, their handlers, and a list of them for the console.
 
-A page needs the same log-in as the API: its files need the scope `read`, and a browser without a session is sent to
-the console's log-in. What it shows comes from its handlers, each with a scope, as every route
-has: `opt={"scope": "read"}`, or `"operate"` or `"admin"` for a handler that changes something. A handler that needs the
-database declares `server_state: TheServerState`; `server_state.note` writes an audit entry.
+A page needs the same log-in as the API: its files need the role `viewer`, and a browser without a session is sent to
+the console's log-in. What it shows comes from its handlers, each with a role, as every route has:
+`opt={"role": "viewer"}`, or `"operator"`, `"editor"` or `"admin"` for a handler that changes something. A handler that
+needs the database declares `server_state: TheServerState`; `server_state.note` writes an audit entry.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from litestar import Request, Response, Router, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import NotFoundError
 from tidemill.core.page import Page
 from tidemill.server.console import ASK_AGAIN, file_of, kind_of
-from tidemill.server.middleware.authentication import CALLER, OPEN, Caller, require_scope
+from tidemill.server.middleware.authentication import CALLER, OPEN, require_role
 from tidemill.server.server_state import TheServerState
 
 __all__ = ["Page", "PageLine", "routers", "routes"]
@@ -32,7 +33,7 @@ class PageLine(msgspec.Struct, frozen=True):
     address: str
 
 
-@get("/pages", opt={"scope": "read"}, summary="The application's own pages")
+@get("/pages", opt={"role": "viewer"}, summary="The application's own pages")
 async def list_pages(server_state: TheServerState) -> list[PageLine]:
     """Where the application's own pages are."""
     return [
@@ -53,13 +54,13 @@ def routers(pages: Iterable[Page]) -> list[Any]:
 
 
 def _files(page: Page) -> HTTPRouteHandler:
-    @get(["/", "/{path:path}"], opt={"scope": OPEN}, include_in_schema=False, sync_to_thread=False)
+    @get(["/", "/{path:path}"], opt={"role": OPEN}, include_in_schema=False, sync_to_thread=False)
     def get_file(request: Request[Any, Any, Any], path: FromPath[str] = "") -> Response[bytes]:
         """A file of the page."""
         caller: Caller | None = request.scope.get(CALLER)
         if caller is None and "text/html" in request.headers.get("accept", ""):
             return Response(b"", status_code=303, headers={"location": f"/?next={quote(request.url.path)}"})
-        require_scope(caller, "read", read_only=False)
+        require_role(caller, "viewer", read_only=False)
         found = file_of(path.strip("/") or "index.html", page.folder)
         if found is None:
             raise NotFoundError(f"the page {page.name} has no such file")

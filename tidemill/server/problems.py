@@ -13,7 +13,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from pydantic import ValidationError
 
-from tidemill.core.errors import ArgumentError, FileProblemsError, VersionError
+from tidemill.core.errors import ArgumentError, FileProblemsError, TooManyAttemptsError, VersionError
 from tidemill.ops.operator.errors import PREFIX, kind_of
 from tidemill.store.database import is_full, is_unavailable
 
@@ -67,6 +67,8 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
         if isinstance(error, FileProblemsError):
             fields = [{"field": place, "message": message} for place, message in error.errors]
         headers = {"Retry-After": "5"} if kind.status == 503 else {}
+        if isinstance(error, TooManyAttemptsError):
+            headers["Retry-After"] = str(error.retry_after)
         if isinstance(error, VersionError) and error.version is not None:
             headers["ETag"] = f'"{error.version}"'
         return problem(kind.status, said, fields, PREFIX + kind.type), headers

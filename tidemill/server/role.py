@@ -108,14 +108,16 @@ class ApiServer:
         gc.collect()
         gc.freeze()
         following = asyncio.create_task(self.server_state.hub.run(), name="tidemill-changes")
+        recording = asyncio.create_task(self.server_state.authenticator.record_uses(), name="tidemill-uses")
         serving = [asyncio.create_task(http.serve(sockets=[each]), name="tidemill-http") for http, each in servers]
         stopping = asyncio.create_task(life.stopped.wait())
         try:
             await self._announce(listening)  # It listens already: a request that comes now waits a moment.
             life.ready()
-            await asyncio.wait([following, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if following.done() and not life.is_stopping:
-                following.result()
+            await asyncio.wait([following, recording, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in (following, recording):
+                if task.done() and not life.is_stopping:
+                    task.result()
             self.server_state.hub.close()
             for http, _ in servers:
                 http.should_exit = True
@@ -123,9 +125,9 @@ class ApiServer:
         finally:
             for http, _ in servers:
                 http.should_exit = True
-            for task in (following, stopping):
+            for task in (following, recording, stopping):
                 task.cancel()
-            ending: list[asyncio.Task[Any]] = [following, *serving, stopping]
+            ending: list[asyncio.Task[Any]] = [following, recording, *serving, stopping]
             await asyncio.gather(*ending, return_exceptions=True)
 
     async def _announce(self, listening: socket.socket) -> None:
@@ -143,10 +145,12 @@ class ApiServer:
 
     async def _check_login(self) -> None:
         settings = self.settings
-        if settings.asks_login and not settings.is_local and not await has_tokens(self.server_state.database):
+        if not settings.asks_login or settings.is_local or settings.oidc is not None:
+            return
+        if not await has_tokens(self.server_state.database):
             raise ConfigError(
                 "no browser or command could log in, because there is no token: make one with "
-                "`tidemill token create NAME --scope admin`, and start the server again"
+                "`tidemill token create NAME --role admin`, and start the server again"
             )
 
 

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from tidemill.app import App
+from tidemill.core.accounts import Caller
 from tidemill.core.job import Origin
+from tidemill.engine.authentication import Authenticator
 from tidemill.engine.telemetry.exposition import Exposition
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.server.live.hub import Hub
-from tidemill.server.middleware.authentication import Authenticator
+from tidemill.server.oidc import OidcClient
 from tidemill.server.settings import ServerSettings
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.idempotency import IdempotencyKey
 from tidemill.store.states.states import STATES_CHANNEL
+from tidemill.store.tokens import create_server_token
 
 if TYPE_CHECKING:
     from litestar import Request
 
 _HOST = socket.gethostname()
+LIVE_TOKEN_LASTS = 24 * 3600.0
 
 
 class ServerState:
@@ -35,15 +40,30 @@ class ServerState:
         self.app = app
         self.database = database
         self.settings = settings
-        self.authenticator = Authenticator(database, settings)
+        self.oidc = None if settings.oidc is None else OidcClient(settings.oidc)
+        version = None if settings.oidc is None else settings.oidc.version
+        self.authenticator = Authenticator(database, app.name, trust_local=settings.trust_local, provider=version)
         self.hub = Hub(database)
         app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
         self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.hear
         self.metrics = Exposition(database)
+        self._live_token: tuple[float, str] | None = None
 
     def local(self, caller: Caller, *, key: IdempotencyKey | None = None) -> Local:
         """Does operations on behalf of a caller."""
         return Local(self.database, caller, self.app.declarations, key=key)
+
+    async def live_token(self) -> str:
+        """The token with which this server forwards live requests to dispatchers."""
+        now = time.monotonic()
+        if self._live_token is None or now > self._live_token[0]:
+            name = f"live requests of the server on {_HOST}"[:100]
+            secret = await create_server_token(self.database, name, self.app.name, lasts=LIVE_TOKEN_LASTS)
+            self._live_token = (now + LIVE_TOKEN_LASTS / 2, secret)
+        return self._live_token[1]
+
+    def forget_live_token(self) -> None:
+        self._live_token = None
 
     def origin(self, caller: Caller) -> Origin:
         """Why something that a caller starts exists."""

@@ -9,6 +9,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback, read_address
+from tidemill.server.oidc_settings import OidcSettings
 
 LOOPBACK = "127.0.0.1"
 PORT = 7433
@@ -40,6 +41,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Other host names that requests may name."""
     grpc: str | None = None
     """Where to serve gRPC as well, such as 127.0.0.1:7434; None for no gRPC."""
+    oidc: OidcSettings | None = None
+    """Where users log in besides with a token; None for tokens only."""
     most_body: int = 1_048_576
     session_hours: float = 12.0
 

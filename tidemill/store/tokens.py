@@ -1,4 +1,4 @@
-"""API tokens and browser sessions. Only hashes are stored: a lost token cannot be recovered.
+"""API tokens. Only hashes are stored: a lost token cannot be recovered.
 
 Tokens are long random words, so a plain hash is enough: they cannot be guessed.
 """
@@ -7,95 +7,94 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import datetime
-from typing import Literal, get_args
+from collections.abc import Collection
 
 import asyncpg
 import msgspec
 
+from tidemill.core.accounts import EVERY_APPLICATION, ROLES, AccountRole, Grants
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.store.database import Database
 from tidemill.store.transaction import Transaction
 
-Scope = Literal["read", "operate", "admin"]
-
-#: In ascending order: each scope includes those before it.
-SCOPES: tuple[Scope, ...] = get_args(Scope)
-
 PREFIX = "tm_"
 
+_SHOWN = "id, name, role, application, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by"
+
 #: Stores a new token.
-CREATE = """
-INSERT INTO installation.token (name, scope, hash, hint, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8))
-RETURNING id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
+CREATE = f"""
+INSERT INTO installation.token (name, role, application, hash, hint, created_by, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7::float8))
+RETURNING {_SHOWN}
 """
 
-#: All tokens, newest first.
-LIST_TOKENS = """
-SELECT id, name, scope, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by
-FROM installation.token ORDER BY id DESC LIMIT $1
+#: Tokens, newest first; of one application if `$2` names it.
+LIST_TOKENS = f"""
+SELECT {_SHOWN} FROM installation.token WHERE $2::text IS NULL OR application = $2 ORDER BY id DESC LIMIT $1
 """
 
-#: Revokes a token and ends the browser sessions that were opened with it.
+#: Revokes a token, of one application if `$3` names it, and ends the browser sessions that were opened with it.
 REVOKE = """
-WITH gone AS (DELETE FROM installation.session WHERE token_id = $1)
-UPDATE installation.token SET revoked_at = now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
-RETURNING id, name
+WITH revoked AS (
+    UPDATE installation.token SET revoked_at = now(), revoked_by = $2
+    WHERE id = $1 AND revoked_at IS NULL AND ($3::text IS NULL OR application = $3)
+    RETURNING id, name
+), ended AS (DELETE FROM installation.session WHERE token_id IN (SELECT id FROM revoked))
+SELECT id, name FROM revoked
 """
 
-_GOOD = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
+#: Whether a token may be used.
+VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
-#: The holder of a token. Its use is recorded at most once a minute.
+#: The holder of a token.
 FIND = f"""
-WITH used AS (
-    UPDATE installation.token SET used_at = now()
-    WHERE hash = $1 AND {_GOOD} AND NOT one_time AND $2
-      AND (used_at IS NULL OR used_at < now() - interval '1 minute'))
-SELECT id, name, scope, expires_at FROM installation.token WHERE hash = $1 AND {_GOOD} AND NOT one_time
+SELECT id, name, role, application FROM installation.token WHERE hash = $1 AND {VALID} AND NOT one_time
+"""
+
+#: Records that tokens were used; a row that another server is recording right now is left to it.
+RECORD_USE = """
+UPDATE installation.token SET used_at = now() WHERE id IN (
+    SELECT id FROM installation.token WHERE id = ANY($1::bigint[]) ORDER BY id FOR UPDATE SKIP LOCKED)
 """
 
 #: Stores the token of a log-in link, in place of those that were never used in time.
 CREATE_LINK = """
 WITH old AS (DELETE FROM installation.token WHERE one_time AND used_at IS NULL AND expires_at < now())
-INSERT INTO installation.token (name, scope, hash, hint, created_by, expires_at, one_time)
-VALUES ($1, $2, $3, $4, $5, now() + make_interval(secs => $6::float8), true)
+INSERT INTO installation.token (name, role, application, hash, hint, created_by, expires_at, one_time)
+VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7::float8), true)
+"""
+
+#: Stores a token that a server uses itself, in place of those that have expired.
+CREATE_FOR_SERVER = """
+WITH old AS (DELETE FROM installation.token WHERE created_by = 'server' AND NOT one_time AND expires_at < now())
+INSERT INTO installation.token (name, role, application, hash, hint, created_by, expires_at)
+VALUES ($1, 'operator', $2, $3, $4, 'server', now() + make_interval(secs => $5::float8))
 """
 
 #: Uses up the token of a log-in link; from then on it is valid for the sessions it has opened.
 USE_LINK = f"""
 UPDATE installation.token SET used_at = now(), expires_at = now() + make_interval(secs => $2::float8)
-WHERE hash = $1 AND one_time AND used_at IS NULL AND {_GOOD}
-RETURNING id, name, scope
+WHERE hash = $1 AND one_time AND used_at IS NULL AND {VALID}
+RETURNING id, name, role, application
 """
-
-#: The holder of the token that opened a browser session.
-FIND_SESSION = """
-SELECT t.id, t.name, t.scope, s.expires_at
-FROM installation.session AS s JOIN installation.token AS t ON t.id = s.token_id
-WHERE s.hash = $1 AND s.expires_at > now() AND t.revoked_at IS NULL
-  AND (t.expires_at IS NULL OR t.expires_at > now())
-"""
-
-#: Opens a browser session.
-OPEN_SESSION = """
-WITH old AS (DELETE FROM installation.session WHERE expires_at < now())
-INSERT INTO installation.session (hash, token_id, expires_at) VALUES ($1, $2, now() + make_interval(secs => $3))
-RETURNING expires_at
-"""
-
-CLOSE_SESSION = "DELETE FROM installation.session WHERE hash = $1"
 
 #: The number of valid tokens.
-COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {_GOOD} AND NOT one_time"
+COUNT = f"SELECT count(*) AS n FROM installation.token WHERE {VALID} AND NOT one_time"
+
+#: The applications of the installation.
+APPLICATIONS = "SELECT name FROM installation.application ORDER BY name"
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The holder of a token, and its scope."""
+    """The account that a token or a session belongs to, and its roles by application."""
 
-    token_id: int
     name: str
-    scope: Scope
+    grants: Grants
+    token_id: int | None = None
+    session_id: int | None = None
+    subject: str | None = None
+    provider: str | None = None
+    """For a log-in by OIDC: the version of the settings that gave the roles."""
 
 
 def hash_secret(secret: str) -> bytes:
@@ -103,41 +102,62 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
+def token_holder(row: asyncpg.Record) -> Holder:
+    """The holder of a token's row."""
+    return Holder(row["name"], {row["application"] or EVERY_APPLICATION: row["role"]}, row["id"])
+
+
 async def create_token(
-    tx: Transaction, name: str, scope: str, *, expires_in: float | None = None
+    tx: Transaction,
+    name: str,
+    role: AccountRole,
+    *,
+    application: str | None = None,
+    expires_in: float | None = None,
 ) -> tuple[str, asyncpg.Record]:
     """Create a token and its row. The token itself is returned only here."""
-    if scope not in SCOPES:
-        raise ConfigError(f"there is no scope {scope!r}; the scopes are {', '.join(SCOPES)}")
+    if role not in ROLES:
+        raise ConfigError(f"there is no role {role!r}; the roles are {', '.join(ROLES)}")
     if not name.strip() or len(name) > 100 or not name.isprintable():
         raise ConfigError(f"{name!r} is not a valid token name: use 1 to 100 printable characters")
     if expires_in is not None and not 0 < expires_in <= 3_153_600_000:
         raise ConfigError("the lifetime of a token must be more than zero and less than a hundred years")
+    if application is not None:
+        known = [row["name"] for row in await tx.fetch(APPLICATIONS)]
+        if application not in known:
+            raise ConfigError(f"there is no application {application!r}; there are: {', '.join(known) or 'none'}")
     secret = PREFIX + secrets.token_urlsafe(32)
-    (row,) = await tx.fetch(CREATE, name.strip(), scope, hash_secret(secret), secret[-4:], tx.by, expires_in)
-    after = {"scope": scope, "expires_at": row["expires_at"]}
+    (row,) = await tx.fetch(
+        CREATE, name.strip(), role, application, hash_secret(secret), secret[-4:], tx.by, expires_in
+    )
+    after = {"role": role, "application": application, "expires_at": row["expires_at"]}
     await tx.audit("token.create", f"{row['id']} {row['name']}", after=after)
     return secret, row
 
 
-async def list_tokens(database: Database, *, limit: int = 1000) -> list[asyncpg.Record]:
-    """All tokens, newest first, without their secrets."""
-    return await database.fetch(LIST_TOKENS, limit)
+async def list_tokens(database: Database, *, application: str | None = None, limit: int = 1000) -> list[asyncpg.Record]:
+    """All tokens, or those of one application, newest first, without their secrets."""
+    return await database.fetch(LIST_TOKENS, limit, application)
 
 
-async def revoke_token(tx: Transaction, token_id: int) -> str:
-    """Revoke a token permanently; returns its name."""
-    row = await tx.fetchrow(REVOKE, token_id, tx.by)
+async def revoke_token(tx: Transaction, token_id: int, *, application: str | None = None) -> str:
+    """Revoke a token permanently, of one application if it is named; returns its name."""
+    row = await tx.fetchrow(REVOKE, token_id, tx.by, application)
     if row is None:
         raise NotFoundError(f"there is no valid token {token_id} to revoke: `tidemill token list` lists them")
     await tx.audit("token.revoke", f"{token_id} {row['name']}", before={"revoked": False}, after={"revoked": True})
     return row["name"]
 
 
-async def find_token(database: Database, secret: str, *, note_use: bool = True) -> Holder | None:
+async def find_token(database: Database, secret: str) -> Holder | None:
     """The holder of a token; None if the token does not exist, has expired or was revoked."""
-    row = await database.fetchrow(FIND, hash_secret(secret), note_use)
-    return None if row is None else Holder(row["id"], row["name"], row["scope"])
+    row = await database.fetchrow(FIND, hash_secret(secret))
+    return None if row is None else token_holder(row)
+
+
+async def record_token_use(database: Database, ids: Collection[int]) -> None:
+    """Record that these tokens have just been used."""
+    await database.fetch(RECORD_USE, sorted(ids))
 
 
 def login_url(server: str, token: str) -> str:
@@ -145,38 +165,28 @@ def login_url(server: str, token: str) -> str:
     return f"{server.rstrip('/')}/#token={token}"
 
 
-async def create_login_link(tx: Transaction, *, lasts: float) -> str:
+async def create_login_link(tx: Transaction, *, lasts: float, application: str | None = None) -> str:
     """The token of a link that logs one browser in, once, as an admin."""
     secret = PREFIX + secrets.token_urlsafe(32)
-    await tx.fetch(CREATE_LINK, "log-in link", "admin", hash_secret(secret), secret[-4:], tx.by, lasts)
+    given = ("log-in link", "admin", application, hash_secret(secret), secret[-4:], tx.by, lasts)
+    await tx.fetch(CREATE_LINK, *given)
     await tx.audit("token.link", "log-in link")
+    return secret
+
+
+async def create_server_token(database: Database, name: str, application: str, *, lasts: float) -> str:
+    """A token with which a server forwards live requests to the streams of its application."""
+    secret = PREFIX + secrets.token_urlsafe(32)
+    await database.fetch(CREATE_FOR_SERVER, name, application, hash_secret(secret), secret[-4:], lasts)
     return secret
 
 
 async def use_login_link(database: Database, secret: str, *, lasts: float) -> Holder | None:
     """The holder of a link's token, which cannot be used again; None if it was used, has expired or is no link."""
     row = await database.fetchrow(USE_LINK, hash_secret(secret), lasts)
-    return None if row is None else Holder(row["id"], row["name"], row["scope"])
+    return None if row is None else token_holder(row)
 
 
 async def has_tokens(database: Database) -> bool:
     """Whether there is a token to log in with."""
     return (await database.fetch(COUNT))[0]["n"] > 0
-
-
-async def open_session(database: Database, token_id: int, *, lasts: float) -> tuple[str, datetime]:
-    """Open a browser session: returns the value of its cookie, and when it expires."""
-    secret = secrets.token_urlsafe(32)
-    rows = await database.fetch(OPEN_SESSION, hash_secret(secret), token_id, lasts)
-    return secret, rows[0]["expires_at"]
-
-
-async def find_session(database: Database, secret: str) -> Holder | None:
-    """The holder of the token that opened this session."""
-    row = await database.fetchrow(FIND_SESSION, hash_secret(secret))
-    return None if row is None else Holder(row["id"], row["name"], row["scope"])
-
-
-async def close_session(database: Database, secret: str) -> None:
-    """End a browser session."""
-    await database.fetch(CLOSE_SESSION, hash_secret(secret))

@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from tidemill.core.accounts import AccountRole, Caller
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database, Executor
 from tidemill.store.idempotency import IdempotencyKey, claim_key
@@ -18,15 +19,19 @@ PATIENCE = 30.0
 class Reader:
     """Reads on behalf of a caller, and opens transactions for changes that commit in batches."""
 
-    __slots__ = ("_unclaimed", "by", "database", "is_admin")
+    __slots__ = ("_unclaimed", "by", "caller", "database")
 
     def __init__(
-        self, database: Database, by: str, *, is_admin: bool = False, key: IdempotencyKey | None = None
+        self, database: Database, by: str, *, caller: Caller | None = None, key: IdempotencyKey | None = None
     ) -> None:
         self.database = database
         self.by = by
-        self.is_admin = is_admin
+        self.caller = caller
         self._unclaimed = key
+
+    def may(self, role: AccountRole) -> bool:
+        """Whether the caller has a role."""
+        return self.caller is not None and self.caller.may(role)
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.database.fetch(statement, *args)
@@ -40,20 +45,24 @@ class Reader:
         async with self.database.transaction(patience=PATIENCE) as connection:
             if self._unclaimed is not None:
                 await claim_key(self.database, connection, self._unclaimed)
-            yield Transaction(self.database, connection, self.by, is_admin=self.is_admin)
+            yield Transaction(self.database, connection, self.by, caller=self.caller)
         self._unclaimed = None
 
 
 class Transaction:
     """An open transaction, and the caller on whose behalf it changes something."""
 
-    __slots__ = ("by", "connection", "database", "is_admin")
+    __slots__ = ("by", "caller", "connection", "database")
 
-    def __init__(self, database: Database, connection: Executor, by: str, *, is_admin: bool = False) -> None:
+    def __init__(self, database: Database, connection: Executor, by: str, *, caller: Caller | None = None) -> None:
         self.database = database
         self.connection = connection
         self.by = by
-        self.is_admin = is_admin
+        self.caller = caller
+
+    def may(self, role: AccountRole) -> bool:
+        """Whether the caller has a role."""
+        return self.caller is not None and self.caller.may(role)
 
     async def fetch(self, statement: str, *args: Any) -> list[asyncpg.Record]:
         return await self.connection.fetch(self.database.sql(statement), *args)

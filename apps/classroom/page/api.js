@@ -12,7 +12,7 @@ export async function whoAmI() {
 
 /** Whether this browser may change anything. */
 export function mayAct() {
-  return session !== null && !session.read_only && ["operate", "admin"].includes(session.scope);
+  return session !== null && !session.read_only && ["operator", "editor", "admin"].includes(session.role);
 }
 
 /** The user's name; empty until it is set. */

@@ -78,15 +78,15 @@ async def follow_a_lesson(url: str, start: float) -> tuple[list[dict[str, Any]],
                     await watcher.one_tick()
                 await watcher.one_tick()
                 await watcher.reader.close()
-            tokens = {scope: (await _token(database, scope)) for scope in ("read", "operate")}
+            tokens = {role: (await _token(database, role)) for role in ("viewer", "operator")}
     finally:
         server.shutdown()
         server.server_close()
     return lesson.upto_now(), tokens
 
 
-async def _token(database: Database, scope: Any) -> str:
-    return (await create_token(database, scope, scope, by="test"))[0]
+async def _token(database: Database, role: Any) -> str:
+    return (await create_token(database, role, role, by="test"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +230,7 @@ def test_who_is_not_in_the_room_is_not_on_the_list(lesson: Given) -> None:
 
 
 def test_who_may_only_read_changes_nothing(lesson: Given) -> None:
-    read, operate = lesson.tokens["read"], lesson.tokens["operate"]
+    read, operate = lesson.tokens["viewer"], lesson.tokens["operator"]
     body = {"student": lesson.names[0], "who": "A visitor"}
     assert lesson.post("/claim", body, read).status_code == 403
     assert lesson.post("/triggers/inactive", {"on": False}, read).status_code == 403

@@ -11,10 +11,11 @@ from tests.support.waiting import PATIENT
 from tests.support.web import web_server
 from tests.support.web_app import make_app
 from tidemill import App
+from tidemill.core.accounts import Caller
 from tidemill.engine.jobs import waits
 from tidemill.ops.jobs.jobs import Job, JobSelection, cancel_jobs
 from tidemill.ops.operator.http_client import HttpClient
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.operator.remote import Remote
 from tidemill.ops.waiting import wait_for_job
@@ -36,7 +37,7 @@ async def ended_once_cancelled(at: Operator, shop: App, database: Database) -> J
     looked = asyncio.Event()
     waiting = asyncio.create_task(wait_for_job(at, ref.id, each=lambda _: looked.set(), every=HOUR))
     await looked.wait()
-    await Local(database, Caller("ann", "operate")).do(cancel_jobs, JobSelection(ids=[ref.id]))
+    await Local(database, Caller("ann", "operator")).do(cancel_jobs, JobSelection(ids=[ref.id]))
     return await waiting
 
 
@@ -71,7 +72,7 @@ async def test_a_wait_that_begins_while_the_listener_ends_is_woken(shop: App, mo
 
 
 async def test_a_wait_on_the_database_is_woken(shop: App, database: Database) -> None:
-    assert (await ended_once_cancelled(Local(database, Caller("ann", "read")), shop, database)).state == "cancelled"
+    assert (await ended_once_cancelled(Local(database, Caller("ann", "viewer")), shop, database)).state == "cancelled"
 
 
 async def test_a_wait_through_a_server_is_woken(shop: App, database_url: str, database: Database) -> None:

@@ -19,9 +19,10 @@ from tests.support.operate import retry_jobs
 from tests.support.waiting import PATIENT
 from tidemill import App, ModelSpec, current_job
 from tidemill.cli.jobs.workers import workers_table
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.jobs.workers import ListWorkers, list_workers
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.model_claims import (
@@ -329,7 +330,7 @@ async def test_a_worker_shows_its_loaded_models(make_app: Callable[..., App], da
 
         await eventually(shown)
         console = Console(width=200, record=True, file=io.StringIO())
-        found = await Local(database, Caller("ann", "read")).do(list_workers, ListWorkers())
+        found = await Local(database, Caller("ann", "viewer")).do(list_workers, ListWorkers())
         console.print(workers_table(found.items, datetime.now(UTC)))
         assert "models: a" in console.export_text()
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import two_jobs
 from tests.support.operate import create_token
-from tidemill.ops.admin import audit, overview, search, tokens
+from tidemill.ops.admin import audit, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.retention_settings import Retention
+from tidemill.store.sessions import BrowserInfo, open_session
+from tidemill.store.tokens import find_token
+from tidemill.store.transaction import transaction
 
 
 async def a_token(world: World) -> None:
-    await create_token(world.database, "ops", "operate", by="ann")
+    await create_token(world.database, "ops", "operator", by="ann")
+
+
+async def a_session(world: World) -> None:
+    """Session 1 was opened with token 1."""
+    secret, _ = await create_token(world.database, "ops", "operator", by="ann")
+    holder = await find_token(world.database, secret)
+    assert holder is not None
+    async with transaction(world.database, by="ann") as tx:
+        await open_session(tx, holder, BrowserInfo("127.0.0.1", "Firefox"), lasts=3600.0)
 
 
 CASES: dict[str, Case] = {
@@ -27,16 +39,18 @@ CASES: dict[str, Case] = {
     ),
     "list_tokens": Case(Nothing(), a_token, command="token list --json", items=True),
     "create_token": Case(
-        tokens.CreateToken(name="ci", scope="read", expires_in="1d"),
+        tokens.CreateToken(name="ci", role="viewer", expires_in="1d"),
         wrong=(
-            tokens.CreateToken(name="", scope="read"),
-            tokens.CreateToken(name="x", scope="god"),  # pyright: ignore[reportArgumentType] - it is wrong
-            tokens.CreateToken(name="x", scope="read", expires_in="-5s"),
+            tokens.CreateToken(name="", role="viewer"),
+            tokens.CreateToken(name="x", role="god"),  # pyright: ignore[reportArgumentType] - it is wrong
+            tokens.CreateToken(name="x", role="viewer", expires_in="-5s"),
         ),
-        command="token create ci --scope read --expires 1d",
+        command="token create ci --role viewer --expires 1d",
     ),
     "create_login_link": Case(Nothing(), command="token link"),
     "revoke_token": Case(tokens.TokenRef(id=1), a_token, (tokens.TokenRef(id=9),), command="token revoke 1"),
+    "list_sessions": Case(Nothing(), a_session, command="session list --json", items=True),
+    "end_session": Case(sessions.SessionRef(id=1), a_session, (sessions.SessionRef(id=9),), command="session end 1"),
     "get_retention": Case(Nothing()),
     "check_deploy": Case(Nothing(), two_jobs),
     "set_retention": Case(Retention(jobs=4), wrong=(Retention(jobs=0),)),

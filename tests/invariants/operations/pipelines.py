@@ -13,9 +13,10 @@ from tests.invariants.operations.case import Case, World
 from tests.support.pipelines import update
 from tests.support.web import WEB_APP
 from tidemill import App
+from tidemill.core.accounts import Caller
 from tidemill.engine.load_app import load_module
 from tidemill.ops.operator.http_client import HttpClient
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.ops.operator.remote import Remote
 from tidemill.ops.pipelines import change, pipelines, plan, states, triggers

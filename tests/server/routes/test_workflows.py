@@ -87,7 +87,7 @@ class Place:
         return httpx.request(method, self._url + path, json=body, headers=named, timeout=30)
 
     def check(self, path: str, text: str) -> dict[str, Any]:
-        answer = self.ask("POST", "/workflow-files/check", {"path": path, "text": text}, role="read")
+        answer = self.ask("POST", "/workflow-files/check", {"path": path, "text": text}, role="viewer")
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -120,11 +120,14 @@ def place(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 async def make_tokens(url: str) -> dict[str, str]:
     async with Database(DatabaseSettings(url=url)) as database:
-        return {role: (await create_token(database, role, role, by="test"))[0] for role in ("read", "operate", "admin")}
+        return {
+            role: (await create_token(database, role, role, by="test"))[0]
+            for role in ("viewer", "operator", "editor", "admin")
+        }
 
 
 def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> None:
-    told = place.ask("GET", "/workflow-kinds", role="read").json()
+    told = place.ask("GET", "/workflow-kinds", role="viewer").json()
     known = {(each["form"], each["type"]): each for each in told["kinds"]}
     assert known["graph", "http"]["schema"]["required"] == ["url"]
     assert known["graph", "if"]["exits"] == ["true", "false"]
@@ -234,13 +237,13 @@ def test_no_path_leads_out_of_the_folder(place: Place) -> None:
 def test_a_file_is_saved_over_what_was_read_and_nothing_else(place: Place) -> None:
     (place.folder / "save.yaml").write_text(DAG)
     (place.folder / "save.yaml").chmod(0o640)
-    read = place.ask("GET", "/workflow-files/save.yaml", role="read")
+    read = place.ask("GET", "/workflow-files/save.yaml", role="viewer")
     version, changed = read.headers["etag"], DAG.replace("Really?", "Really, really?")
     assert read.json()["text"] == DAG
     assert read.json()["version"] == version.strip('"')
 
     assert (place.ask("PUT", "/workflow-files/save.yaml", {"text": changed})).status_code == 428
-    for role in ("read", "operate"):
+    for role in ("viewer", "operator"):
         refused = place.ask("PUT", "/workflow-files/save.yaml", {"text": changed}, role=role, If_Match=version)
         assert refused.status_code == 403
     saved = place.ask("PUT", "/workflow-files/save.yaml", {"text": changed}, If_Match=version)
@@ -297,7 +300,7 @@ def test_a_file_is_renamed_and_deleted_as_it_was_read_and_the_trail_has_its_text
 
     refusals = {
         428: rename("new.yaml", ""),
-        403: rename("new.yaml", role="operate"),
+        403: rename("new.yaml", role="operator"),
         412: rename("new.yaml", '"other"'),
         422: rename("new.json"),
         404: rename("nowhere/new.yaml"),
@@ -319,7 +322,7 @@ def test_a_file_is_renamed_and_deleted_as_it_was_read_and_the_trail_has_its_text
 
     path = "/workflow-files/sub/other.yaml"
     assert place.ask("DELETE", path).status_code == 428
-    assert place.ask("DELETE", path, role="operate", If_Match=version).status_code == 403
+    assert place.ask("DELETE", path, role="operator", If_Match=version).status_code == 403
     assert place.ask("DELETE", path, If_Match='"other"').status_code == 412
     assert (place.folder / "sub" / "other.yaml").exists()
     assert place.ask("DELETE", path, If_Match=version).status_code == 204
@@ -347,7 +350,7 @@ def test_a_file_that_cannot_work_is_saved_only_by_somebody_who_says_so(place: Pl
     said = place.ask("PUT", "/workflow-files/broken.yaml", {"text": broken, "broken": True}, If_None_Match="*")
     assert said.status_code == 200
     assert (place.folder / "broken.yaml").read_text() == broken
-    listed = {each["path"]: each for each in (place.ask("GET", "/workflow-files", role="read")).json()["items"]}
+    listed = {each["path"]: each for each in (place.ask("GET", "/workflow-files", role="viewer")).json()["items"]}
     assert (listed["broken.yaml"]["errors"], listed["broken.yaml"]["form"]) == (1, "dag")
 
 
@@ -382,13 +385,13 @@ def test_a_dry_run_reads_no_folder_that_only_an_operators_text_names(place: Plac
     (tmp_path / "daily").mkdir()
     (tmp_path / "daily" / "a.txt").write_text("a secret of this machine")
     body = {"path": "spy.json", "text": pipeline(tmp_path), "entity": "a"}
-    assert (place.ask("POST", "/workflow-files/dry-run", body, role="read")).status_code == 403
-    tried = place.dry_run(**body, role="operate")
+    assert (place.ask("POST", "/workflow-files/dry-run", body, role="viewer")).status_code == 403
+    tried = place.dry_run(**body, role="operator")
     assert tried["looked"] is False
     assert "SECRET" not in json.dumps(tried)
     assert "was not read" in tried["notes"][0]
     (place.folder / "spy.json").write_text(pipeline(tmp_path))
-    assert "A SECRET" in json.dumps(place.dry_run(**body, role="operate"))
+    assert "A SECRET" in json.dumps(place.dry_run(**body, role="operator"))
     (place.folder / "spy.json").unlink()
 
 

@@ -1,4 +1,4 @@
-"""Jobs and runs over gRPC, by a real client: the same verbs, tokens, scopes and errors as over HTTP."""
+"""Jobs and runs over gRPC, by a real client: the same verbs, tokens, roles and errors as over HTTP."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 
-ROLES = (None, "read", "operate", "admin")
+ROLES = (None, "viewer", "operator", "editor", "admin")
 
-#: Requests that get as far as the scope allows; what they name does not exist.
+#: Requests that get as far as the role allows; what they name does not exist.
 REQUESTS: dict[tuple[str, str], dict[str, Any]] = {
     ("Jobs", "Enqueue"): {"task": "nothing"},
     ("Jobs", "Get"): {"id": 987654},
@@ -214,7 +214,7 @@ async def test_each_role_may_call_what_its_scope_says_and_nothing_more(
                     code = await _code(rpc, service, method)
                     if role is None:
                         assert code is grpc.StatusCode.UNAUTHENTICATED, (role, service, method)
-                    elif ROLES.index(role) < ROLES.index(verb.scope) or (options and verb.scope != "read"):
+                    elif ROLES.index(role) < ROLES.index(verb.role) or (options and verb.role != "viewer"):
                         assert code is grpc.StatusCode.PERMISSION_DENIED, (role, service, method)
                     else:
                         refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

@@ -176,7 +176,7 @@ def test_a_configuration_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:8080", "[::]:8080", "10.0.0.5:8080", "stream.example:8080"])
 def test_live_requests_of_other_machines_are_wanted_in_so_many_words(address: str) -> None:
     for way in ("grpc", "http"):
-        with pytest.raises(ConfigError, match=r"need no token; .*live_open=True"):
+        with pytest.raises(ConfigError, match=r"tokens could be read on the way; .*live_open=True"):
             Stream("s", plans=[Spam], sources=[], **{way: address})  # pyright: ignore[reportArgumentType]
         assert Stream("s", plans=[Spam], sources=[], live_open=True, **{way: address}).live_open  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="stream s: 'here' is not an address"):

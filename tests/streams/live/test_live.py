@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.support import eventually
+from tests.support.operate import create_token
 from tests.support.ports import free_port
 from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
@@ -38,6 +39,7 @@ SERVICE = "tidemill.streams.v1.Live"
 class Answering(Plan, eligibility="answer"):
     gate: asyncio.Event
     begun: list[Any]
+    token: str
 
     @task(max_concurrency=4)
     async def answer(self, ctx: Any) -> dict[str, Any]:
@@ -50,8 +52,9 @@ class Answering(Plan, eligibility="answer"):
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+async def _fresh(database: Database) -> None:
     Answering.gate, Answering.begun = asyncio.Event(), []
+    Answering.token = (await create_token(database, "caller", "operator", by="test"))[0]
 
 
 @pytest.fixture
@@ -72,7 +75,9 @@ async def live(database_url: str) -> AsyncIterator[Dispatcher]:
             Answering.gate.set()
 
 
-async def ask(live: Dispatcher, value: Any, *, timeout: float = 60.0, eligibility: str = "answer") -> Any:
+async def ask(
+    live: Dispatcher, value: Any, *, timeout: float = 60.0, eligibility: str = "answer", token: str | None = "own"
+) -> Any:
     async with grpc.aio.insecure_channel(str(live.stream.grpc)) as channel:
         run = channel.unary_unary(
             f"/{SERVICE}/Run",
@@ -80,7 +85,9 @@ async def ask(live: Dispatcher, value: Any, *, timeout: float = 60.0, eligibilit
             response_deserializer=RunResponse.FromString,
         )
         payload = value if isinstance(value, bytes) else json.dumps(value).encode()
-        return await run(RunRequest(eligibilities=[eligibility], payload=payload), timeout=timeout)
+        shown = Answering.token if token == "own" else token
+        metadata = [] if shown is None else [("authorization", f"Bearer {shown}")]
+        return await run(RunRequest(eligibilities=[eligibility], payload=payload), timeout=timeout, metadata=metadata)
 
 
 async def post(
@@ -88,7 +95,8 @@ async def post(
 ) -> tuple[int, Any]:
     def send() -> tuple[int, Any]:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **(said or {})}
+        own = {"Content-Type": "application/json", "Authorization": f"Bearer {Answering.token}"}
+        headers = {name: text for name, text in {**own, **(said or {})}.items() if text}
         request = urllib.request.Request(f"http://{live.stream.http}{path}", data, headers)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
@@ -106,6 +114,37 @@ async def test_a_call_returns_what_the_plans_found(live: Dispatcher) -> None:
     assert dict(failed.failures) == {"Answering": "ValueError: bad news"}
     status, body = await post(live, {"eligibilities": ["answer"], "payload": {"id": 8}})
     assert (status, body["result"]["Answering"]["answer"]["value"]) == (200, {"id": 8})
+
+
+class WithToken(grpc.StreamStreamClientInterceptor):
+    """Sends the token with each stream of messages."""
+
+    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        metadata = [("authorization", f"Bearer {Answering.token}")]
+        return continuation(client_call_details._replace(metadata=metadata), request_iterator)
+
+
+async def test_a_request_needs_the_token_of_an_operator_also_from_this_machine(
+    live: Dispatcher, database: Database, database_url: str
+) -> None:
+    viewer, _ = await create_token(database, "visitor", "viewer", by="test")
+    asked = {"eligibilities": ["answer"], "payload": 1}
+    for token, code, status in (
+        (None, grpc.StatusCode.UNAUTHENTICATED, 401),
+        ("tm_wrong", grpc.StatusCode.UNAUTHENTICATED, 401),
+        (viewer, grpc.StatusCode.PERMISSION_DENIED, 403),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await ask(live, 1, token=token)
+        assert refused.value.code() == code
+        said = {"Authorization": f"Bearer {token}" if token else ""}
+        assert (await post(live, asked, said=said))[0] == status
+    assert Answering.begun == []
+    trusting = Stream(
+        "t", plans=[Answering], sources=[], engines=0, http=f"127.0.0.1:{free_port()}", live_trust_local=True
+    )
+    async with running_stream(trusting, database_url) as dispatcher:
+        assert (await post(dispatcher, asked, said={"Authorization": ""}))[0] == 200
 
 
 async def test_each_kind_of_trouble_has_its_status(live: Dispatcher) -> None:
@@ -150,6 +189,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(live: Dispatcher, monke
     host, _, port = str(live.stream.http).partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"POST /v1/run HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+    writer.write(f"authorization: Bearer {Answering.token}\r\n".encode())
     writer.write(b"content-length: 100\r\n\r\n{")
     assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 408")
     writer.close()
@@ -193,7 +233,10 @@ async def test_a_backlog_does_not_keep_a_call_waiting(live: Dispatcher, database
 async def test_tools_find_the_service_and_its_health(live: Dispatcher) -> None:
     def look() -> tuple[list[str], int]:
         with grpc.insecure_channel(str(live.stream.grpc)) as channel:
-            services = ProtoReflectionDescriptorDatabase(channel).get_services()
+            with pytest.raises(grpc.RpcError) as refused:
+                ProtoReflectionDescriptorDatabase(channel).get_services()
+            assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED  # pyright: ignore[reportAttributeAccessIssue]
+            services = ProtoReflectionDescriptorDatabase(grpc.intercept_channel(channel, WithToken())).get_services()
             asked = health_pb2.HealthCheckRequest(service=SERVICE)
             return list(services), health_pb2_grpc.HealthStub(channel).Check(asked, timeout=60).status  # pyright: ignore[reportAttributeAccessIssue]
 

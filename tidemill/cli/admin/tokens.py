@@ -16,7 +16,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.core.duration import parse_duration
 from tidemill.ops.admin.tokens import (
-    SCOPE_HELP,
+    ROLE_HELP,
     CreateToken,
     Token,
     TokenRef,
@@ -36,20 +36,21 @@ token = App(name="token", help="Make, list and revoke API tokens.")
 def create(
     args: CreateToken,
     *,
-    scope: Annotated[str, Parameter(help=SCOPE_HELP)] = "read",
+    role: Annotated[str, Parameter(help=ROLE_HELP)] = "viewer",
     expires: Annotated[str, Parameter(help="How long it is valid: 90d, 12h; or never to expire.")] = "90d",
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Make an API token and print it: it is shown this once."""
     lasts = None if expires == "never" else parse_duration(expires, what="--expires")
-    made = place.do(create_token, msgspec.structs.replace(args, scope=scope, expires_in=lasts))
+    made = place.do(create_token, msgspec.structs.replace(args, role=role, expires_in=lasts))
     if json:
         return print_json({"secret": made.secret, **msgspec.structs.asdict(made.token)})
     print(made.secret, flush=True)
     row = made.token
+    where = "" if row.application is None else f" of {row.application}"
     until = "" if row.expires_at is None else f", until {row.expires_at:%Y-%m-%d %H:%M} UTC"
-    sys.stderr.write(f"token {row.id} for {row.name}: scope {row.scope}{until}; it is not shown again\n")
+    sys.stderr.write(f"token {row.id} for {row.name}: role {row.role}{where}{until}; it is not shown again\n")
     return None
 
 
@@ -71,7 +72,7 @@ def link(*, url: str = "http://127.0.0.1:7433", place: ServerOptions = ANYWHERE)
 def list_command(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
     """List the tokens, newest first; never the tokens themselves."""
     rows = place.do(list_tokens, Nothing()).items
-    show(rows, tokens_table, json=json, none="no tokens: tidemill token create NAME --scope admin")
+    show(rows, tokens_table, json=json, none="no tokens: tidemill token create NAME --role admin")
 
 
 @token.command
@@ -83,12 +84,13 @@ def revoke(args: TokenRef, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 def tokens_table(rows: Sequence[Token], now: datetime) -> Table:
-    made = table("id", "name", "scope", "ends with", "made", "used", "state", numbers=("id",))
+    made = table("id", "name", "role", "application", "ends with", "made", "used", "state", numbers=("id",))
     for row in rows:
         made.add_row(
             str(row.id),
             row.name,
-            row.scope,
+            row.role,
+            row.application or "all",
             f"…{row.hint}",
             ago(row.created_at, now),
             ago(row.used_at, now),

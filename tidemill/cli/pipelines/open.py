@@ -19,11 +19,12 @@ from tidemill.cli.connection_options import (
     operator,
     require_database,
 )
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks
 from tidemill.engine.settings import Settings
-from tidemill.ops.operator.local import Caller, Local
+from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import StageRef
 from tidemill.ops.pipelines.find import PipelineObject, find_pipeline_object

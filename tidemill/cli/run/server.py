@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from typing import Annotated
+
 import msgspec
+from cyclopts import Parameter
 
 from tidemill.cli.arguments import Application
 from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
 from tidemill.cli.run.roles import Part, application, play
 from tidemill.engine.role import Role
+from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 
 
@@ -27,6 +32,12 @@ def server(
     plain_http: bool = False,
     name: list[str] | None = None,
     grpc: str | None = None,
+    oidc_issuer: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_ISSUER")] = None,
+    oidc_client_id: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_CLIENT_ID")] = None,
+    oidc_client_secret_file: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_CLIENT_SECRET_FILE")] = None,
+    oidc_role: Annotated[list[str] | None, Parameter(env_var="TIDEMILL_OIDC_ROLE")] = None,
+    oidc_scope: Annotated[list[str] | None, Parameter(env_var="TIDEMILL_OIDC_SCOPE")] = None,
+    oidc_label: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_LABEL")] = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Serve the console and the HTTP API of an application; by default to this machine only.
@@ -60,6 +71,18 @@ def server(
         A host name that requests may name; may be repeated.
     grpc
         Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate.
+    oidc_issuer
+        Let users log in at this OpenID Connect provider as well.
+    oidc_client_id
+        The id that the provider has given to this application.
+    oidc_client_secret_file
+        A file with the client's secret; or set TIDEMILL_OIDC_CLIENT_SECRET. A public client has none.
+    oidc_role
+        Which role a claim gives, as CLAIM=VALUE:ROLE or CLAIM=VALUE:ROLE@APPLICATION; may be repeated.
+    oidc_scope
+        A scope to ask the provider for, besides openid; profile and email if not given. May be repeated.
+    oidc_label
+        What the button of the log-in page calls the provider.
     """
     wanted = ServerSettings(
         host=host,
@@ -74,6 +97,15 @@ def server(
         plain_http=plain_http,
         names=check_names(name or ()),
         grpc=grpc,
+        oidc=read_oidc_settings(
+            oidc_issuer,
+            oidc_client_id,
+            roles=oidc_role or (),
+            secret=os.environ.get("TIDEMILL_OIDC_CLIENT_SECRET"),
+            secret_file=oidc_client_secret_file,
+            label=oidc_label,
+            scopes=oidc_scope or (),
+        ),
     ).validate()
 
     def make() -> Part:

@@ -39,7 +39,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
     after: Any
 
 
-@operation("GET /audit", scope="read")
+@operation("GET /audit", role="viewer")
 async def list_audit(at: Reader, args: ListAudit) -> PageOf[AuditEntry]:
     """List what operators did, newest first."""
     before = read_cursor(args.cursor)

@@ -80,7 +80,7 @@ class DeployCheck(msgspec.Struct, frozen=True, kw_only=True):
     without_code: list[WithoutCode]
 
 
-@operation("GET /deploy/check", scope="read")
+@operation("GET /deploy/check", role="viewer")
 async def check_deploy(at: Reader, args: Nothing, declared: Declarations) -> DeployCheck:
     """Say what would break, be rebuilt, appear or go with this version of the application. Changes nothing.
 

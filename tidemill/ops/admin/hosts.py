@@ -51,14 +51,14 @@ class HostSamples(msgspec.Struct, frozen=True):
     items: list[SampleAt]
 
 
-@operation("GET /hosts", scope="read")
+@operation("GET /hosts", role="viewer")
 async def list_hosts(at: Reader, args: ListHosts) -> ListOf[Host]:
     """List the hosts that reported lately, each with its newest sample."""
     rows = await read_hosts(at.database, within=args.within)
     return ListOf([Host(row["host"], row["at"], row["age"], decode(row["data"])) for row in rows])
 
 
-@operation("GET /hosts/{name}/samples", scope="read")
+@operation("GET /hosts/{name}/samples", role="viewer")
 async def get_host_samples(at: Reader, args: GetHostSamples) -> HostSamples:
     """Samples of a host over time, for charts. They are kept for a day."""
     every = max(args.every, args.within / 2000)

@@ -89,7 +89,7 @@ class Throughput(msgspec.Struct, frozen=True):
     failed: float
 
 
-@operation("GET /overview", scope="read")
+@operation("GET /overview", role="viewer")
 async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Overview:
     """What fails now, the backlog, and totals of what was done."""
     row = dict(await count_all(at.database))
@@ -108,7 +108,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
     )
 
 
-@operation("GET /throughput", scope="read")
+@operation("GET /throughput", role="viewer")
 async def get_throughput(at: Reader, args: GetThroughput) -> ListOf[Throughput]:
     """Attempts that ended, a second, between each two points. Recorded while a server runs, and kept for a day."""
     rows = await read_pace(at.database, within=args.within, every=max(args.every, args.within / MOST_POINTS))

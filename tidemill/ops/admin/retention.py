@@ -36,14 +36,14 @@ class RetentionReport(msgspec.Struct, frozen=True):
     set_at: datetime | None
 
 
-@operation("GET /retention", scope="read")
+@operation("GET /retention", role="viewer")
 async def get_retention(at: Reader, args: Nothing, declared: Declarations) -> RetentionReport:
     """For how many days things are kept, and how much there is of them."""
     wanted, row = await store.read_retention(at.database)
     return _report(wanted, row, await store.measure_kept(at.database), declared.settings.keep_days)
 
 
-@operation("PUT /retention", scope="admin")
+@operation("PUT /retention", role="admin")
 async def set_retention(at: Reader, args: Retention, declared: Declarations) -> RetentionReport:
     """Keep things for so many days; null leaves it to the configuration. Maintenance drops what is older."""
     async with at.transaction() as tx:

@@ -18,7 +18,7 @@ class Search(Arguments, frozen=True, kw_only=True):
     limit: Annotated[int, doc("How many of each kind.", ge=1, le=50)] = 8
 
 
-@operation("GET /search", scope="read")
+@operation("GET /search", role="viewer")
 async def search(at: Reader, args: Search, declared: Declarations) -> ListOf[Hit]:
     """Find jobs and runs by id, key or tag; queues, tasks, workflows and all else that has a name by its name."""
     found = await store.search(at.database, args.q, limit=args.limit)

@@ -7,14 +7,17 @@ from typing import Annotated
 
 import msgspec
 
+from tidemill.core.accounts import AccountRole
 from tidemill.core.duration import parse_duration
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ForbiddenError, NotFoundError
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store import tokens as store
-from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction
 
-SCOPE_HELP = "read (look), operate (act on jobs, runs and workers) or admin (tokens as well)."
+ROLE_HELP = (
+    "viewer (look), operator (act on jobs, runs and workers), editor (also workflow files) or admin (also tokens, and "
+    "whatever can run a command)."
+)
 LINK_LASTS = 12 * 3600.0
 
 
@@ -22,7 +25,8 @@ class CreateToken(Arguments, frozen=True, kw_only=True):
     """A token to make."""
 
     name: Annotated[str, doc("What it is for, as the audit trail will name it.")]
-    scope: Annotated[Scope, doc(SCOPE_HELP)]
+    role: Annotated[AccountRole, doc(ROLE_HELP)]
+    application: Annotated[str | None, doc("The only application that it is for; null for all.")] = None
     expires_in: Annotated[str | float | None, doc("How long it is valid: 90d, 12h; null for ever.")] = "90d"
 
 
@@ -37,7 +41,8 @@ class Token(msgspec.Struct, frozen=True):
 
     id: int
     name: str
-    scope: Scope
+    role: AccountRole
+    application: str | None
     hint: str
     created_at: datetime
     created_by: str
@@ -60,29 +65,37 @@ class TokenCreated(msgspec.Struct, frozen=True):
     token: Token
 
 
-@operation("GET /tokens", scope="admin")
+@operation("GET /tokens", role="admin")
 async def list_tokens(at: Reader, args: Nothing) -> ListOf[Token]:
-    """List all tokens, also revoked and expired ones, newest first."""
-    return ListOf([Token(*row) for row in await store.list_tokens(at.database)])
+    """List all tokens, also revoked and expired ones, newest first; for an admin of one application, those for it."""
+    return ListOf([Token(*row) for row in await store.list_tokens(at.database, application=administered(at))])
 
 
-@operation("POST /tokens", scope="admin", status=201, secret=True)
+@operation("POST /tokens", role="admin", status=201, secret=True)
 async def create_token(tx: Transaction, args: CreateToken) -> TokenCreated:
     """Make an API token; it is shown this once."""
     lasts = None if args.expires_in is None else parse_duration(args.expires_in, what="expires_in")
-    secret, row = await store.create_token(tx, args.name, args.scope, expires_in=lasts)
+    only = administered(tx)
+    if only is not None and args.application != only:
+        raise ForbiddenError(f"you are an admin of application {only} only: make the token for it (`application`)")
+    secret, row = await store.create_token(tx, args.name, args.role, application=args.application, expires_in=lasts)
     return TokenCreated(secret, Token(*row))
 
 
-@operation("POST /tokens/link", scope="admin", status=201, secret=True)
+@operation("POST /tokens/link", role="admin", status=201, secret=True)
 async def create_login_link(tx: Transaction, args: Nothing) -> LoginLink:
     """Make a link that logs one browser in, once, as an admin."""
-    return LoginLink(await store.create_login_link(tx, lasts=LINK_LASTS))
+    return LoginLink(await store.create_login_link(tx, lasts=LINK_LASTS, application=administered(tx)))
 
 
-@operation("DELETE /tokens/{id}", scope="admin")
+@operation("DELETE /tokens/{id}", role="admin")
 async def revoke_token(tx: Transaction, args: TokenRef) -> None:
     """Revoke a token for good, and log out the browsers that used it."""
     if not 0 < args.id < 2**63:
         raise NotFoundError(f"there is no token {args.id}")
-    await store.revoke_token(tx, args.id)
+    await store.revoke_token(tx, args.id, application=administered(tx))
+
+
+def administered(at: Reader | Transaction) -> str | None:
+    """The only application that the caller is an admin of; None for all of them."""
+    return None if at.caller is None else at.caller.application

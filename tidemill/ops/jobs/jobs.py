@@ -22,6 +22,7 @@ from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
+from tidemill.ops.operator.task_roles import check_tasks
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.log import read_logs
 from tidemill.store.jobs.operate import Outcome
@@ -149,14 +150,14 @@ class JobsReached(msgspec.Struct, frozen=True):
     """The first of those that were reached; of a retry, the new jobs."""
 
 
-@operation("GET /jobs", scope="read")
+@operation("GET /jobs", role="viewer")
 async def list_jobs(at: Reader, args: ListJobs) -> PageOf[JobLine]:
     """List jobs, unfinished and finished, newest first."""
     page = await write_job_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
     return encoded(page_json(page, args.limit), PageOf[JobLine])
 
 
-@operation("GET /jobs/{id}", scope="read")
+@operation("GET /jobs/{id}", role="viewer")
 async def get_job(at: Reader, args: GetJob) -> Job:
     """Everything about one job: why it exists, what it waits for, how each attempt went."""
     row = await show_job(at.database, args.id) if 0 < args.id < 2**63 else None
@@ -167,7 +168,7 @@ async def get_job(at: Reader, args: GetJob) -> Job:
     return Job(**{"finished_at": None, "progress": None, **fields}, why=explain_job(known))
 
 
-@operation("GET /jobs/{id}/log", scope="read")
+@operation("GET /jobs/{id}/log", role="viewer")
 async def get_job_log(at: Reader, args: GetJob) -> ListOf[JobAttemptLog]:
     """The last lines that each attempt of a job logged, the last attempt first."""
     rows = await read_logs(at.database, args.id) if 0 < args.id < 2**63 else []
@@ -176,37 +177,37 @@ async def get_job_log(at: Reader, args: GetJob) -> ListOf[JobAttemptLog]:
     )
 
 
-@operation("POST /jobs", scope="operate", status=201)
+@operation("POST /jobs", role="operator", status=201)
 async def enqueue_job(tx: Transaction, args: EnqueueJob, declared: Declarations) -> Enqueued:
     """Enqueue a job; it is stored when this returns."""
     return (await _enqueue(tx, args, declared, 1))[0]
 
 
-@operation("POST /jobs/copies", scope="operate", status=201)
+@operation("POST /jobs/copies", role="operator", status=201)
 async def enqueue_copies(tx: Transaction, args: EnqueueCopies, declared: Declarations) -> ListOf[Enqueued]:
     """Enqueue a job several times in one transaction."""
     return ListOf(await _enqueue(tx, args, declared, args.count))
 
 
-@operation("POST /jobs/cancel/preview", scope="read")
+@operation("POST /jobs/cancel/preview", role="viewer")
 async def preview_cancel_jobs(at: Reader, args: JobFilter) -> Preview:
     """Count the jobs that a cancel by this filter would reach."""
     return await _preview(at, args, args.live, ())
 
 
-@operation("POST /jobs/cancel", scope="operate", preview=preview_cancel_jobs)
+@operation("POST /jobs/cancel", role="operator", preview=preview_cancel_jobs)
 async def cancel_jobs(at: Reader, args: JobSelection) -> JobsReached:
     """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
     return await _reach(at, args, cancel_stored, lambda wanted: (wanted.live, ()))
 
 
-@operation("POST /jobs/retry/preview", scope="read")
+@operation("POST /jobs/retry/preview", role="viewer")
 async def preview_retry_jobs(at: Reader, args: JobFilter) -> Preview:
     """Count the jobs that a retry by this filter would reach."""
     return await _preview(at, args, *args.retried)
 
 
-@operation("POST /jobs/retry", scope="operate", preview=preview_retry_jobs)
+@operation("POST /jobs/retry", role="operator", preview=preview_retry_jobs)
 async def retry_jobs(at: Reader, args: JobSelection) -> JobsReached:
     """Run jobs again: waiting ones now, finished ones as new jobs. A filter without states means failed jobs."""
     return await _reach(at, args, retry_stored, lambda wanted: wanted.retried)
@@ -219,6 +220,7 @@ States = tuple[Sequence[str], Sequence[str]]
 
 async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, count: int) -> list[Enqueued]:
     task = declared.tasks.require(args.task)
+    check_tasks(tx, declared, [args.task])
     options = msgspec.structs.asdict(args)
     arguments = options.pop("args")
     for name in ("task", "count"):

@@ -80,7 +80,7 @@ class QueueMode(msgspec.Struct, frozen=True):
     now: str
 
 
-@operation("GET /queues", scope="read")
+@operation("GET /queues", role="viewer")
 async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
     """List the queues in use: their depth, oldest job, waiting times, workers and limit."""
     waits = await read_waits(at.database, within=RECENT)
@@ -90,7 +90,7 @@ async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
     )
 
 
-@operation("PUT /queues/{name}/limit", scope="operate")
+@operation("PUT /queues/{name}/limit", role="operator")
 async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
     """Limit how fast the jobs of a queue start, over all workers together, from now on."""
     limit = QueueLimit.of(args.name, args.rate, None if args.rate is None else args.burst)
@@ -98,13 +98,13 @@ async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
     return Limited(limit.rate, limit.burst)
 
 
-@operation("POST /queues/{name}/pause", scope="operate")
+@operation("POST /queues/{name}/pause", role="operator")
 async def pause_queue(tx: Transaction, args: QueueRef) -> QueueMode:
     """Let no worker on any host take jobs of a queue; running ones finish."""
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "pause"), "pause")
 
 
-@operation("POST /queues/{name}/resume", scope="operate")
+@operation("POST /queues/{name}/resume", role="operator")
 async def resume_queue(tx: Transaction, args: QueueRef) -> QueueMode:
     """Let workers take jobs of a queue again, on all hosts."""
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "run"), "run")

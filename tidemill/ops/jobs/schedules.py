@@ -45,27 +45,27 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     missed_at: datetime | None
 
 
-@operation("GET /schedules", scope="read")
+@operation("GET /schedules", role="viewer")
 async def list_schedules(at: Reader, args: Nothing) -> ListOf[ScheduleLine]:
     """List the schedules and their next fires."""
     return ListOf([_line(row) for row in await read_schedules(at.database)])
 
 
-@operation("POST /schedules/{name}/run", scope="operate", status=201)
+@operation("POST /schedules/{name}/run", role="operator", status=201)
 async def run_schedule(tx: Transaction, args: ScheduleRef) -> Enqueued:
     """Enqueue a schedule's job once, now, whatever its plan says."""
     ref = await run_now(tx, args.name)
     return Enqueued(ref.id, ref.created)
 
 
-@operation("POST /schedules/{name}/pause", scope="operate")
+@operation("POST /schedules/{name}/pause", role="operator")
 async def pause_schedule(tx: Transaction, args: ScheduleRef) -> PauseState:
     """Stop a schedule from firing."""
     await set_paused(tx, args.name, True)
     return PauseState(args.name, True)
 
 
-@operation("POST /schedules/{name}/resume", scope="operate")
+@operation("POST /schedules/{name}/resume", role="operator")
 async def resume_schedule(tx: Transaction, args: ScheduleRef) -> PauseState:
     """Let a schedule fire again, from now on."""
     await set_paused(tx, args.name, False)

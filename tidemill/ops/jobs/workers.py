@@ -62,14 +62,14 @@ class WorkersControlled(msgspec.Struct, frozen=True):
     workers: int
 
 
-@operation("GET /workers", scope="read")
+@operation("GET /workers", role="viewer")
 async def list_workers(at: Reader, args: ListWorkers) -> ListOf[WorkerLine]:
     """List worker processes: living ones first, then those that ended a while ago."""
     rows = await read_workers(at.database, ended_within=args.ended_within)
     return ListOf([WorkerLine(**readable(row, ("versions",))) for row in rows])
 
 
-@operation("POST /workers/control", scope="operate")
+@operation("POST /workers/control", role="operator")
 async def control_workers(tx: Transaction, args: ControlWorkers) -> WorkersControlled:
     """Pause, drain, stop or resume workers; those that start later obey as well."""
     check_name("queue", args.queue)

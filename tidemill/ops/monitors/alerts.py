@@ -148,7 +148,7 @@ class SilenceLine(msgspec.Struct, frozen=True):
     ends_at: datetime
 
 
-@operation("GET /alerts", scope="read")
+@operation("GET /alerts", role="viewer")
 async def list_alerts(at: Reader, args: ListAlerts) -> PageOf[Alert]:
     """List alerts, newest first."""
     rows = await store.list_alerts(
@@ -163,7 +163,7 @@ async def list_alerts(at: Reader, args: ListAlerts) -> PageOf[Alert]:
     return PageOf([_alert(row) for row in rows], following([row["id"] for row in rows], args.limit))
 
 
-@operation("GET /alerts/{id}", scope="read")
+@operation("GET /alerts/{id}", role="viewer")
 async def get_alert(at: Reader, args: GetAlert) -> AlertDetails:
     """Why an alert opened: the rule, the events, the state; and what happened to it since."""
     row = await store.show_alert(at.database, _known(args.id))
@@ -171,13 +171,13 @@ async def get_alert(at: Reader, args: GetAlert) -> AlertDetails:
     return AlertDetails(_alert(row), value_of(row["explain"]), history)
 
 
-@operation("POST /alerts/ack/preview", scope="read")
+@operation("POST /alerts/ack/preview", role="viewer")
 async def preview_ack_alerts(at: Reader, args: store.Unseen) -> Preview:
     """Count the alerts that match and are not acknowledged: open ones, and momentary ones."""
     return preview_of(await store.match_unseen(at.database, args, limit=MOST_MATCHES + 1))
 
 
-@operation("POST /alerts/ack", scope="operate", preview=preview_ack_alerts)
+@operation("POST /alerts/ack", role="operator", preview=preview_ack_alerts)
 async def ack_alerts(at: Reader, args: AckAlerts) -> AlertsAcked:
     """Acknowledge alerts. A sustained one is opened again if nothing changes."""
     if (args.ids is None) == (args.filter is None):
@@ -196,14 +196,14 @@ async def ack_alerts(at: Reader, args: AckAlerts) -> AlertsAcked:
     return AlertsAcked(len(done), done[:MOST_IDS])
 
 
-@operation("POST /alerts/{id}/note", scope="operate")
+@operation("POST /alerts/{id}/note", role="operator")
 async def note_alert(tx: Transaction, args: NoteAlert) -> AlertNoted:
     """Put a note on an alert, or name its owner."""
     await store.note_alert(tx, _known(args.id), note=args.note, owner=args.owner)
     return AlertNoted(args.note, args.owner)
 
 
-@operation("POST /monitors/{name}/silences", scope="operate", status=201)
+@operation("POST /monitors/{name}/silences", role="operator", status=201)
 async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
     """Send no notices of the alerts that these matchers fit, for a time. Alerts still open, and are listed."""
     now = time.time()
@@ -212,7 +212,7 @@ async def silence_alerts(tx: Transaction, args: SilenceAlerts) -> SilenceAdded:
     return SilenceAdded(number, _moment(ends))
 
 
-@operation("GET /silences", scope="read")
+@operation("GET /silences", role="viewer")
 async def list_silences(at: Reader, args: ListSilences) -> ListOf[SilenceLine]:
     """List the silences that have not ended."""
     found = await store.read_silences(at.database, args.monitor, time.time())
@@ -224,7 +224,7 @@ async def list_silences(at: Reader, args: ListSilences) -> ListOf[SilenceLine]:
     )
 
 
-@operation("DELETE /silences/{id}", scope="operate")
+@operation("DELETE /silences/{id}", role="operator")
 async def end_silence(tx: Transaction, args: SilenceRef) -> None:
     """Send notices again from now on."""
     if not 0 < args.id < 2**63:

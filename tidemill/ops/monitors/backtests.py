@@ -73,7 +73,7 @@ class Backtested(msgspec.Struct, frozen=True):
     replayed: Annotated[bool | None, Meta(description="Whether a replay opened exactly the stored alerts.")] = None
 
 
-@operation("POST /monitors/{name}/backtest", scope="operate")
+@operation("POST /monitors/{name}/backtest", role="operator")
 async def backtest_monitor(at: Reader, args: BacktestMonitor, declared: Declarations) -> Backtested:
     """Say what triggers of the application would have opened in a stored time span; nothing is opened."""
     watch: Monitor | None = declared.monitors.get(args.name)

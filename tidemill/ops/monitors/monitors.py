@@ -106,7 +106,7 @@ class MonitorEvent(msgspec.Struct, frozen=True):
     data: Any
 
 
-@operation("GET /monitors", scope="read")
+@operation("GET /monitors", role="viewer")
 async def list_monitors(at: Reader, args: ListMonitors) -> ListOf[MonitorLine]:
     """List monitors: health, cursor, entities, open alerts, and what went wrong lately."""
     found: list[MonitorLine] = []
@@ -117,21 +117,21 @@ async def list_monitors(at: Reader, args: ListMonitors) -> ListOf[MonitorLine]:
     return ListOf(found)
 
 
-@operation("POST /monitors/{name}/pause", scope="operate")
+@operation("POST /monitors/{name}/pause", role="operator")
 async def pause_monitor(tx: Transaction, args: MonitorRef) -> PauseState:
     """Stop polling and evaluating; events that arrive meanwhile are read later."""
     await roster.set_paused(tx, args.name, True)
     return PauseState(args.name, True)
 
 
-@operation("POST /monitors/{name}/resume", scope="operate")
+@operation("POST /monitors/{name}/resume", role="operator")
 async def resume_monitor(tx: Transaction, args: MonitorRef) -> PauseState:
     """Let a monitor follow its source again, from where it was."""
     await roster.set_paused(tx, args.name, False)
     return PauseState(args.name, False)
 
 
-@operation("POST /monitors/{name}/triggers/{trigger}/{wanted}", scope="operate")
+@operation("POST /monitors/{name}/triggers/{trigger}/{wanted}", role="operator")
 async def switch_trigger(tx: Transaction, args: SwitchTrigger) -> TriggerSwitched:
     """Switch a trigger off, which resolves its open alerts, or on, which evaluates all entities again."""
     row = await store.read_monitor(tx, args.name)
@@ -142,7 +142,7 @@ async def switch_trigger(tx: Transaction, args: SwitchTrigger) -> TriggerSwitche
     return TriggerSwitched(args.name, args.trigger, args.wanted == "on")
 
 
-@operation("GET /monitors/{name}/events", scope="read")
+@operation("GET /monitors/{name}/events", role="viewer")
 async def list_monitor_events(at: Reader, args: ListMonitorEvents) -> ListOf[MonitorEvent]:
     """List the newest events of a monitor's log, as they arrived."""
     await store.read_monitor(at.database, args.name)

@@ -134,7 +134,7 @@ class EntitiesReached(msgspec.Struct, frozen=True):
     count: int
 
 
-@operation("GET /monitors/{name}/entities", scope="read")
+@operation("GET /monitors/{name}/entities", role="viewer")
 async def list_entities(at: Reader, args: ListEntities) -> EntityPage:
     """List the entities that a monitor follows, with the state, the labels and the activity of each."""
     rows = await store.show_states(at.database, args.name, after=read_row_cursor(args.cursor), limit=args.limit)
@@ -147,7 +147,7 @@ async def list_entities(at: Reader, args: ListEntities) -> EntityPage:
     return EntityPage(items, args.within, _next(names, args.limit))
 
 
-@operation("GET /monitors/{name}/roster", scope="read")
+@operation("GET /monitors/{name}/roster", role="viewer")
 async def list_roster(at: Reader, args: ListRoster) -> PageOf[RosterLine]:
     """List how far a monitor is with each entity, without their states."""
     rows = await store.list_roster(
@@ -162,7 +162,7 @@ async def list_roster(at: Reader, args: ListRoster) -> PageOf[RosterLine]:
     return PageOf(items, _next([each.entity for each in items], args.limit))
 
 
-@operation("POST /monitors/{name}/roster", scope="operate")
+@operation("POST /monitors/{name}/roster", role="operator")
 async def change_roster(tx: Transaction, args: ChangeRoster) -> RosterChanged:
     """Follow entities, whose past is read once; or follow them no longer, which resolves their alerts."""
     if not args.add and not args.remove:
@@ -178,7 +178,7 @@ async def change_roster(tx: Transaction, args: ChangeRoster) -> RosterChanged:
     return RosterChanged(added, removed)
 
 
-@operation("POST /monitors/{name}/labels", scope="operate")
+@operation("POST /monitors/{name}/labels", role="operator")
 async def label_entity(tx: Transaction, args: LabelEntity) -> EntityLabelled:
     """Put labels on an entity: `present` false keeps triggers about absence quiet."""
     _check([args.entity])
@@ -188,14 +188,14 @@ async def label_entity(tx: Transaction, args: LabelEntity) -> EntityLabelled:
     return EntityLabelled(args.entity, args.labels)
 
 
-@operation("POST /monitors/{name}/backfill", scope="operate")
+@operation("POST /monitors/{name}/backfill", role="operator")
 async def backfill_monitor(tx: Transaction, args: BackfillMonitor) -> EntitiesReached:
     """Read the past of entities again; events that are in the log already are not stored twice."""
     _check(args.entities or [])
     return EntitiesReached(len(await store.start_backfill(tx, args.name, args.entities, _plan(args.past))))
 
 
-@operation("POST /monitors/{name}/reset", scope="operate")
+@operation("POST /monitors/{name}/reset", role="operator")
 async def reset_monitor(tx: Transaction, args: ResetMonitor) -> EntitiesReached:
     """Rebuild states from the log. Alerts stay, and no notice is sent twice."""
     _check(args.entities or [])

@@ -9,33 +9,20 @@ from typing import Any, TypeVar, cast
 import asyncpg
 import msgspec
 
+from tidemill.core.accounts import Caller, check_role
 from tidemill.core.codec import decode
-from tidemill.core.errors import ConfigError, ForbiddenError
+from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
 from tidemill.store.idempotency import IdempotencyKey, check_key, keep_answer
-from tidemill.store.tokens import SCOPES, Scope
 from tidemill.store.transaction import Reader, Transaction
 
 T = TypeVar("T")
 
 #: What the database or the codec say of values that no column can hold.
 _UNSTORABLE = (asyncpg.DataError, UnicodeEncodeError, OverflowError, RecursionError)
-
-
-class Caller(msgspec.Struct, frozen=True):
-    """In whose name an operation is done, and what they may do."""
-
-    name: str
-    scope: Scope
-    token_id: int | None = None
-    session: str | None = None
-    """The value of the session cookie, if a browser asks."""
-
-    def may(self, scope: str) -> bool:
-        return SCOPES.index(self.scope) >= SCOPES.index(cast(Scope, scope))
 
 
 class Encoded(msgspec.Struct, frozen=True):
@@ -74,7 +61,7 @@ class Local:
         return self.database.where
 
     async def do(self, operation: Operation[A, R], args: A, /) -> R:
-        """Do an operation, after its scope and its arguments have been checked."""
+        """Do an operation, after the caller's role and the arguments have been checked."""
         result = await self._run(operation, operation.check(args))
         return decode(result.json, operation.result) if isinstance(result, Encoded) else result
 
@@ -90,15 +77,14 @@ class Local:
             yield listener
 
     async def _run(self, operation: Operation[A, Any], args: A) -> Any:
-        if not self.caller.may(operation.scope):
-            raise ForbiddenError(f"this needs a token with scope {operation.scope}, and yours has {self.caller.scope}")
+        check_role(self.caller, operation.role)
         if operation.needs_application and self._declared is None:
             raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
         more = (self._declared,) if operation.takes_application else ()
         key = None
         if self._key is not None and operation.acts and not operation.secret:
             key = msgspec.structs.replace(self._key, repeatable=operation.preview is not None)
-        reader = Reader(self.database, self.caller.name, is_admin=self.caller.may("admin"), key=key)
+        reader = Reader(self.database, self.caller.name, caller=self.caller, key=key)
         try:
             if operation.writes:
                 async with reader.transaction() as tx:

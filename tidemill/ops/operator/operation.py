@@ -1,4 +1,4 @@
-"""What an operation is: its function, its arguments and result as Structs, its address and its scope."""
+"""What an operation is: its function, its arguments and result as Structs, its address and its role."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from typing import (
 import msgspec
 from msgspec import Meta, Struct
 
+from tidemill.core.accounts import AccountRole
 from tidemill.ops.operator.validation import checked
-from tidemill.store.tokens import Scope
 from tidemill.store.transaction import Reader, Transaction
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Operation(Generic[A, R]):
     def __init__(
         self,
         address: str,
-        scope: Scope,
+        role: AccountRole,
         run: Callable[..., Awaitable[R]],
         *,
         status: int,
@@ -105,7 +105,7 @@ class Operation(Generic[A, R]):
         """The last field of the path, if it may contain slashes: `{name:path}`."""
         self.path = path.replace(":path}", "}")
         self.method: Method = cast(Method, method)
-        self.scope: Scope = scope
+        self.role: AccountRole = role
         self.run = run
         self.name = run.__name__
         self.status = status
@@ -138,7 +138,7 @@ class Operation(Generic[A, R]):
     @property
     def acts(self) -> bool:
         """Whether it changes something."""
-        return self.method != "GET" and self.scope != "read"
+        return self.method != "GET" and (self.role != "viewer" or self.writes)
 
     @property
     def takes_body(self) -> bool:
@@ -207,19 +207,19 @@ class Declare(Protocol):
 def operation(
     address: str,
     *,
-    scope: Scope,
+    role: AccountRole,
     status: int | None = None,
     preview: Operation[Any, Any] | None = None,
     secret: bool = False,
     body: str | None = None,
     etag: bool = False,
 ) -> Declare:
-    """Declare an operation: `@operation("POST /jobs/cancel", scope="operate")`."""
+    """Declare an operation: `@operation("POST /jobs/cancel", role="operator")`."""
 
     def declare(run: Callable[..., Awaitable[Any]]) -> Operation[Any, Any]:
         usual = 204 if address.startswith("DELETE") else 200
         made = Operation(
-            address, scope, run, status=status or usual, preview=preview, secret=secret, body=body, etag=etag
+            address, role, run, status=status or usual, preview=preview, secret=secret, body=body, etag=etag
         )
         if made.name in REGISTRY:
             raise TypeError(f"two operations are called {made.name}")

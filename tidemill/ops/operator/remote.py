@@ -12,7 +12,7 @@ from tidemill.ops.operator.operation import A, Operation, R
 
 
 class Remote:
-    """Does operations by asking a server, which checks the scope of the token and the arguments."""
+    """Does operations by asking a server, which checks the role of the token and the arguments."""
 
     def __init__(self, client: HttpClient) -> None:
         self._client = client

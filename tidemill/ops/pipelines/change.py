@@ -144,14 +144,14 @@ class PipelineCleaned(msgspec.Struct, frozen=True):
     deleted: int
 
 
-@operation("POST /pipelines/{name}/invalidate/preview", scope="read")
+@operation("POST /pipelines/{name}/invalidate/preview", role="viewer")
 async def preview_invalidate_states(at: Reader, args: StateSelection, declared: Declarations) -> Effect:
     """Count the states that an invalidation would have built again."""
     snapshot, states = await _selected(at, args, declared)
     return effect(snapshot, _built(snapshot, states), again=True)
 
 
-@operation("POST /pipelines/{name}/invalidate", scope="operate", preview=preview_invalidate_states)
+@operation("POST /pipelines/{name}/invalidate", role="operator", preview=preview_invalidate_states)
 async def invalidate_states(at: Reader, args: InvalidateStates, declared: Declarations) -> Effect:
     """Have states built again even if they are fresh; running builds of them do not count."""
     snapshot, states = await _selected(at, args, declared)
@@ -167,14 +167,14 @@ async def invalidate_states(at: Reader, args: InvalidateStates, declared: Declar
     return msgspec.structs.replace(reached, approvals={}) if args.approve else reached
 
 
-@operation("POST /pipelines/{name}/retry/preview", scope="read")
+@operation("POST /pipelines/{name}/retry/preview", role="viewer")
 async def preview_retry_states(at: Reader, args: StateSelection, declared: Declarations) -> Effect:
     """Count the states among those selected that have failed or need attention."""
     snapshot, states = await _selected(at, args, declared)
     return effect(snapshot, _failed(snapshot, states))
 
 
-@operation("POST /pipelines/{name}/retry", scope="operate", preview=preview_retry_states)
+@operation("POST /pipelines/{name}/retry", role="operator", preview=preview_retry_states)
 async def retry_states(at: Reader, args: RetryStates, declared: Declarations) -> Effect:
     """Retry failed states at once, also those that need attention, as if they had never failed."""
     snapshot, states = await _selected(at, args, declared)
@@ -187,14 +187,14 @@ async def retry_states(at: Reader, args: RetryStates, declared: Declarations) ->
     return effect(snapshot, states)
 
 
-@operation("POST /pipelines/{name}/backfill/preview", scope="read")
+@operation("POST /pipelines/{name}/backfill/preview", role="viewer")
 async def preview_backfill(at: Reader, args: BackfillRange, declared: Declarations) -> Effect:
     """Count the states that a backfill would have built again."""
     snapshot, states = await _selected(at, args, declared)
     return effect(snapshot, _built(snapshot, states), again=True)
 
 
-@operation("POST /pipelines/{name}/backfill", scope="operate", status=201, preview=preview_backfill)
+@operation("POST /pipelines/{name}/backfill", role="operator", status=201, preview=preview_backfill)
 async def start_backfill(at: Reader, args: StartBackfill, declared: Declarations) -> BackfillStarted:
     """Have a range of a stage's states built again; `list_backfills` tells the progress."""
     rate = _rate(args.rate)
@@ -221,7 +221,7 @@ async def start_backfill(at: Reader, args: StartBackfill, declared: Declarations
     return BackfillStarted(number, total)
 
 
-@operation("POST /pipelines/{name}/backfills/{id}/stop", scope="operate")
+@operation("POST /pipelines/{name}/backfills/{id}/stop", role="operator")
 async def stop_backfill(at: Reader, args: BackfillRef, declared: Declarations) -> BackfillStopped:
     """Stop a backfill: states that are not built yet stay as they are."""
     cache = cache_of(at.database, declared.pipelines)
@@ -234,7 +234,7 @@ async def stop_backfill(at: Reader, args: BackfillRef, declared: Declarations) -
     return BackfillStopped(args.id, left)
 
 
-@operation("POST /pipelines/{name}/approve", scope="operate")
+@operation("POST /pipelines/{name}/approve", role="operator")
 async def approve_stage(at: Reader, args: StageRef, declared: Declarations) -> StageApproved:
     """Approve for a day that many states of a stage are built again by its current code."""
     cache = cache_of(at.database, declared.pipelines)
@@ -246,7 +246,7 @@ async def approve_stage(at: Reader, args: StageRef, declared: Declarations) -> S
     return StageApproved(args.stage, snapshot.counts(args.stage, jobs).get("needs_approval", 0), APPROVED_FOR)
 
 
-@operation("POST /pipelines/{name}/accept", scope="operate")
+@operation("POST /pipelines/{name}/accept", role="operator")
 async def accept_stage(at: Reader, args: StageRef, declared: Declarations) -> Effect:
     """Accept a change of a stage's code that changes no result: its states count as built by the current code."""
     cache = cache_of(at.database, declared.pipelines)
@@ -258,19 +258,19 @@ async def accept_stage(at: Reader, args: StageRef, declared: Declarations) -> Ef
     return Effect(done, {args.stage: done} if done else {}, [])
 
 
-@operation("POST /pipelines/{name}/pause", scope="operate")
+@operation("POST /pipelines/{name}/pause", role="operator")
 async def pause_pipeline(at: Reader, args: PausePipeline, declared: Declarations) -> PipelinePaused:
     """Build nothing more of a pipeline or a stage; running builds are finished."""
     return await _set_paused(at, args, declared, paused=True)
 
 
-@operation("POST /pipelines/{name}/resume", scope="operate")
+@operation("POST /pipelines/{name}/resume", role="operator")
 async def resume_pipeline(at: Reader, args: PausePipeline, declared: Declarations) -> PipelinePaused:
     """Let a paused pipeline or stage build again."""
     return await _set_paused(at, args, declared, paused=False)
 
 
-@operation("POST /pipelines/{name}/clean", scope="operate")
+@operation("POST /pipelines/{name}/clean", role="operator")
 async def clean_pipeline(at: Reader, args: CleanPipeline, declared: Declarations) -> PipelineCleaned:
     """Archive or delete states whose inputs are gone. They are read again first: states with inputs are left alone."""
     cache = cache_of(at.database, declared.pipelines)

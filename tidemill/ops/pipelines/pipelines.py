@@ -104,7 +104,7 @@ class PipelineGraph(msgspec.Struct, frozen=True):
     svg: str
 
 
-@operation("GET /pipelines", scope="read")
+@operation("GET /pipelines", role="viewer")
 async def list_pipelines(at: Reader, args: ListPipelines, declared: Declarations) -> PipelineList:
     """List pipelines with their stages, and how many states of each are fresh, stale, failed and so on."""
     cache = cache_of(at.database, declared.pipelines)
@@ -112,13 +112,13 @@ async def list_pipelines(at: Reader, args: ListPipelines, declared: Declarations
     return PipelineList(list(lines), cache.file_problems())
 
 
-@operation("GET /pipelines/{name}", scope="read")
+@operation("GET /pipelines/{name}", role="viewer")
 async def get_pipeline(at: Reader, args: PipelineRef, declared: Declarations) -> PipelineLine:
     """A pipeline with its stages: what is paused, what waits for approval, and how much space it takes."""
     return await _line(at, cache_of(at.database, declared.pipelines), args.name, live=True)
 
 
-@operation("GET /pipelines/{name}/graph", scope="read")
+@operation("GET /pipelines/{name}/graph", role="viewer")
 async def get_pipeline_graph(at: Reader, args: GetPipelineGraph, declared: Declarations) -> PipelineGraph:
     """Draw a pipeline: its stages and sources, with an arrow from each to the stages that take from it."""
     cache = cache_of(at.database, declared.pipelines)

@@ -113,7 +113,7 @@ class Backfills(msgspec.Struct, frozen=True):
     kept: bool
 
 
-@operation("GET /pipelines/{name}/plan", scope="read")
+@operation("GET /pipelines/{name}/plan", role="viewer")
 async def plan_pipeline(at: Reader, args: PlanPipeline, declared: Declarations) -> PlanReport:
     """What would be built and why, without building anything: counted by reason, and the first states by name."""
     snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
@@ -122,7 +122,7 @@ async def plan_pipeline(at: Reader, args: PlanPipeline, declared: Declarations) 
     return report_plan(args, snapshot.plan, snapshot.problems, snapshot.looked_at)
 
 
-@operation("GET /pipelines/{name}/builds", scope="read")
+@operation("GET /pipelines/{name}/builds", role="viewer")
 async def list_builds(at: Reader, args: ListBuilds, declared: Declarations) -> PageOf[Build]:
     """List builds of a pipeline, a stage or a state, newest first, with duration, code and log."""
     cache_of(at.database, declared.pipelines).require(args.name)
@@ -133,7 +133,7 @@ async def list_builds(at: Reader, args: ListBuilds, declared: Declarations) -> P
     return PageOf([build_of(row) for row in rows], after)
 
 
-@operation("GET /pipelines/{name}/backfills", scope="read")
+@operation("GET /pipelines/{name}/backfills", role="viewer")
 async def list_backfills(at: Reader, args: ListBackfills, declared: Declarations) -> Backfills:
     """List the newest backfills of a pipeline and their progress."""
     cache_of(at.database, declared.pipelines).require(args.name)

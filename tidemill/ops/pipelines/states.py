@@ -121,7 +121,7 @@ class Orphans(msgspec.Struct, frozen=True):
     looked_at: datetime
 
 
-@operation("GET /pipelines/{name}/grid", scope="read")
+@operation("GET /pipelines/{name}/grid", role="viewer")
 async def get_pipeline_grid(at: Reader, args: GetPipelineGrid, declared: Declarations) -> StateGrid:
     """Whether each state is fresh, stale, failed and so on: entities down, stages across."""
     after = read_row_cursor(args.cursor)
@@ -147,7 +147,7 @@ async def get_pipeline_grid(at: Reader, args: GetPipelineGrid, declared: Declara
     )
 
 
-@operation("GET /pipelines/{name}/state", scope="read")
+@operation("GET /pipelines/{name}/state", role="viewer")
 async def get_state(at: Reader, args: GetState, declared: Declarations) -> StateDetails:
     """Explain a state: why it is fresh or not, what it is made from, what is made from it, and each build."""
     cache = cache_of(at.database, declared.pipelines)
@@ -163,14 +163,14 @@ async def get_state(at: Reader, args: GetState, declared: Declarations) -> State
     )
 
 
-@operation("GET /pipelines/{name}/content", scope="read")
+@operation("GET /pipelines/{name}/content", role="viewer")
 async def get_content(at: Reader, args: GetContent, declared: Declarations) -> Content:
     """The beginning of an input or output of a pipeline, as text or a small picture in JSON."""
     snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
     return await preview(snapshot, args.path)
 
 
-@operation("GET /pipelines/{name}/orphans", scope="read")
+@operation("GET /pipelines/{name}/orphans", role="viewer")
 async def list_orphans(at: Reader, args: ListOrphans, declared: Declarations) -> Orphans:
     """List the states that `clean_pipeline` would clean up, and how much space they take."""
     snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import ForbiddenError, NotFoundError
+from tidemill.core.accounts import AccountRole
+from tidemill.core.errors import NotFoundError
 from tidemill.core.job import Origin
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import Enqueued
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
+from tidemill.ops.operator.task_roles import check_tasks
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.transaction import Reader, Transaction
 
@@ -34,11 +36,11 @@ class TriggerLine(msgspec.Struct, frozen=True):
     schedules: list[str]
     task: str
     """The task whose jobs run it."""
-    scope: str
-    """What a caller needs to run it: the scope of its most powerful node."""
+    role: AccountRole
+    """What a caller needs to run it: the role of its most powerful node."""
 
 
-@operation("GET /triggers", scope="read")
+@operation("GET /triggers", role="viewer")
 async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> ListOf[TriggerLine]:
     """List the workflows with `"mode": "trigger"`: files of the application's folder, and those that it declares."""
     return ListOf(
@@ -49,14 +51,14 @@ async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> Li
                 [workflow.graph.nodes[id].name for id in workflow.starts],
                 [describe(schedule) for schedule in workflow.schedules],
                 declared.pipelines.trigger_task(name).name,
-                "admin" if workflow.admin_nodes else "operate",
+                "admin" if workflow.admin_nodes else "operator",
             )
             for name, workflow in declared.pipelines.triggers.items()
         ]
     )
 
 
-@operation("POST /triggers/{name}", scope="operate", status=202, body="payload")
+@operation("POST /triggers/{name}", role="operator", status=202, body="payload")
 async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations) -> Enqueued:
     """Run a workflow once, with the JSON of the request as its event. The event is stored when this returns.
 
@@ -65,12 +67,8 @@ async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations)
     if args.name not in declared.pipelines.triggers:
         known = ", ".join(declared.pipelines.triggers) or "none"
         raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known}")
-    powerful = declared.pipelines.triggers[args.name].admin_nodes
-    if powerful and not tx.is_admin:
-        raise ForbiddenError(
-            f"workflow {args.name} has node {powerful[0]!r}, which only an admin may run: use a token with scope admin"
-        )
     task = declared.pipelines.trigger_task(args.name)
+    check_tasks(tx, declared, [task.name])
     origin = Origin(by=tx.by, host=socket.gethostname(), pid=os.getpid())
     job = task.new_job(task.signature.bind((args.payload,), {}), origin=origin)
     (ref,) = await insert_jobs(tx.database, tx.connection, [job], notify=True)

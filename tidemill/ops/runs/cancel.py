@@ -46,7 +46,7 @@ class RunsAsked(msgspec.Struct, frozen=True):
     unchanged: int
 
 
-@operation("POST /runs/{id}/retry", scope="operate", status=202)
+@operation("POST /runs/{id}/retry", role="operator", status=202)
 async def retry_run(tx: Transaction, args: RunRef) -> RunsAsked:
     """Start a flow's run again that needs attention: its steps in progress count as failed attempts."""
     from tidemill.flows.encoding.journal import encode_tick
@@ -60,7 +60,7 @@ async def retry_run(tx: Transaction, args: RunRef) -> RunsAsked:
     return RunsAsked(1, [args.id], 0)
 
 
-@operation("POST /runs/{id}/cancel", scope="operate", status=202)
+@operation("POST /runs/{id}/cancel", role="operator", status=202)
 async def cancel_run(tx: Transaction, args: CancelRun) -> RunsAsked:
     """Ask a run to end: its steps and jobs are stopped."""
     row = await find_run(tx, args.id)
@@ -71,14 +71,14 @@ async def cancel_run(tx: Transaction, args: CancelRun) -> RunsAsked:
     return RunsAsked(1, [args.id], 0)
 
 
-@operation("POST /runs/cancel/preview", scope="read")
+@operation("POST /runs/cancel/preview", role="viewer")
 async def preview_cancel_runs(at: Reader, args: RunFilter) -> Preview:
     """Count the unfinished runs that a cancel by this filter would reach."""
     ids = await match_runs(at.database, args.live, limit=MOST_RUNS + 1)
     return Preview(min(len(ids), MOST_RUNS), len(ids) > MOST_RUNS, ids[:SAMPLE], ids[0] if ids else None)
 
 
-@operation("POST /runs/cancel", scope="operate", status=202, preview=preview_cancel_runs)
+@operation("POST /runs/cancel", role="operator", status=202, preview=preview_cancel_runs)
 async def cancel_runs(at: Reader, args: RunSelection) -> RunsAsked:
     """Ask runs to end: those that are named, or all unfinished ones that match."""
     if (args.ids is None) == (args.filter is None) or args.ids == []:

@@ -86,7 +86,7 @@ class DagTree(msgspec.Struct, frozen=True):
     """The tick after which it is shown, if not as it is now."""
 
 
-@operation("GET /workflows", scope="read")
+@operation("GET /workflows", role="viewer")
 async def list_workflows(at: Reader, args: Nothing, declared: Declarations) -> ListOf[DeclaredWorkflow]:
     """List the flows and dags that can be started by name: `POST /runs`."""
     flows = [DeclaredWorkflow(name, "flow", graph=_graph(kind.workflow)) for name, kind in declared.runs.flows.items()]
@@ -94,7 +94,7 @@ async def list_workflows(at: Reader, args: Nothing, declared: Declarations) -> L
     return ListOf(flows + dags)
 
 
-@operation("GET /runs/{id}/tree", scope="read")
+@operation("GET /runs/{id}/tree", role="viewer")
 async def get_dag_tree(at: Reader, args: GetTree, declared: Declarations | None) -> DagTree:
     """Every node of a dag's run with its state, progress and why; with `at`, as it was after that tick."""
     await find_run(at, args.id)
@@ -109,7 +109,7 @@ async def get_dag_tree(at: Reader, args: GetTree, declared: Declarations | None)
     )
 
 
-@operation("POST /runs/{id}/rerun", scope="operate", status=201)
+@operation("POST /runs/{id}/rerun", role="operator", status=201)
 async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | None) -> RunStarted:
     """Start a new run that does again what did not succeed in a dag's run."""
     await find_run(tx, args.id)
@@ -128,7 +128,7 @@ async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | No
     return RunStarted(number, created)
 
 
-@operation("POST /runs/{id}/cancel_node", scope="operate", status=202)
+@operation("POST /runs/{id}/cancel_node", role="operator", status=202)
 async def cancel_node(tx: Transaction, args: CancelNode, declared: Declarations | None) -> NodesCancelled:
     """Cancel a node of a dag's run with all that follows from it; the other nodes go on."""
     await find_run(tx, args.id)

@@ -42,7 +42,7 @@ class EventStored(msgspec.Struct, frozen=True):
     type: str
 
 
-@operation("POST /runs/{id}/events", scope="operate", status=202)
+@operation("POST /runs/{id}/events", role="operator", status=202)
 async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | None) -> EventStored:
     """Send an event to a flow's run: it is stored when this returns.
 
@@ -63,7 +63,7 @@ async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | 
     return EventStored(args.id, args.type)
 
 
-@operation("POST /runs/{id}/fork", scope="operate", status=201)
+@operation("POST /runs/{id}/fork", role="operator", status=201)
 async def fork_run(tx: Transaction, args: ForkRun, declared: Declarations) -> RunStarted:
     """Start a new run where a flow's run was after a tick."""
     from tidemill.flows.runner.fork import fork

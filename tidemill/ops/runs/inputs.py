@@ -64,7 +64,7 @@ class InputSubmitted(msgspec.Struct, frozen=True):
     taken: bool
 
 
-@operation("GET /inputs", scope="read")
+@operation("GET /inputs", role="viewer")
 async def list_inputs(at: Reader, args: ListInputs) -> PageOf[OpenInput]:
     """List the questions that all runs, or one, wait for an answer to."""
     if args.run is not None:
@@ -76,7 +76,7 @@ async def list_inputs(at: Reader, args: ListInputs) -> PageOf[OpenInput]:
     return PageOf(items, None if last is None else write_moment_cursor(last.asked_at, last.run_id, last.node))
 
 
-@operation("POST /runs/{id}/inputs/{node:path}", scope="operate")
+@operation("POST /runs/{id}/inputs/{node:path}", role="operator")
 async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | None) -> InputSubmitted:
     """Answer what a run asks. The answer must fit the schema; the first that does counts.
 

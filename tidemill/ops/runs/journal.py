@@ -81,7 +81,7 @@ class StateAt(msgspec.Struct, frozen=True):
     state: Any
 
 
-@operation("GET /runs/{id}/ticks", scope="read")
+@operation("GET /runs/{id}/ticks", role="viewer")
 async def get_ticks(at: Reader, args: GetTicks) -> Journal:
     """The journal of a run, in order, from a tick on."""
     row = await find_run(at, args.id)
@@ -89,7 +89,7 @@ async def get_ticks(at: Reader, args: GetTicks) -> Journal:
     return Journal([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
 
 
-@operation("GET /runs/{id}/log", scope="read")
+@operation("GET /runs/{id}/log", role="viewer")
 async def get_run_log(at: Reader, args: GetRunLog) -> ListOf[StepAttemptLog]:
     """The last lines that each attempt at a step logged, the last attempt first.
 
@@ -100,7 +100,7 @@ async def get_run_log(at: Reader, args: GetRunLog) -> ListOf[StepAttemptLog]:
     return ListOf([StepAttemptLog(**{**row, "lines": read_lines(row["lines"])}) for row in rows])
 
 
-@operation("GET /runs/{id}/state", scope="read")
+@operation("GET /runs/{id}/state", role="viewer")
 async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | None) -> StateAt:
     """The state of a run after a tick, or now: its journal folded by its own code."""
     row = await find_run(at, args.id)

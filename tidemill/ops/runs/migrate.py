@@ -82,7 +82,7 @@ class RunsMigrated(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
 
 
-@operation("GET /flows/{workflow}/versions", scope="read")
+@operation("GET /flows/{workflow}/versions", role="viewer")
 async def list_versions(at: Reader, args: ListVersions, declared: Declarations | None) -> ListOf[FlowVersion]:
     """Count the unfinished runs of each version of a workflow."""
     kind = None if declared is None else declared.runs.flows.get(args.workflow)
@@ -102,7 +102,7 @@ async def list_versions(at: Reader, args: ListVersions, declared: Declarations |
     )
 
 
-@operation("POST /runs/migrate", scope="operate")
+@operation("POST /runs/migrate", role="operator")
 async def migrate_runs(at: Reader, args: MigrateRuns, declared: Declarations) -> RunsMigrated:
     """Move unfinished runs of older versions to the present version of their workflow, where it has all they need.
 

@@ -22,6 +22,7 @@ from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
+from tidemill.ops.operator.task_roles import check_tasks, tasks_in
 from tidemill.store.jobs.pages import RunFilter, write_run_page
 from tidemill.store.runs.inbox import send_within
 from tidemill.store.runs.runs import DAG_KIND, OWN_KEY, show_run
@@ -107,26 +108,27 @@ class RunStarted(msgspec.Struct, frozen=True):
     created: bool
 
 
-@operation("GET /runs", scope="read")
+@operation("GET /runs", role="viewer")
 async def list_runs(at: Reader, args: ListRuns) -> PageOf[RunLine]:
     """List runs of all shapes, newest first."""
     page = await write_run_page(at.database, args, before=read_cursor(args.cursor), limit=args.limit)
     return encoded(page_json(page, args.limit), PageOf[RunLine])
 
 
-@operation("POST /runs", scope="operate", status=201)
+@operation("POST /runs", role="operator", status=201)
 async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> RunStarted:
     """Start a durable run: it is stored when this returns, and survives any crash."""
     key = args.key
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
         raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
+    check_tasks(tx, declared, tasks_in(args.definition))
     new = await _new_run(args, declared, origin_of(tx))
     number, created = await store_run(tx, **msgspec.structs.asdict(new), key=key)
     await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})
     return RunStarted(number, created)
 
 
-@operation("GET /runs/{id}", scope="read")
+@operation("GET /runs/{id}", role="viewer")
 async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Run:
     """Everything about one run, and what it waits for."""
     row = await find_run(at, args.id)

@@ -98,7 +98,7 @@ class Replayed(msgspec.Struct, frozen=True):
     count: int
 
 
-@operation("GET /dead-letters", scope="read")
+@operation("GET /dead-letters", role="viewer")
 async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage:
     """List messages that were given up, newest first. `total` is how many a replay of the same would reach."""
     which = args.matching(args.stream, args.id or None, None)
@@ -108,7 +108,7 @@ async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage
     return DeadLetterPage(letters, total, following([row["id"] for row in rows], args.limit))
 
 
-@operation("GET /dead-letters/{id}", scope="read")
+@operation("GET /dead-letters/{id}", role="viewer")
 async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
     """A message that was given up, with its whole payload."""
     known = 0 < args.id < 2**63
@@ -118,14 +118,14 @@ async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
     return _letter(rows[0], None)
 
 
-@operation("POST /dead-letters/replay/preview", scope="read")
+@operation("POST /dead-letters/replay/preview", role="viewer")
 async def preview_replay_dead_letters(at: Reader, args: ReplayDeadLetters) -> Preview:
     """Count the dead letters that a replay of the same would reach."""
     which = args.matching(args.stream, args.ids, args.up_to)
     return preview_of(await store.match_dead(at.database, which, limit=MOST_MATCHES + 1))
 
 
-@operation("POST /dead-letters/replay", scope="operate", preview=preview_replay_dead_letters)
+@operation("POST /dead-letters/replay", role="operator", preview=preview_replay_dead_letters)
 async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Replayed:
     """Make messages of dead letters again, with a fresh number of attempts."""
     return Replayed(await store.replay_dead(tx, args.matching(args.stream, args.ids, args.up_to), limit=MOST_MATCHES))

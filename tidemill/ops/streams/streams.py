@@ -77,7 +77,7 @@ class Published(msgspec.Struct, frozen=True):
     count: int
 
 
-@operation("GET /streams", scope="read")
+@operation("GET /streams", role="viewer")
 async def list_streams(at: Reader, args: ListStreams, declared: Declarations | None) -> ListOf[StreamLine]:
     """List the streams that run or are declared, with rate, lag and weight of each source."""
     rows = await store.read_status(at.database, args.name)
@@ -91,7 +91,7 @@ async def list_streams(at: Reader, args: ListStreams, declared: Declarations | N
     return ListOf([StreamLine(name, dispatchers[name], kept[name]["retries"], kept[name]["dead"]) for name in names])
 
 
-@operation("POST /streams/{name}/control", scope="operate")
+@operation("POST /streams/{name}/control", role="operator")
 async def control_stream(tx: Transaction, args: ControlStream, declared: Declarations | None) -> StreamChanged:
     """Drain or resume a stream that runs or is declared; weigh, limit, disable or enable one of its sources.
 
@@ -110,7 +110,7 @@ async def control_stream(tx: Transaction, args: ControlStream, declared: Declara
     return control
 
 
-@operation("POST /topics/{topic}/messages", scope="operate", status=201)
+@operation("POST /topics/{topic}/messages", role="operator", status=201)
 async def publish_messages(tx: Transaction, args: PublishMessages) -> Published:
     """Append messages to a topic of the PostgreSQL log, all or none."""
     headers = None if args.headers is None else encode(args.headers)

@@ -1,6 +1,6 @@
 """Workflow files: what they may be made of, the files of the application's folder, checks, dry runs, and changes.
 
-A workflow file may run programs (`run_command`), so only admins may change one.
+Editors change them; a file that can run a command (`run_command`) or write to any folder is for admins.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, FileProblemsError, TidemillError, VersionRequiredError
+from tidemill.core.errors import ConfigError, FileProblemsError, ForbiddenError, TidemillError, VersionRequiredError
 from tidemill.dags.definition import kinds as dag_kinds
 from tidemill.dags.definition.files import parse_dag
 from tidemill.dags.view import dry_run as dag_dry_run
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
+from tidemill.ops.workflows.required_role import known_roots
 from tidemill.ops.workflows.text import Checked, check, form_of, parse
 from tidemill.pipelines.workflows import dry_run, kinds
 from tidemill.pipelines.workflows.files import (
@@ -179,7 +180,7 @@ class WorkflowSaved(msgspec.Struct, frozen=True):
     checked: Checked
 
 
-@operation("GET /workflow-kinds", scope="read")
+@operation("GET /workflow-kinds", role="viewer")
 async def list_workflow_kinds(at: Reader, args: Nothing, declared: Declarations) -> WorkflowKinds:
     """List the kinds of nodes that workflow files may have, with their fields; also those that the application adds."""
     found = [
@@ -208,7 +209,7 @@ async def list_workflow_kinds(at: Reader, args: Nothing, declared: Declarations)
     return WorkflowKinds(found, files, kinds.transforms(), sorted(declared.tasks), sorted(declared.served_queues()))
 
 
-@operation("GET /workflow-files", scope="read")
+@operation("GET /workflow-files", role="viewer")
 async def list_workflow_files(at: Reader, args: Nothing, declared: Declarations) -> WorkflowFileList:
     """List the files of the folder that `App(workflow_folder=...)` names."""
     folder = _folder(declared)
@@ -219,7 +220,7 @@ async def list_workflow_files(at: Reader, args: Nothing, declared: Declarations)
     )
 
 
-@operation("GET /workflow-files/{path:path}", scope="read", etag=True)
+@operation("GET /workflow-files/{path:path}", role="viewer", etag=True)
 async def get_workflow_file(at: Reader, args: WorkflowFileRef, declared: Declarations) -> WorkflowFile:
     """The text of a file, its version, and what is wrong with it."""
     folder = _folder(declared)
@@ -228,7 +229,7 @@ async def get_workflow_file(at: Reader, args: WorkflowFileRef, declared: Declara
     return WorkflowFile(args.path, held.text, held.version, checked)
 
 
-@operation("POST /workflow-files/check", scope="read")
+@operation("POST /workflow-files/check", role="viewer")
 async def check_workflow(at: Reader, args: CheckWorkflow, declared: Declarations) -> Checked:
     """Everything that is wrong with a text, each with its place and line. Nothing is written."""
     folder = _folder(declared)
@@ -236,7 +237,7 @@ async def check_workflow(at: Reader, args: CheckWorkflow, declared: Declarations
     return await asyncio.to_thread(check, args.text, args.path, declared=declared, root=folder.root)
 
 
-@operation("POST /workflow-files/dry-run", scope="operate")
+@operation("POST /workflow-files/dry-run", role="operator")
 async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarations) -> WorkflowTried:
     """What would be built or run, with all expressions filled in as far as they are known. Nothing is done.
 
@@ -257,7 +258,7 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
         (workflow,) = parse_workflow(parsed, name).triggers
         return await asyncio.to_thread(_try_trigger, workflow, args.payload)
     pipeline, _ = dry_run.read_pipeline(parsed, name)
-    may_read = at.is_admin or await asyncio.to_thread(_is_known_root, declared, folder, args.path, pipeline.root)
+    may_read = at.may("admin") or await asyncio.to_thread(_is_known_root, declared, folder, args.path, pipeline.root)
     notes = [] if may_read else [f"{pipeline.root} was not read: no saved file keeps its states there"]
     try:
         async with _one_dry_run, asyncio.timeout(READ_WITHIN):
@@ -275,7 +276,7 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
     )
 
 
-@operation("PUT /workflow-files/{path:path}", scope="admin", etag=True)
+@operation("PUT /workflow-files/{path:path}", role="editor", etag=True)
 async def save_workflow_file(tx: Transaction, args: SaveWorkflowFile, declared: Declarations) -> WorkflowSaved:
     """Save a file over the version that was read (`If-Match`), or as a new one (`If-None-Match: *`).
 
@@ -289,6 +290,9 @@ async def save_workflow_file(tx: Transaction, args: SaveWorkflowFile, declared: 
         found = [(each.where or "the file", each.message) for each in checked.errors[:20]]
         raise FileProblemsError(f"{args.path} was not saved: {len(found)} things are wrong with it", found)
     before = await asyncio.to_thread(folder.find, args.path)
+    _check_editor(tx, args.path, checked)
+    if before is not None:
+        await _check_existing(tx, args.path, before.text, declared, folder)
     check_version(args.path, None if before is None else before.text.encode(), over)
     kept = None if before is None else _audited(before.text)
     await tx.audit("workflow.save", args.path, before=kept, after=_audited(args.text))
@@ -296,16 +300,17 @@ async def save_workflow_file(tx: Transaction, args: SaveWorkflowFile, declared: 
     return WorkflowSaved(args.path, version, checked)
 
 
-@operation("DELETE /workflow-files/{path:path}", scope="admin")
+@operation("DELETE /workflow-files/{path:path}", role="editor")
 async def delete_workflow_file(tx: Transaction, args: DeleteWorkflowFile, declared: Declarations) -> None:
     """Delete the version of a file that was read (`If-Match`); the audit trail keeps its text."""
     folder, over = _folder(declared), _version(args.version)
     before = await asyncio.to_thread(folder.read, args.path)
+    await _check_existing(tx, args.path, before.text, declared, folder)
     await tx.audit("workflow.delete", args.path, before=_audited(before.text))
     await asyncio.to_thread(folder.delete, args.path, over)
 
 
-@operation("POST /workflow-files/rename", scope="admin", etag=True)
+@operation("POST /workflow-files/rename", role="editor", etag=True)
 async def rename_workflow_file(tx: Transaction, args: RenameWorkflowFile, declared: Declarations) -> WorkflowSaved:
     """Give the version of a file that was read (`If-Match`) another name, which no file has yet."""
     folder = _folder(declared)
@@ -313,6 +318,7 @@ async def rename_workflow_file(tx: Transaction, args: RenameWorkflowFile, declar
     over = _version(args.version)
     held = await asyncio.to_thread(folder.read, args.path)
     checked = await asyncio.to_thread(check, held.text, args.to, declared=declared, root=folder.root)
+    _check_editor(tx, args.path, checked)
     await tx.audit("workflow.rename", args.path, before={"path": args.path}, after={"path": args.to})
     await asyncio.to_thread(folder.rename, args.path, args.to, over)
     return WorkflowSaved(args.to, over, checked)
@@ -324,6 +330,18 @@ async def rename_workflow_file(tx: Transaction, args: RenameWorkflowFile, declar
 def _folder(declared: Declarations) -> WorkflowFiles:
     """The application's folder of workflow files."""
     return WorkflowFiles(declared.settings.workflow_folder)
+
+
+def _check_editor(tx: Transaction, path: str, checked: Checked) -> None:
+    """Raise if a file is for admins, and the caller is none."""
+    if checked.admin_reason is not None and not tx.may("admin"):
+        raise ForbiddenError(f"{path} was not changed, your role is editor: {checked.admin_reason}")
+
+
+async def _check_existing(tx: Transaction, path: str, text: str, declared: Declarations, folder: WorkflowFiles) -> None:
+    """Raise if the present content of a file is for admins, and the caller is none."""
+    if not tx.may("admin"):
+        _check_editor(tx, path, await asyncio.to_thread(check, text, path, declared=declared, root=folder.root))
 
 
 def _version(given: str | None, otherwise: str = "") -> str:
@@ -360,7 +378,7 @@ def _line(declared: Declarations, folder: WorkflowFiles, file: FoundFile) -> Wor
 
 def _is_known_root(declared: Declarations, folder: WorkflowFiles, path: str, root: Path) -> bool:
     """Whether states are kept there already: a text could name any folder of this machine."""
-    known = [pipeline.root for pipeline in declared.pipelines.known.values()]
+    known = known_roots(declared)
     with contextlib.suppress(TidemillError):  # The saved file may be broken: then it names no folder.
         parsed, _ = parse(folder.read(path).text, path)
         if form_of(parsed, path) in ("graph", "stages"):

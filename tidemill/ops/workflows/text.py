@@ -19,6 +19,7 @@ from tidemill.dags.definition.files import problems_in_text
 from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
 from tidemill.dags.errors import DagError
 from tidemill.declarations import Declarations
+from tidemill.ops.workflows.required_role import admin_reason
 from tidemill.pipelines.workflows.check import find_problems
 from tidemill.pipelines.workflows.load import form_of as workflow_form
 from tidemill.pipelines.workflows.load import has_states
@@ -47,6 +48,8 @@ class Checked(msgspec.Struct, frozen=True):
     name: str | None
     nodes: int
     problems: list[TextProblem]
+    admin_reason: str | None = None
+    """Why only an admin may save it; null if an editor may."""
 
     @property
     def errors(self) -> list[TextProblem]:
@@ -91,6 +94,7 @@ def check(text: str, file: str, *, declared: Declarations, root: FilePath) -> Ch
         data["name"] if isinstance(data.get("name"), str) else None,
         len(listed) if isinstance(listed, list) else 0,
         sorted(problems, key=lambda each: (each.severity, each.line or 0))[:MOST_PROBLEMS],
+        admin_reason(data, is_pipeline=_mode(data, form) == "pipeline", declared=declared),
     )
 
 

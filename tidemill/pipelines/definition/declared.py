@@ -121,6 +121,12 @@ class Pipelines:
         """The task that runs a declared workflow."""
         return self._tasks[f"workflow/{name}"]
 
+    def admin_node_of(self, task: str) -> str | None:
+        """The node that only an admin may run in the workflow of a task; None for every other task."""
+        owner, _, name = task.partition("/")
+        workflow = self.triggers.get(name) if owner == "workflow" else None
+        return None if workflow is None else next(iter(workflow.admin_nodes), None)
+
     def stages(self) -> list[Stage]:
         return [stage for pipeline in self.declared.values() for stage in pipeline.stages.values()]
 

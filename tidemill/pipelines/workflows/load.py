@@ -48,8 +48,8 @@ class TriggerWorkflow(msgspec.Struct):
 
     @property
     def admin_nodes(self) -> list[str]:
-        """The nodes that only an admin may run: a caller needs the scope of the most powerful node."""
-        return [node.name for node in self.graph.nodes.values() if find_type(node).scope == "admin"]
+        """The nodes that only an admin may run: a caller needs the role of the most powerful node."""
+        return [node.name for node in self.graph.nodes.values() if find_type(node).role == "admin"]
 
     async def run(self, payload: Any = None) -> dict[str, Any]:
         """Run it once; returns the results of each node by name: a list with an entry for each item."""

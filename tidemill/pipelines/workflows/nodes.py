@@ -51,7 +51,7 @@ class NodeType(msgspec.Struct, frozen=True):
     per_item: bool = True
     fields: Mapping[str, Mapping[str, Any]] | None = None
     """The fields of its data as JSON Schemas by name, for editors and checks; None if it may have any."""
-    scope: Literal["operate", "admin"] = "operate"
+    role: Literal["operator", "admin"] = "operator"
     """What a caller needs to run it: admin for a node that reaches beyond Tidemill, such as one that runs a command."""
 
 
@@ -88,16 +88,16 @@ def node_type(
     *,
     per_item: bool = True,
     fields: Mapping[str, Mapping[str, Any]] | None = None,
-    scope: Literal["operate", "admin"] = "operate",
+    role: Literal["operator", "admin"] = "operator",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function as a node type: `function(data, item)`, or `function(data, items)` if not per item.
 
-    `fields` declares its data for editors and checks: a JSON Schema for each field. `scope` is what a caller needs to
+    `fields` declares its data for editors and checks: a JSON Schema for each field. `role` is what a caller needs to
     run a workflow with such a node.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        NODE_TYPES[name] = NodeType(function, per_item, fields, scope)
+        NODE_TYPES[name] = NodeType(function, per_item, fields, role)
         return function
 
     return register
@@ -232,7 +232,7 @@ def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
     ]
 
 
-@node_type("append_to_file", scope="admin")
+@node_type("append_to_file", role="admin")
 def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Adds a line to a file."""
     path = Path(str(data.get("path") or data["file"]))
@@ -242,7 +242,7 @@ def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
     return {"path": str(path)}
 
 
-@node_type("run_command", scope="admin")
+@node_type("run_command", role="admin")
 async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Runs a program: a list as it is, a text by the shell; each {{…}} is one word, whatever its value is."""
     command = data["command"]
@@ -262,7 +262,7 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
     return {"stdout": output.decode(errors="replace"), "exitCode": child.returncode}
 
 
-@node_type("postgres_query", scope="admin")
+@node_type("postgres_query", role="admin")
 async def postgres_query(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Queries a PostgreSQL database; each {{…}} in the query is a bound parameter."""
     import asyncpg

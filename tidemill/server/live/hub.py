@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.server.middleware.authentication import Caller
 from tidemill.server.problems import Refused
 from tidemill.store.change_log import (
     CHANGES_CHANNEL,
@@ -256,7 +256,7 @@ class Hub:
 
     def check_room(self, caller: Caller) -> None:
         """Raise if the caller has too many streams open, or all callers together do."""
-        if caller.token_id is not None and self._watchers[caller.name] >= MOST_EACH:
+        if (caller.token_id or caller.session_id) is not None and self._watchers[caller.name] >= MOST_EACH:
             raise Refused(429, f"{caller.name} has {MOST_EACH} streams open: close one of them", Retry_After="10")
         if self.watching >= MOST_STREAMS:
             raise Refused(503, f"{MOST_STREAMS:,} streams are open, and no more fit", Retry_After="10")

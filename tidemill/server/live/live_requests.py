@@ -38,8 +38,11 @@ async def ask_stream(
             response_deserializer=RunResponse.FromString,
         )
         try:
-            answer = await call(request, timeout=min(timeout, LONGEST))
+            bearer = f"Bearer {await server_state.live_token()}"
+            answer = await call(request, timeout=min(timeout, LONGEST), metadata=(("authorization", bearer),))
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                server_state.forget_live_token()  # It was revoked: the next request makes another.
             raise Refused(
                 _STATUSES.get(error.code().name, 503), error.details() or f"stream {name} does not answer"
             ) from error

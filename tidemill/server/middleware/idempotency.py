@@ -11,7 +11,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
-from tidemill.ops.operator.local import Caller
+from tidemill.core.accounts import Caller
 from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import Refused
 from tidemill.store.database import Database

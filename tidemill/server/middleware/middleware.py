@@ -19,10 +19,12 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from tidemill.core.accounts import Caller
+from tidemill.engine.authentication import Authenticator, bearer_token
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
-from tidemill.server.middleware.authentication import CALLER, Authenticator, Caller, csrf_token
+from tidemill.server.middleware.authentication import CALLER, csrf_token
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.problems import MEDIA_TYPE, Refused, problem_of
 from tidemill.server.settings import ServerSettings
@@ -115,7 +117,9 @@ class Middleware:
         cookie = _cookie(headers, cookie_name(self._settings))
         client = scope["client"][0] if scope.get("client") else "?"
         user = scope.get(SOCKET_USER)
-        caller = await self._authenticator.find(_bearer(headers), cookie, client=client, socket_user=user)
+        caller = await self._authenticator.find(
+            bearer_token(_text(headers, b"authorization")), cookie, client=client, socket_user=user
+        )
         if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
             _check_site(headers)
         if scope["method"] in SAFE:
@@ -263,14 +267,6 @@ def _kind(value: bytes) -> tuple[bytes, bytes]:
 def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
     value = headers.get(name)
     return None if value is None else value.decode("latin-1")
-
-
-def _bearer(headers: dict[bytes, bytes]) -> str | None:
-    text = _text(headers, b"authorization")
-    if text is None:
-        return None
-    kind, _, token = text.partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
 
 
 def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:

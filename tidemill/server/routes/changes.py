@@ -12,7 +12,7 @@ from tidemill.server.live.hub import Topics
 from tidemill.server.server_state import TheServerState, caller_of
 
 
-@get("/changes", opt={"scope": "read"}, summary="What changes, live", media_type="text/event-stream")
+@get("/changes", opt={"role": "viewer"}, summary="What changes, live", media_type="text/event-stream")
 async def get_changes(
     server_state: TheServerState,
     request: Request[Any, Any, Any],

@@ -9,7 +9,7 @@ from litestar import Request, Response, get
 from tidemill.server.server_state import TheServerState
 
 
-@get("/metrics", opt={"scope": "read"}, summary="Metrics for Prometheus", media_type="text/plain")
+@get("/metrics", opt={"role": "viewer"}, summary="Metrics for Prometheus", media_type="text/plain")
 async def get_metrics(server_state: TheServerState, request: Request[Any, Any, Any]) -> Response[bytes]:
     """All metrics, in the format that Prometheus reads."""
     body, kind = await server_state.metrics.text(request.headers.get("accept", ""))

@@ -22,7 +22,8 @@ from tidemill.store.idempotency import AnsweredError
 
 #: What the server itself does once an operation has been done.
 AFTER: dict[str, Callable[[ServerState], None]] = {
-    "revoke_token": lambda server_state: server_state.authenticator.forget()
+    "revoke_token": lambda server_state: server_state.authenticator.forget(),
+    "end_session": lambda server_state: server_state.authenticator.forget(),
 }
 
 
@@ -54,7 +55,7 @@ def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRou
         path=_litestar_path(operation),
         http_method=operation.method,
         status_code=200,  # `Whole` has the status of the operation.
-        opt={"scope": operation.scope},
+        opt={"role": operation.role},
         include_in_schema=False,
     )(handle)
 

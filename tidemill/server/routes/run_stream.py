@@ -11,9 +11,9 @@ from litestar import Request, get
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from tidemill.core.accounts import Caller
 from tidemill.core.codec import SECRET, decode, encode, mask_secrets
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.ops.operator.local import Caller
 from tidemill.ops.runs.runs import find_run
 from tidemill.server.live.hub import LONGEST
 from tidemill.server.server_state import ServerState, TheServerState, caller_of
@@ -26,7 +26,10 @@ QUIET = 15.0
 
 
 @get(
-    "/runs/{run_id:int}/stream", opt={"scope": "read"}, summary="What a run shows, live", media_type="text/event-stream"
+    "/runs/{run_id:int}/stream",
+    opt={"role": "viewer"},
+    summary="What a run shows, live",
+    media_type="text/event-stream",
 )
 async def stream(
     server_state: TheServerState,

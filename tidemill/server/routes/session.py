@@ -9,16 +9,20 @@ from litestar import Request, Response, delete, get, post
 from litestar.datastructures import Cookie
 from litestar.params import JSONBody
 
-from tidemill.server.middleware.authentication import CALLER, OPEN, Caller, csrf_token
+from tidemill.core.accounts import Caller
+from tidemill.core.errors import ForbiddenError
+from tidemill.server.middleware.authentication import CALLER, OPEN, csrf_token
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState
-from tidemill.store.tokens import close_session, find_token, open_session, use_login_link
+from tidemill.store.sessions import BrowserInfo, close_session, open_session
+from tidemill.store.tokens import Holder, find_token, use_login_link
+from tidemill.store.transaction import transaction
 from tidemill.version import VERSION
 
 
 class Session(msgspec.Struct, frozen=True):
-    """The caller and its scope. `csrf` goes into the header X-CSRF-Token of everything but GET."""
+    """The caller and its role. `csrf` goes into the header X-CSRF-Token of everything but GET."""
 
     authenticated: bool
     login_required: bool
@@ -26,8 +30,12 @@ class Session(msgspec.Struct, frozen=True):
     application: str | None = None
     version: str | None = None
     name: str | None = None
-    scope: str | None = None
+    role: str | None = None
     csrf: str | None = None
+    only: str | None = None
+    """The only application that the role is for; null for all."""
+    oidc: str | None = None
+    """What the identity provider is called, if users can log in there."""
 
 
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,28 +51,27 @@ class Health(msgspec.Struct, frozen=True):
     ok: bool
 
 
-@get("/health", opt={"scope": OPEN}, summary="Whether the server lives")
+@get("/health", opt={"role": OPEN}, summary="Whether the server lives")
 async def health(server_state: TheServerState) -> Health:
     """Answers while the database answers; 503 otherwise."""
     await server_state.database.fetch("SELECT 1", patience=2.0)
     return Health(True)
 
 
-@get("/session", opt={"scope": OPEN}, summary="The current session")
+@get("/session", opt={"role": OPEN}, summary="The current session")
 async def get_session(server_state: TheServerState, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""
     return _session(server_state, request.scope.get(CALLER))
 
 
-@post("/session", opt={"scope": OPEN}, status_code=201, summary="Log in")
+@post("/session", opt={"role": OPEN}, status_code=201, summary="Log in")
 async def log_in(
     server_state: TheServerState, request: Request[Any, Any, Any], data: JSONBody[LogIn]
 ) -> Response[Session]:
     """Log a browser in with a token, or with that of a log-in link, once: the answer sets a cookie."""
-    client = request.client.host if request.client else "?"
+    client = client_of(request)
     server_state.authenticator.tries.check(client)
-    settings, database = server_state.settings, server_state.database
-    lasts = settings.session_hours * 3600
+    database, lasts = server_state.database, server_state.settings.session_hours * 3600
     holder = await find_token(database, data.token) or await use_login_link(database, data.token, lasts=lasts)
     if holder is None:
         server_state.authenticator.tries.failed(client)
@@ -73,27 +80,49 @@ async def log_in(
             "this token is not known, has expired or was revoked; a log-in link works once: "
             "`tidemill token link` makes another",
         )
-    secret, _ = await open_session(server_state.database, holder.token_id, lasts=lasts)
-    caller = Caller(f"{holder.name} (token {holder.token_id})", holder.scope, holder.token_id, secret)
-    await server_state.note(caller, "session.open", caller.name, after={"from": client})
+    caller, cookie = await open_browser_session(server_state, request, holder)
+    return Response(_session(server_state, caller), cookies=[cookie])
+
+
+async def open_browser_session(
+    server_state: ServerState, request: Request[Any, Any, Any], holder: Holder
+) -> tuple[Caller, Cookie]:
+    """Open a session for an account: the caller that it is here, and the cookie. Raises if it has no role here."""
+    settings = server_state.settings
+    lasts = settings.session_hours * 3600
+    if server_state.authenticator.caller_of(holder) is None:
+        raise ForbiddenError(f"this account has no role in application {server_state.app.name}")
+    browser = BrowserInfo(client_of(request), request.headers.get("user-agent"))
+    async with transaction(server_state.database, by=holder.name) as tx:
+        opened = await open_session(tx, holder, browser, lasts=lasts)
+    account = msgspec.structs.replace(holder, session_id=opened.id)
+    caller = server_state.authenticator.caller_of(account, session=opened.secret)
+    assert caller is not None  # noqa: S101 - it had a role above
+    await server_state.note(caller, "session.open", caller.name, after={"from": browser.address})
     cookie = Cookie(
         key=cookie_name(settings),
-        value=secret,
+        value=opened.secret,
         max_age=int(lasts),
         path="/",
         httponly=True,
         secure=settings.is_tls,
         samesite="strict",
     )
-    return Response(_session(server_state, caller), cookies=[cookie])
+    return caller, cookie
 
 
-@delete("/session", opt={"scope": OPEN}, status_code=200, summary="Log out")
+def client_of(request: Request[Any, Any, Any]) -> str:
+    """The address of the client, as log-in limits count it."""
+    return request.client.host if request.client else "?"
+
+
+@delete("/session", opt={"role": OPEN}, status_code=200, summary="Log out")
 async def log_out(server_state: TheServerState, request: Request[Any, Any, Any]) -> Response[Session]:
     """Log this browser out."""
     caller: Caller | None = request.scope.get(CALLER)
     if caller is not None and caller.session is not None:
-        await close_session(server_state.database, caller.session)
+        async with transaction(server_state.database, by=caller.name) as tx:
+            await close_session(tx, caller.session)
         server_state.authenticator.forget()
         await server_state.note(caller, "session.close", caller.name)
     response = Response(_session(server_state, None))
@@ -106,8 +135,9 @@ routes = [health, get_session, log_in, log_out]
 
 def _session(server_state: ServerState, caller: Caller | None) -> Session:
     settings = server_state.settings
+    label = None if settings.oidc is None else settings.oidc.label
     if caller is None:
-        return Session(False, settings.asks_login, settings.read_only)
+        return Session(False, settings.asks_login, settings.read_only, oidc=label)
     return Session(
         authenticated=True,
         login_required=settings.asks_login,
@@ -115,6 +145,8 @@ def _session(server_state: ServerState, caller: Caller | None) -> Session:
         application=server_state.app.name,
         version=VERSION,
         name=caller.name,
-        scope=caller.scope,
+        role=caller.role,
         csrf=None if caller.session is None else csrf_token(caller.session),
+        only=caller.application,
+        oidc=label,
     )

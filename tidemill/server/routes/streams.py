@@ -29,7 +29,7 @@ class LiveAnswer(msgspec.Struct, frozen=True):
     failures: dict[str, str]
 
 
-@post("/streams/{name:str}/live", opt={"scope": "operate"}, status_code=200, summary="Ask a stream live")
+@post("/streams/{name:str}/live", opt={"role": "operator"}, status_code=200, summary="Ask a stream live")
 async def ask_live(server_state: TheServerState, name: FromPath[str], data: JSONBody[LiveAsk]) -> LiveAnswer:
     """Run a stream's plans on a message now, ahead of its backlog; a dispatcher that takes live requests answers."""
     if not 0 < data.timeout <= LONGEST:

@@ -10,10 +10,10 @@ import msgspec
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from tidemill.core.accounts import AccountRole, Caller
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.jobs.jobs import cancel_jobs, enqueue_job, get_job, list_jobs, retry_jobs
-from tidemill.ops.operator.local import Caller
 from tidemill.ops.operator.operation import Operation, bare_type
 from tidemill.ops.operator.validation import read_arguments
 from tidemill.ops.runs.cancel import cancel_run
@@ -47,9 +47,9 @@ _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
 
 
 class Verb(NamedTuple):
-    """The scope that a method needs, and its function."""
+    """The role that a method needs, and its function."""
 
-    scope: str
+    role: AccountRole
     act: Act | None = None
     follow: Follow | None = None
     """For a method that returns many messages."""
@@ -62,7 +62,7 @@ def verb_of(operation: Operation[Any, Any], response: Any) -> Verb:
         args = read_arguments(operation.args, fields_of(request, operation.args))
         return filled(response, await server_state.local(caller).do(operation, args))
 
-    return Verb(operation.scope, act)
+    return Verb(operation.role, act)
 
 
 # -- streams and changes --------------------------------------------------------------------------
@@ -107,8 +107,8 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("Runs", "Rerun"): verb_of(rerun_dag, StartRunResponse),
     ("Runs", "ListInputs"): verb_of(list_inputs, ListInputsResponse),
     ("Runs", "SubmitInput"): verb_of(submit_input, SubmitInputResponse),
-    ("Streams", "Ask"): Verb("operate", ask),
-    ("Changes", "Watch"): Verb("read", follow=watch),
+    ("Streams", "Ask"): Verb("operator", ask),
+    ("Changes", "Watch"): Verb("viewer", follow=watch),
 }
 
 

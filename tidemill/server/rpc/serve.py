@@ -1,4 +1,4 @@
-"""Serves `tidemill.proto` beside HTTP: the same callers, the same scopes, the same errors in gRPC's own words."""
+"""Serves `tidemill.proto` beside HTTP: the same callers, the same roles, the same errors in gRPC's own words."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.authentication import find_grpc_caller
 from tidemill.ops.operator.errors import kind_of
-from tidemill.server.middleware.authentication import Caller, require_scope
+from tidemill.server.middleware.authentication import require_role
 from tidemill.server.problems import Refused, problem_of
 from tidemill.server.rpc.methods import VERBS, Verb
 from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
+from tidemill.streams.live.guarded_reflection import GuardedReflection
 
 log = structlog.get_logger("tidemill.server")
 
@@ -63,7 +65,7 @@ async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
             ("grpc.so_reuseport", 0),
             *LASTING,
         ],
-        interceptors=[_ReflectionNeedsToken(server_state)],
+        interceptors=[GuardedReflection(_admit_viewer(server_state))],
         maximum_concurrent_rpcs=MOST_CALLS,
     )
     services = DESCRIPTOR.services_by_name.values()
@@ -120,9 +122,9 @@ def _one(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any
     async def call(request: Any, context: Any) -> Any:
         began, caller, code = time.perf_counter(), None, grpc.StatusCode.OK
         try:
-            caller = await _find(server_state, context)
+            caller = await find_grpc_caller(server_state.authenticator, context)
             return await act(
-                server_state, require_scope(caller, verb.scope, read_only=server_state.settings.read_only), request
+                server_state, require_role(caller, verb.role, read_only=server_state.settings.read_only), request
             )
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
@@ -132,7 +134,7 @@ def _one(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any
             await context.abort(code, detail)
             raise
         finally:
-            if verb.scope != "read":
+            if verb.role != "viewer":
                 ms = round((time.perf_counter() - began) * 1000, 1)
                 log.info("call", method=path, status=code.name, ms=ms, who=None if caller is None else caller.name)
 
@@ -145,8 +147,8 @@ def _many(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, An
 
     async def call(request: Any, context: Any) -> None:
         try:
-            caller = await _find(server_state, context)
-            known = require_scope(caller, verb.scope, read_only=server_state.settings.read_only)
+            caller = await find_grpc_caller(server_state.authenticator, context)
+            known = require_role(caller, verb.role, read_only=server_state.settings.read_only)
             async with aclosing(follow(server_state, known, request)) as messages:
                 async for message in messages:
                     await _write(context, message)
@@ -165,42 +167,17 @@ async def _write(context: Any, message: Any) -> None:
         raise Refused(429, f"nothing was read of this stream for {READ_WITHIN:g} s") from error
 
 
-class _ReflectionNeedsToken(grpc.aio.ServerInterceptor):
-    """Lists the services to callers only: reflection needs the scope `read`, as calls do."""
+def _admit_viewer(server_state: ServerState) -> Callable[[Any], Awaitable[None]]:
+    """Aborts calls of those who may not even look."""
 
-    def __init__(self, server_state: ServerState) -> None:
-        self._server_state = server_state
+    async def admit(context: Any) -> None:
+        try:
+            require_role(await find_grpc_caller(server_state.authenticator, context), "viewer", read_only=False)
+        except Exception as error:
+            await context.abort(*_told(error))
+            raise
 
-    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        handler = await continuation(handler_call_details)
-        if reflection.SERVICE_NAME not in handler_call_details.method:
-            return handler
-        inner = handler.stream_stream
-
-        async def guarded(requests: Any, context: Any) -> None:
-            try:
-                require_scope(await _find(self._server_state, context), "read", read_only=False)
-            except Exception as error:
-                await context.abort(*_told(error))
-                raise
-            async for message in inner(requests, context):
-                await context.write(message)
-
-        return handler._replace(stream_stream=guarded)
-
-
-async def _find(server_state: ServerState, context: Any) -> Caller | None:
-    said = dict(context.invocation_metadata() or ())
-    bearer = None
-    if "authorization" in said:
-        kind, _, token = str(said["authorization"]).partition(" ")
-        bearer = token.strip() if kind.lower() == "bearer" else ""
-    return await server_state.authenticator.find(bearer, None, client=_client_of(context.peer()))
-
-
-def _client_of(peer: str) -> str:
-    """The client's address without its port: `ipv4:127.0.0.1:4711` is 127.0.0.1."""
-    return peer.partition(":")[2].rpartition(":")[0] or peer
+    return admit
 
 
 def _told(error: Exception) -> tuple[grpc.StatusCode, str]:

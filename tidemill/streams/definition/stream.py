@@ -78,6 +78,7 @@ class Stream:
         grpc: str | None = None,
         http: str | None = None,
         live_open: bool = False,
+        live_trust_local: bool = False,
         plan_settings: Mapping[str, PlanSettings | Mapping[str, Any]] | None = None,
     ) -> None:
         """Declare a stream.
@@ -92,8 +93,9 @@ class Stream:
         drain            how long stopping may take
         threads          how many plain functions run at once in an engine
         live             how many live requests may be open; more are rejected
-        grpc, http       addresses for live requests, such as 127.0.0.1:50051; they require no token
-        live_open        whether these addresses may be reachable from other machines
+        grpc, http       addresses for live requests, such as 127.0.0.1:50051; a request needs a token of an operator
+        live_open        whether these addresses may be reachable from other machines, without TLS
+        live_trust_local whether every process on this machine may ask without a token
         """
         self.name = check_name("stream", name)
         self.sources = tuple(sources)
@@ -113,7 +115,8 @@ class Stream:
         self.threads = _at_least(1, threads, f"stream {name}: threads")
         self.live = _at_least(0, live, f"stream {name}: live")
         self.live_decoder = live_decoder
-        self.grpc, self.http, self.live_open = grpc, http, live_open
+        self.grpc, self.http = grpc, http
+        self.live_open, self.live_trust_local = live_open, live_trust_local
         self.plan_settings = {
             plan: given if isinstance(given, PlanSettings) else _settings(name, plan, given)
             for plan, given in (plan_settings or {}).items()
@@ -154,9 +157,11 @@ class Stream:
         for address in filter(None, (self.grpc, self.http)):
             if not self.live_open and not is_loopback(read_address(address, what=f"{where}:")[0]):
                 raise ConfigError(
-                    f"{where}: clients that reach {address} could run its plans, because live requests need no token; "
+                    f"{where}: other machines can reach {address}, and tokens could be read on the way; "
                     "use 127.0.0.1 and let `tidemill server` forward requests, or set live_open=True"
                 )
+        if self.live_open and self.live_trust_local:
+            raise ConfigError(f"{where}: live_trust_local is for addresses that only this machine can reach")
 
     def settings_of(self, plan: type[Plan]) -> PlanSettings:
         return self.plan_settings.get(plan.name) or PlanSettings()

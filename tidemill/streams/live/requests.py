@@ -35,6 +35,18 @@ class SaturatedError(LiveError):
     status = "saturated"
 
 
+class NoTokenError(LiveError):
+    """The request has no valid token."""
+
+    status = "unauthenticated"
+
+
+class NotPermittedError(LiveError):
+    """The role of the token is not enough, or it is for another application."""
+
+    status = "forbidden"
+
+
 class UnavailableError(LiveError):
     """No engine is ready: retry later."""
 

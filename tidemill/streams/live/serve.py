@@ -3,16 +3,17 @@
     POST /v1/run   {"eligibilities": ["spam_comment"], "payload": {...}, "timeout": 2.0}
     GET  /healthz  200 while requests are accepted
 
-There are no tokens here, so only this machine should reach it; requests from web pages of other origins are refused.
-Errors: too many open requests (RESOURCE_EXHAUSTED, 429), no engine ready (UNAVAILABLE, 503), deadline exceeded
-(DEADLINE_EXCEEDED, 504), invalid request (INVALID_ARGUMENT, 400).
+A request needs a token with the role operator: `Authorization: Bearer tm_...`. Requests from web pages of other origins
+are refused. Errors: no token (UNAUTHENTICATED, 401), a role that is not enough (PERMISSION_DENIED, 403), too many open
+requests (RESOURCE_EXHAUSTED, 429), no engine ready (UNAVAILABLE, 503), deadline exceeded (DEADLINE_EXCEEDED, 504),
+invalid request (INVALID_ARGUMENT, 400).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +21,20 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from tidemill.core.errors import ConfigError
+from tidemill.core.accounts import Caller, check_role
+from tidemill.core.errors import ConfigError, ForbiddenError, TooManyAttemptsError
+from tidemill.engine.authentication import Authenticator, bearer_token, find_grpc_caller
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
+from tidemill.store.database import Database
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.live.requests import LiveError, LiveRequests, LiveResult
+from tidemill.streams.live.requests import (
+    LiveError,
+    LiveRequests,
+    LiveResult,
+    NoTokenError,
+    NotPermittedError,
+    SaturatedError,
+)
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -35,6 +46,8 @@ ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 #: For each kind of error: the status of gRPC and of HTTP.
 STATUSES = {
     "invalid": ("INVALID_ARGUMENT", 400),
+    "unauthenticated": ("UNAUTHENTICATED", 401),
+    "forbidden": ("PERMISSION_DENIED", 403),
     "saturated": ("RESOURCE_EXHAUSTED", 429),
     "unavailable": ("UNAVAILABLE", 503),
     "deadline": ("DEADLINE_EXCEEDED", 504),
@@ -51,30 +64,65 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @asynccontextmanager
-async def serving(stream: Stream, live_requests: LiveRequests) -> AsyncIterator[None]:
+async def serving(stream: Stream, live_requests: LiveRequests, database: Database) -> AsyncIterator[None]:
     """Serve live requests at the addresses of the stream while the block runs."""
     async with contextlib.AsyncExitStack() as stack:
+        if stream.grpc is None and stream.http is None:
+            yield
+            return
+        authenticator = Authenticator(database, database.application or "", trust_local=stream.live_trust_local)
+        recording = asyncio.create_task(authenticator.record_uses(), name="tidemill-uses")
+        stack.push_async_callback(_end, recording)
         if stream.grpc is not None:
-            await stack.enter_async_context(_grpc(stream, live_requests, stream.grpc))
+            await stack.enter_async_context(_grpc(stream, live_requests, stream.grpc, authenticator))
         if stream.http is not None:
-            await stack.enter_async_context(_http(stream, live_requests, stream.http))
+            await stack.enter_async_context(_http(stream, live_requests, stream.http, authenticator))
         yield
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _admit(finding: Awaitable[Caller | None]) -> None:
+    """Raise unless the caller may run the stream's plans."""
+    try:
+        caller = await finding
+        if caller is None:
+            raise NoTokenError("this needs a token: `tidemill token create NAME --role operator` makes one")
+        check_role(caller, "operator")
+    except ForbiddenError as error:
+        raise NotPermittedError(str(error)) from error
+    except TooManyAttemptsError as error:
+        raise SaturatedError(str(error)) from error
 
 
 # -- gRPC -----------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
-async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> AsyncIterator[None]:
+async def _grpc(
+    stream: Stream, live_requests: LiveRequests, address: str, authenticator: Authenticator
+) -> AsyncIterator[None]:
     import grpc
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
+    from tidemill.streams.live.guarded_reflection import GuardedReflection
     from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 
     service_name = DESCRIPTOR.services_by_name["Live"].full_name
 
+    async def admit(context: Any) -> None:
+        try:
+            await _admit(find_grpc_caller(authenticator, context))
+        except LiveError as error:
+            await context.abort(getattr(grpc.StatusCode, STATUSES[error.status][0]), str(error))
+            raise
+
     async def run(request: Any, context: Any) -> Any:
+        await admit(context)
         left = context.time_remaining()
         timeout = LONGEST if left is None else min(left, LONGEST)
         headers = {name: value.encode() for name, value in request.headers.items()}
@@ -85,7 +133,7 @@ async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> As
             raise
         return RunResponse(result=found.result, failures=found.failures)
 
-    server = grpc.aio.server()
+    server = grpc.aio.server(interceptors=[GuardedReflection(admit)])
     method = grpc.unary_unary_rpc_method_handler(
         run, request_deserializer=RunRequest.FromString, response_serializer=RunResponse.SerializeToString
     )
@@ -113,7 +161,9 @@ async def _grpc(stream: Stream, live_requests: LiveRequests, address: str) -> As
 
 
 @asynccontextmanager
-async def _http(stream: Stream, live_requests: LiveRequests, address: str) -> AsyncIterator[None]:
+async def _http(
+    stream: Stream, live_requests: LiveRequests, address: str, authenticator: Authenticator
+) -> AsyncIterator[None]:
     import uvicorn
 
     listening = asyncio.Event()
@@ -129,7 +179,7 @@ async def _http(stream: Stream, live_requests: LiveRequests, address: str) -> As
 
     host, port = read_address(address)
     config = uvicorn.Config(
-        _application(live_requests, host),
+        _application(live_requests, host, authenticator),
         host=host,
         port=port,
         log_config=None,
@@ -159,12 +209,14 @@ async def _serve(server: Any, stream: str, address: str) -> None:
         raise ConfigError(f"stream {stream}: HTTP cannot be served at {address}: is the port in use?") from None
 
 
-def _application(live_requests: LiveRequests, bound: str) -> Any:
+def _application(live_requests: LiveRequests, bound: str, authenticator: Authenticator) -> Any:
     async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        status, body = await _answer(live_requests, bound, scope, receive)
+        status, body = await _answer(live_requests, bound, authenticator, scope, receive)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if status == 401:
+            headers.append((b"www-authenticate", b"Bearer"))
         if status == 429:
             headers.append((b"retry-after", b"1"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -173,7 +225,9 @@ def _application(live_requests: LiveRequests, bound: str) -> Any:
     return application
 
 
-async def _answer(live_requests: LiveRequests, bound: str, scope: dict[str, Any], receive: Any) -> tuple[int, bytes]:
+async def _answer(
+    live_requests: LiveRequests, bound: str, authenticator: Authenticator, scope: dict[str, Any], receive: Any
+) -> tuple[int, bytes]:
     path, method = scope["path"], scope["method"]
     said = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     if (refused := _refusal(bound, said)) is not None:
@@ -186,6 +240,11 @@ async def _answer(live_requests: LiveRequests, bound: str, scope: dict[str, Any]
         return 405, _trouble("invalid", "only POST works here")
     if said.get("content-type", "").split(";")[0].strip().lower() != "application/json":
         return 415, _trouble("invalid", "send JSON, with content-type: application/json")
+    client = scope["client"][0] if scope.get("client") else "?"
+    try:
+        await _admit(authenticator.find(bearer_token(said.get("authorization")), None, client=client))
+    except LiveError as error:
+        return STATUSES[error.status][1], _trouble(error.status, str(error))
     try:
         async with asyncio.timeout(BODY_WITHIN):
             body = await _body(receive)

@@ -132,7 +132,7 @@ class Dispatcher:
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self._reporter.run(), "report"),
             ]
-            async with serving(self.stream, self.live_requests):
+            async with serving(self.stream, self.live_requests, self._database):
                 life.ready()
                 log.info(
                     "stream is running",

@@ -37,6 +37,7 @@ export type FailedStates = Schemas["FailedStates"];
 export type Overview = Schemas["Overview"];
 export type AuditEntry = Schemas["AuditEntry"];
 export type Token = Schemas["Token"];
+export type BrowserSession = Schemas["BrowserSession"];
 export type Hit = Schemas["Hit"];
 
 // -- what the document leaves open: values that are JSON to the API ---------------------------------

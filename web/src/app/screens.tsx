@@ -33,6 +33,7 @@ export const SCREENS: ScreenEntry[] = [
   { path: "/monitors", label: "Monitors", icon: "monitors", group: "Events", key: "m", screen: lazily(() => import("../screens/monitors/monitors"), "Monitors") },
   { path: "/workers", label: "Workers and hosts", icon: "workers", group: "Machines", key: "w", screen: lazily(() => import("../screens/workers/workers"), "Workers"), detail: lazily(() => import("../screens/workers/host-page"), "HostPage") },
   { path: "/audit", label: "Audit log", icon: "audit", group: "Admin", key: "a", screen: lazily(() => import("../screens/audit/audit"), "Audit") },
+  { path: "/accounts", label: "Accounts", icon: "accounts", group: "Admin", key: "u", screen: lazily(() => import("../screens/accounts/accounts"), "Accounts") },
   { path: "/settings", label: "Settings", icon: "settings", group: "Admin", key: "t", screen: lazily(() => import("../screens/settings/settings"), "Settings") },
 ];
 

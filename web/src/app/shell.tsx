@@ -110,7 +110,7 @@ function Side({ open }: { open: boolean }) {
       <div className="foot">
         {session.read_only && <span>This server is read-only.</span>}
         <span>
-          {session.name} · {session.scope}
+          {session.name} · {session.role}
         </span>
         {session.csrf && (
           <Button kind="quiet" onClick={() => void remove("/session").then(() => window.location.reload())}>

@@ -22,7 +22,7 @@ const useFiles = () => useQuery({ queryKey: ["workflow-files"], queryFn: () => g
 
 export function Editor() {
   const files = useFiles();
-  const may = useMay("admin");
+  const may = useMay("editor");
   const [isNew, setNew] = useState(false);
   const [act, setAct] = useState<FileAct | null>(null);
   const folder = files.data?.folder ?? null;
@@ -58,7 +58,7 @@ export function Editor() {
       {files.data && folder !== null && (
         <Panel>
           {files.data.items.length === 0 ? (
-            <Empty title="The folder is empty">{may ? "Create a file with the button above." : "Creating files needs the scope admin."}</Empty>
+            <Empty title="The folder is empty">{may ? "Create a file with the button above." : "Creating files needs the role editor."}</Empty>
           ) : (
             <Table label="Files" heads={["File", "Format", { name: "Name", kind: "wide-only" }, num("Nodes"), "Check", { name: "Size", kind: "num wide-only" }, "Changed"]} hasActions={may}>
               {files.data.items.map((file) => (

@@ -54,8 +54,9 @@ interface Base {
 const unix = (text: string) => text.replaceAll("\r\n", "\n");
 
 export function Workbench({ path, file, first, kinds, files, onReload }: Props) {
-  const may = useMay("admin");
-  const mayDryRun = useMay("operate");
+  const isEditor = useMay("editor");
+  const isAdmin = useMay("admin");
+  const mayDryRun = useMay("operator");
   const [draft] = useState(() => readDraft(path));
   const [base, setBase] = useState<Base>(() => (draft ? { text: draft.base, version: draft.version } : { text: file ? unix(file.text) : null, version: file?.version ?? null }));
   const history = useHistory(draft?.text ?? (file ? unix(file.text) : first));
@@ -68,7 +69,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const [moved, setMoved] = useState(() => readPositions(path));
   const { text } = history;
   const isChanged = text !== base.text;
-  const isLocked = !may;
+  const isLocked = !isEditor;
 
   // The diagram shows the last text that could be parsed.
   const found = useMemo(() => read(text, path), [text, path]);
@@ -80,6 +81,8 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const diagram = useMemo(() => (Object.keys(data).length ? format.draw(data, kinds) : NOTHING), [data, kinds, format]);
   const check = useChecked(path, text, file && text === unix(file.text) ? file.checked : null);
   const problems = check.checked?.problems ?? [];
+  const adminReason = isAdmin ? null : (check.checked?.admin_reason ?? file?.checked.admin_reason ?? null);
+  const may = isEditor && adminReason === null;
   const box = diagram.boxes.find((each) => each.id === chosen) ?? null;
   const isStale = found.data === null;
   const stays = isLocked || isStale;
@@ -203,7 +206,8 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
             {file === null && <Tag tone="run">new</Tag>}
             {isChanged ? <Tag tone="wait">unsaved changes</Tag> : <Tag tone="ok">saved</Tag>}
             {errors > 0 && <Tag tone="bad">{plural(errors, "error")}</Tag>}
-            {isLocked && <span className="soft">Read-only: changing files needs the scope admin.</span>}
+            {isLocked && <span className="soft">Read-only: changing files needs the role editor.</span>}
+            {!isLocked && adminReason && <span className="soft">Only an admin can save this: {adminReason}.</span>}
           </span>
         }
       >

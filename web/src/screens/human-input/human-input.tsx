@@ -11,7 +11,7 @@ import { Tag } from "../../components/state";
 import { Ago } from "../../components/times";
 
 export function HumanInput() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const found = useQuery({ queryKey: ["inputs"], queryFn: () => get<List<Input>>("/inputs"), refetchInterval: 10_000 });
   return (
     <>
@@ -27,7 +27,7 @@ export function HumanInput() {
       <div className="cards">
         {found.data?.items.map((input) => (
           <Panel key={`${input.run_id}/${input.node}`} title={input.prompt || askingStep(input)} aside={<Link to={`/runs/${input.run_id}`}>r{input.run_id}</Link>}>
-            <div className="pad">{may ? <InputForm input={input} /> : <p className="soft">Answering needs a token with the scope operate.</p>}</div>
+            <div className="pad">{may ? <InputForm input={input} /> : <p className="soft">Answering needs the role operator.</p>}</div>
             <div className="card-foot">
               <span>
                 <Tag>{input.shape}</Tag> {input.workflow} · {askingStep(input)}

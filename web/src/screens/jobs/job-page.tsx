@@ -18,7 +18,7 @@ import { Ago, duration, Took } from "../../components/times";
 import { resultMessage } from "./jobs";
 
 export function JobPage({ id }: { id: string }) {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const found = useQuery({ queryKey: ["job", id], queryFn: () => get<Job>(`/jobs/${id}`), refetchInterval: (query) => (LIVE_JOB_STATES.includes(query.state.data?.state ?? "") ? 2000 : false) });
   const act = useAction<"cancel" | "retry", Done>({
     request: (verb) => post<Done>(`/jobs/${verb}`, { ids: [Number(id)] }),

@@ -64,7 +64,7 @@ const COLUMNS: Column<JobLine>[] = [
 
 export function Jobs() {
   const [query, change] = useFilters();
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [bulk, setBulk] = useState<"cancel" | "retry" | null>(null);
   const [adding, setAdding] = useState(false);
   const text = query.toString();

@@ -32,7 +32,7 @@ function alertState(alert: Alert): { state: string; label?: string } {
 const severityTone = (severity: string) => (severity === "critical" ? "bad" : severity === "warning" ? "wait" : "off");
 
 export function Monitors() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [query, change] = useFilters();
   const monitor = query.get("monitor");
   const showAll = query.get("alerts") === "all";

@@ -24,7 +24,7 @@ import { StatePanel } from "./state-panel";
 import { type Pipeline, pipelineApi, REFRESH_MS, type Stage } from "./types";
 
 export function PipelinePage({ id }: { id: string }) {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [query, change] = useFilters();
   const found = useQuery({ queryKey: ["pipelines", id, "view"], queryFn: () => get<Pipeline>(pipelineApi(id)), refetchInterval: REFRESH_MS });
   const [act, setAct] = useState<"backfill" | "retry" | "rebuild" | "clean" | null>(null);

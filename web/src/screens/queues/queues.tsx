@@ -20,7 +20,7 @@ import { Duration } from "../../components/times";
 const isPaused = (queue: Queue) => queue.control.some((mode) => mode.startsWith("*=") && mode !== "*=run");
 
 export function Queues() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [limited, setLimited] = useState<Queue | null>(null);
   const [query, change] = useFilters();
   const internal = query.get("internal") === "yes";

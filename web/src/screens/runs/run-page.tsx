@@ -48,7 +48,7 @@ async function readJobs(id: string): Promise<(JobLine | Job)[]> {
 export function RunPage({ id: named }: { id: string }) {
   const id = named.replace(/^r(?=\d+$)/, ""); // Lists show r12, so accept both.
   const [query, change] = useFilters();
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [act, setAct] = useState<"cancel" | "cancel_node" | "retry" | "rerun" | "fork" | "send" | null>(null);
   const [start, setStart] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["run", id], queryFn: () => get<Run>(`/runs/${id}`) });

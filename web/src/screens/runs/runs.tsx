@@ -52,7 +52,7 @@ const COLUMNS: Column<RunLine>[] = [
 
 export function Runs() {
   const [query, change] = useFilters();
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [cancelling, setCancelling] = useState(false);
   const [starting, setStarting] = useState(false);
   const text = query.toString();

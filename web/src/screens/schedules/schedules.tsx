@@ -30,7 +30,7 @@ function After({ schedule }: { schedule: Schedule }) {
 }
 
 export function Schedules() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [query, change] = useFilters();
   const name = query.get("name") ?? "";
   const found = useQuery({ queryKey: ["schedules"], queryFn: () => get<List<Schedule>>("/schedules"), refetchInterval: 10_000 });

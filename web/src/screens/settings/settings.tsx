@@ -1,19 +1,16 @@
-/** Settings: tokens, retention, theme and information about this server. */
+/** Settings: retention, theme and information about this server. */
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
-import { get, postQuery, put, remove } from "../../api/client";
-import type { List, Token } from "../../api/types";
+import { get, put } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { useMay, useSession } from "../../app/session";
 import { chooseTheme, type ThemeChoice, themeChoice, useTheme } from "../../app/theme";
 import { Button } from "../../components/button";
-import { Dialog } from "../../components/dialog";
-import { Empty, ErrorMessage, LoadStatus } from "../../components/feedback";
+import { LoadStatus } from "../../components/feedback";
 import { bytes } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
 import { Fact, PageHeader, Panel } from "../../components/layout";
-import { num, RowActions, Table } from "../../components/lists/table";
-import { State, Tag } from "../../components/state";
+import { num, Table } from "../../components/lists/table";
 import { Ago } from "../../components/times";
 import "./settings.css";
 
@@ -25,7 +22,9 @@ export function Settings() {
     <>
       <PageHeader title="Settings" />
       <div className="columns">
-        <div className="stack">{admin ? <Tokens /> : <Panel title="Tokens"><Empty title="Tokens need the scope admin">Your token has the scope {session.scope}.</Empty></Panel>}<Retention may={admin} /></div>
+        <div className="stack">
+          <Retention may={admin} />
+        </div>
         <div className="stack">
           <Panel title="Theme">
             <div className="pad">
@@ -37,7 +36,7 @@ export function Settings() {
               <Fact name="Application">{session.application}</Fact>
               <Fact name="Version">{session.version}</Fact>
               <Fact name="User">{session.name}</Fact>
-              <Fact name="Scope">{session.scope}</Fact>
+              <Fact name="Role">{session.role}</Fact>
               <Fact name="Login">{session.login_required ? "required" : "not required: only this machine can reach the server"}</Fact>
               <Fact name="Changes">{session.read_only ? "refused: the server is read-only" : "allowed"}</Fact>
               <Fact name="API">
@@ -146,128 +145,5 @@ function Retention({ may }: { may: boolean }) {
         </form>
       )}
     </Panel>
-  );
-}
-
-function Tokens() {
-  const [creating, setCreating] = useState(false);
-  const [revoking, setRevoking] = useState<Token | null>(null);
-  const found = useQuery({ queryKey: ["tokens"], queryFn: () => get<List<Token>>("/tokens") });
-  const revoke = useAction<Token>({ request: (token) => remove(`/tokens/${token.id}`), message: (_, token) => `Revoked token ${token.name}.`, onSuccess: () => setRevoking(null) });
-  return (
-    <Panel
-      title="Tokens"
-      aside={
-        <Button kind="main" className="small" onClick={() => setCreating(true)}>
-          Create token
-        </Button>
-      }
-    >
-      <LoadStatus query={found} />
-      {found.data?.items.length === 0 && <Empty title="No tokens yet">Programs and people on other machines need a token. The scope read allows viewing, operate allows actions, admin also allows creating tokens.</Empty>}
-      {found.data && found.data.items.length > 0 && (
-        <Table label="Tokens" heads={["Name", "Scope", "State", "Last used", "Expires", "Created"]} hasActions>
-          {found.data.items.map((token) => {
-            const expired = token.expires_at !== null && Date.parse(token.expires_at) < Date.now();
-            return (
-              <tr key={token.id}>
-                <td>
-                  {token.name} <span className="faint mono">…{token.hint}</span>
-                </td>
-                <td>
-                  <Tag tone={token.scope === "admin" ? "attention" : token.scope === "operate" ? "run" : "off"}>{token.scope}</Tag>
-                </td>
-                <td>{token.revoked_at ? <State state="revoked" /> : expired ? <State state="expired" /> : <State state="valid" />}</td>
-                <td className="nowrap">
-                  <Ago at={token.used_at} />
-                </td>
-                <td className="nowrap">{token.expires_at ? <Ago at={token.expires_at} /> : "never"}</td>
-                <td className="nowrap">
-                  <Ago at={token.created_at} /> <span className="faint">by {token.created_by}</span>
-                </td>
-                <RowActions>
-                  {!token.revoked_at && !expired && (
-                    <Button kind="danger" className="small" aria-label={`Revoke ${token.name}`} onClick={() => setRevoking(token)}>
-                      Revoke
-                    </Button>
-                  )}
-                </RowActions>
-              </tr>
-            );
-          })}
-        </Table>
-      )}
-      {creating && <CreateTokenDialog onClose={() => setCreating(false)} />}
-      {revoking && (
-        <Dialog title={`Revoke ${revoking.name}?`} onClose={() => setRevoking(null)}>
-          <p>Requests with this token are refused at once, and browsers that logged in with it are logged out. This cannot be undone.</p>
-          <footer>
-            <Button onClick={() => setRevoking(null)}>Close</Button>
-            <Button kind="danger" busy={revoke.isPending} onClick={() => revoke.mutate(revoking)}>
-              Revoke
-            </Button>
-          </footer>
-        </Dialog>
-      )}
-    </Panel>
-  );
-}
-
-function CreateTokenDialog({ onClose }: { onClose: () => void }) {
-  const [name, setName] = useState("");
-  const [scope, setScope] = useState("read");
-  const [lifetime, setLifetime] = useState("90d");
-  const [secret, setSecret] = useState<string | null>(null);
-  const action = useAction<void, { secret: string }>({
-    request: () => postQuery<{ secret: string }>("/tokens", { name, scope, expires_in: lifetime || null }),
-    onSuccess: (made) => setSecret(made.secret),
-  });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    action.mutate();
-  };
-  return (
-    <Dialog title="Create token" onClose={onClose}>
-      {secret ? (
-        <>
-          <p>Copy the token now. It is not shown again.</p>
-          <div className="secret">{secret}</div>
-          <footer>
-            <Button kind="main" onClick={onClose}>
-              Done
-            </Button>
-          </footer>
-        </>
-      ) : (
-        <form className="form" onSubmit={submit}>
-          <label>
-            <span>Name</span>
-            <input className="field" value={name} onChange={(event) => setName(event.target.value)} required maxLength={100} autoFocus placeholder="the person or program that uses it" />
-          </label>
-          <label>
-            <span>Scope</span>
-            <select className="select" value={scope} onChange={(event) => setScope(event.target.value)}>
-              <option value="read">read: view everything</option>
-              <option value="operate">operate: act on jobs, runs and workers</option>
-              <option value="admin">admin: also tokens and files</option>
-            </select>
-          </label>
-          <label>
-            <span>Expires after</span>
-            <select className="select" value={lifetime} onChange={(event) => setLifetime(event.target.value)}>
-              <option value="1d">1 day</option>
-              <option value="30d">30 days</option>
-              <option value="90d">90 days</option>
-              <option value="365d">1 year</option>
-              <option value="">never</option>
-            </select>
-          </label>
-          {action.error && <ErrorMessage error={action.error} />}
-          <Button kind="main" type="submit" busy={action.isPending}>
-            Create
-          </Button>
-        </form>
-      )}
-    </Dialog>
   );
 }

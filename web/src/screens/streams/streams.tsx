@@ -11,7 +11,7 @@ import { StreamPanel } from "./stream-panel";
 import type { Stream, StreamControl } from "./types";
 
 export function Streams() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const found = useQuery({ queryKey: ["streams"], queryFn: () => get<List<Stream>>("/streams"), refetchInterval: 15_000 });
   const change = useAction<StreamControl>({
     request: ({ stream, ...control }) => post(`/streams/${encodeURIComponent(stream)}/control`, control),

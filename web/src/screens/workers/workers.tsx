@@ -28,7 +28,7 @@ const EFFECTS = {
 };
 
 export function Workers() {
-  const may = useMay("operate");
+  const may = useMay("operator");
   const [past, setPast] = useState(false);
   const workers = useQuery({ queryKey: ["workers"], queryFn: () => get<List<Worker>>("/workers"), refetchInterval: 5000 });
   const hosts = useQuery({ queryKey: ["hosts"], queryFn: () => get<List<Host>>("/hosts") });
