@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from tidemill.core.codec import decode, storable
-from tidemill.core.errors import StoreError, UnknownClassError
+from tidemill.core.errors import PayloadError, StoreError, UnknownClassError
 from tidemill.core.ticks import Elapsed, Tick
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life, Role
@@ -377,8 +377,11 @@ class RunWorker:
                 run.loop.post(tick)
             if self._is_older(row):
                 run.take_over()
+        except PayloadError as error:
+            self._park(row, str(error))
+            return
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
-            self._park(row, str(error) or repr(error))
+            self._park(row, f"{error!r}; cancel the run, or deploy code that can open it")
             return
         self.runs[number] = run
 

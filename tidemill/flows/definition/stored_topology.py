@@ -110,7 +110,8 @@ class OlderVersion:
 
     def __init__(self, data: bytes) -> None:
         self._stored: StoredTopology = decode(data, StoredTopology)
-        self._classes: dict[str, type] = {}
+        self._events: dict[str, type] = {}
+        self._models: dict[str, type] = {}
         self.topology = Topology({each.name: self._spec(each) for each in self._stored.steps}, self._stored.timeout)
 
     @contextmanager
@@ -135,26 +136,33 @@ class OlderVersion:
         """The event classes that the application had."""
         return self._stored.classes
 
-    def class_named(self, name: str) -> type:
-        """Return the class of Tidemill of this name, or a stand-in: an event if the version had one of this name."""
-        known = self._classes.get(name)
-        if known is None:
-            known = self._classes[name] = self._find(name, is_event=name in self._stored.classes)
-        return known
-
     def resolve(self, name: str) -> Any:
-        """Return the class of an event."""
-        known = self._classes.get(name)
+        """Return the event class of this name: one of Tidemill, or a stand-in."""
+        known = self._events.get(name)
         if known is None:
-            known = self._classes[name] = self._find(name, is_event=True)
+            known = self._events[name] = self._own(name) or self._stand_in(name, self._bases(name))
         return known
 
-    def _find(self, name: str, *, is_event: bool) -> type:
-        if name.startswith(_OWN) and (found := find_class(name)) is not None:
-            return found
-        bases: tuple[type, ...] = (DictLikeModel,)
-        if is_event:
-            bases = tuple(self.resolve(base) for base in self._stored.classes.get(name, ())) or (Event,)
+    def model_class(self, name: str) -> type:
+        """Return the model of this name: one of Tidemill, or a stand-in."""
+        known = self._models.get(name)
+        if known is None:
+            known = self._models[name] = self._own(name) or self._stand_in(name, (DictLikeModel,))
+        return known
+
+    def _own(self, name: str) -> type | None:
+        return find_class(name) if name.startswith(_OWN) else None
+
+    def _bases(self, name: str) -> tuple[type, ...]:
+        if name in self._stored.classes:
+            return tuple(self.resolve(base) for base in self._stored.classes[name]) or (Event,)
+        # It was defined after its version was stored: what it is now says best what kind of event it was.
+        mro = (find_class(name) or Event).__mro__
+        return (
+            next((each for each in mro if qualified_name(each).startswith(_OWN) and issubclass(each, Event)), Event),
+        )
+
+    def _stand_in(self, name: str, bases: tuple[type, ...]) -> type:
         module, _, bare = name.rpartition(".")
         body = {"__module__": module, "__qualname__": bare, STANDS_IN: True}
         return types.new_class(bare, bases, exec_body=lambda names: names.update(body))

@@ -27,13 +27,17 @@ class Topology:
         self.durable_timeout = durable_timeout(timeout)
         self.joins_of_batch = _joins_of_batch(steps)
         self.handler_of = _handlers(steps)
-        self.version = _version(steps)
         self.queues_work = any(spec.queue is not None for spec in steps.values())
         self.answers = _answers(steps)
         self.takes_from_outside = _takes_from_outside(steps)
         self.renamed = {old: spec.name for spec in steps.values() for old in spec.renamed_from}
         """The steps by the names that they had in earlier versions."""
         self._accepting: dict[type, tuple[StepSpec, ...]] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """A hash of everything that decides how ticks are reduced and stored values are read."""
+        return _version(self.steps)
 
     @cached_property
     def state_type(self) -> Any:
@@ -105,7 +109,6 @@ def _takes_from_outside(steps: Mapping[str, StepSpec]) -> bool:
 
 
 def _version(steps: Mapping[str, StepSpec]) -> str:
-    """Return a hash of everything that decides how ticks are reduced and stored values are read."""
     facts: list[Any] = []
     for spec in sorted(steps.values(), key=lambda spec: spec.name):
         joins = [name for name, _ in spec.collect_params], spec.collection_param and spec.collection_param[0]

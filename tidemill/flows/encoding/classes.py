@@ -31,7 +31,13 @@ STANDS_IN = "__stands_in__"
 class OlderClasses(Protocol):
     """The classes of an older version of the application, while its stored values are read."""
 
-    def class_named(self, name: str) -> type: ...
+    def resolve(self, name: str) -> type:
+        """The class of an event."""
+        ...
+
+    def model_class(self, name: str) -> type:
+        """The class of a pydantic model."""
+        ...
 
 
 older_classes: ContextVar[OlderClasses | None] = ContextVar("older_classes", default=None)
@@ -77,10 +83,14 @@ def find_class(name: str) -> type | None:
     return _attribute(name) or _remembered.get(name) or renamed_class(name) or _namesake(name)
 
 
+def loaded_event_class(name: str) -> Any:
+    """Return the event class of this qualified name, that of the version whose stored values are read."""
+    older = older_classes.get()
+    return loaded_class(name) if older is None else older.resolve(name)
+
+
 def loaded_class(name: str) -> Any:
     """Return the class of this qualified name; a `PayloadError` if this process has not defined it."""
-    if (older := older_classes.get()) is not None:
-        return older.class_named(name)
     found = find_class(name) or find_class(name.partition("[")[0])  # A generic class without its parameters.
     if found is None:
         raise UnknownClassError(f"class {name} is not defined in this process; import the module that defines it")

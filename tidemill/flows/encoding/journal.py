@@ -11,7 +11,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
-from tidemill.flows.encoding.classes import loaded_class
+from tidemill.flows.encoding.classes import loaded_event_class
 from tidemill.flows.encoding.events import decode_event, encode_event, qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
@@ -215,10 +215,10 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "sent":
             return EventSent(tuple((unpack(event), target) for event, target in data["events"]))
         case "gathered":
-            expected = tuple(loaded_class(name) for name in data["expected"])
+            expected = tuple(loaded_event_class(name) for name in data["expected"])
             return Gathered(data["buffer"], unpack(data["event"]), expected)
         case "asked":
-            kind = loaded_class(data["of"])
+            kind = loaded_event_class(data["of"])
             needed, show = unpack(data["requirements"]), unpack(data["show"])
             operations = data.get("operations")
             return WaitAsked(

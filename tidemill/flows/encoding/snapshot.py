@@ -17,7 +17,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
-from tidemill.flows.encoding.classes import loaded_class
+from tidemill.flows.encoding.classes import loaded_event_class
 from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
@@ -141,7 +141,7 @@ def decode_state(data: bytes, topology: Topology) -> FlowState:
         state.pairs[name, tuple(lineage)] = {param: deque(unpack(events)) for param, events in waiting.items()}
     for step, buffer, kinds in snap.buffers:
         _step(state, step)
-        state.buffers[step, buffer] = {loaded_class(name): deque(unpack(events)) for name, events in kinds}
+        state.buffers[step, buffer] = {loaded_event_class(name): deque(unpack(events)) for name, events in kinds}
     for work in state.works.values():
         _find_gathered(state, work)
     _line_up_drafts(state, snap)
@@ -242,7 +242,7 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         input=unpack(data["input"]),
         lineage=tuple(data["lineage"]),
         recovered=tuple((name, count) for name, count in data["recovered"]),
-        cause=loaded_class(data["cause"]),
+        cause=loaded_event_class(data["cause"]),
         began=data["began"],
         since=data.get("since", 0.0),
         slot=data["slot"],
@@ -252,7 +252,7 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         retry_at=data.get("retry_at"),
         error=_unpack_failure(data["error"]),
         waiting={
-            question: Wait(question, loaded_class(kind), unpack(needed), *more)
+            question: Wait(question, loaded_event_class(kind), unpack(needed), *more)
             for question, kind, needed, *more in data["waiting"]
         },
         answers=unpack(data["answers"]),

@@ -141,9 +141,10 @@ def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:
     if tag == _TUPLE:
         return tuple([_unpack(each) for each in content])
     if tag == _MODEL:
-        if older_classes.get() is not None and not isinstance(value.get("json", {}), dict):
+        older = older_classes.get()
+        if older is not None and not isinstance(value.get("json", {}), dict):
             return OlderValue(value)
-        return unpack_model(loaded_class(content), value, _unpack)
+        return unpack_model(loaded_class(content) if older is None else older.model_class(content), value, _unpack)
     if tag == _DICT:
         return {_unpack(key): _unpack(each) for key, each in content}
     if tag not in (_CLASS, SECRET):

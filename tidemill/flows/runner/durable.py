@@ -26,6 +26,7 @@ from tidemill.flows.encoding.events import decode_event, qualified_name
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, record_of
 from tidemill.flows.encoding.values import encode_packed
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
+from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
@@ -95,7 +96,7 @@ class FlowKind:
         """Open a stored run; returns it with the ticks that continue it: its migration, if it is of another version."""
         now, version = run_worker.clock.now(), row["version"]
         if row["seq"] == 0:
-            started = Started(now, decode_event(row["input"]), RULES, self.version)
+            started = Started(now, self._start_event(row["input"]), RULES, self.version)
             run = DurableFlowRun(self, run_worker, row["id"], stored=0)
             first: list[Tick] = [started]
             run.enter_span(started.input)
@@ -108,6 +109,12 @@ class FlowKind:
                 first.insert(0, restored.migrated)
             run.enter_span(None)
         return run, first
+
+    def _start_event(self, data: bytes) -> Event:
+        try:
+            return decode_event(data)
+        except PayloadError as error:
+            raise PayloadError(f"{error}; {WAYS_OUT}") from error
 
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
         """Create a new run in this process."""

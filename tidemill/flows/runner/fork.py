@@ -12,11 +12,12 @@ import time
 import msgspec
 
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.ticks import Received, Started
+from tidemill.engine.runs.durable_run import NOTHING_BEGUN
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.workflow import AnyWorkflow
-from tidemill.flows.encoding.journal import decode_tick, encode_tick
+from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.encoding.journal import encode_record, encode_tick, read_record
 from tidemill.flows.runner.restore import migrate_to, replay_ticks
 from tidemill.store.runs.runs import fork_run, read_ticks, show_run
 from tidemill.store.runs.versions import flow_definitions
@@ -69,9 +70,8 @@ async def fork(
 
 def _with_event(data: bytes, event: Event, what: str) -> bytes:
     """Return a tick from outside with another event."""
-    tick = decode_tick(data)
-    if isinstance(tick, Started):
-        return encode_tick(msgspec.structs.replace(tick, input=event))
-    if isinstance(tick, Received):
-        return encode_tick(Received(tick.at, event, tick.target))
-    raise ConfigError(f"{what} is not an event from outside, so its event cannot be replaced")
+    record = read_record(data)
+    if record.kind not in ("started", "received"):
+        raise ConfigError(f"{what} is not an event from outside, so its event cannot be replaced")
+    record.event, record.token = msgspec.Raw(encode_event(event)), ""
+    return encode_record(record, NOTHING_BEGUN, at=record.at)

@@ -126,7 +126,7 @@ class FlowRun:
     def start(self, event: Event) -> None:
         self._print(f"[tick] add: {event!r}")
         self.enter_span(event)
-        self.loop.post(Started(self.now(), event, RULES, self.program.version))
+        self.loop.post(Started(self.now(), event, RULES, self.program.version if self.is_durable else ""))
 
     def resume(self) -> None:
         """Continue a saved run. Its timeout and those of its waits start again; retries are due when they were."""
