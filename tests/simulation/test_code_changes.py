@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,15 +99,16 @@ def test_runs_end_well_though_their_processes_are_replaced_by_a_newer_version(se
         begun.append(type(workflow).__name__)
         return {"Parcel": FlowKind("Parcel", workflow, no_child)}
 
+    def send(number: int, tick: bytes) -> None:
+        simulation.model.send(number, tick)
+
     simulation = Simulation(seed, kinds, faults=FAULTS, owners=2, workers=0)
     data, version = encode_event(StartEvent()), declared(before).topology.version
     numbers = [simulation.start(workflow="Parcel", version=version, input=data) for _ in range(RUNS)]
     for moment, word in enumerate(("one", "two")):
         for number in numbers:
             tick = encode_tick(Received(float(moment), Go(word=word)))
-            simulation.world.later(
-                5.0 * (moment + 1) + number, lambda number=number, tick=tick: simulation.model.send(number, tick)
-            )
+            simulation.world.later(5.0 * (moment + 1) + number, partial(send, number, tick))
     simulation.world.later(4.0, simulation._stop)  # A deployment begins, whatever else happens.
     try:
         simulation.go()

@@ -20,7 +20,9 @@ def check(app: Application, /, *, json: Json = False, place: ConnectionOptions =
 
     The exit status is 1 if something would break.
     """
-    found = ServerOptions(**place.arguments()).do(check_deploy, Nothing(), app=app)
+    place.arguments()  # An error if a server is named: the code is here.
+    here = ServerOptions(place.database_url, place.directory, place.schema, place.application)
+    found = here.do(check_deploy, Nothing(), app=app)
     if json:
         print_json(found)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -208,7 +208,7 @@ async def _check_states(tx: Transaction, declared: Declarations) -> list[Rebuilt
     return changed
 
 
-async def _without_code(tx: Transaction, declared: Declarations) -> Any:
+async def _without_code(tx: Transaction, declared: Declarations) -> AsyncIterator[WithoutCode]:
     for name in await known_streams(tx):
         if name not in declared.streams.declared:
             yield WithoutCode("stream", name)
