@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidemill.declarations import Declarations
 from tidemill.engine.maintenance import maintenance_role
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
+from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
@@ -37,15 +38,16 @@ def jobs_role(
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
         max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])
     reached = database or declared.database(label=f"tidemill worker {declared.name}")
-    worker = Worker(
-        reached,
-        declared.tasks,
-        declared.settings.worker(wanted, max_concurrency),
-        limits=declared.limits.values(),
-        models=declared.models.values(),
-        invoke_context=declared.hooks.invoke_context,
-        app_path=declared.source,
-    )
+    with allowing_hosts(declared.settings.allow_hosts):  # Its jobs run in the context that it is made in.
+        worker = Worker(
+            reached,
+            declared.tasks,
+            declared.settings.worker(wanted, max_concurrency),
+            limits=declared.limits.values(),
+            models=declared.models.values(),
+            invoke_context=declared.hooks.invoke_context,
+            app_path=declared.source,
+        )
     return worker_role(worker, reached)
 
 
@@ -106,7 +108,9 @@ async def running_here(
         loop = asyncio.get_running_loop()
         declared.runs.run_workers[loop] = runs.work
         try:
-            async with run_roles(*roles):
+            async with AsyncExitStack() as running:
+                with allowing_hosts(settings.allow_hosts):  # The tasks of the roles keep the context they start in.
+                    await running.enter_async_context(run_roles(*roles))
                 try:
                     yield
                 finally:

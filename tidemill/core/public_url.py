@@ -1,8 +1,10 @@
-"""The part of a URL that is safe to show: its path, query and user name may contain secrets."""
+"""URLs of other servers: which are valid, and the part that is safe to show, as path and query may hold secrets."""
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
+
+from tidemill.core.errors import ConfigError
 
 
 def site_of(url: str) -> str:
@@ -12,3 +14,17 @@ def site_of(url: str) -> str:
         return f"{parts.scheme}://{parts.hostname or '?'}"
     except ValueError:
         return "the address"
+
+
+def check_http_url(url: str) -> str:
+    """Return the URL; a `ConfigError` says why nothing can be asked there."""
+    try:
+        parts = urlsplit(url)
+        is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        raise ConfigError("the address is not an http or https address") from None
+    if not is_http:
+        raise ConfigError(f"{site_of(url)} is not an http or https address")
+    if "@" in parts.netloc:
+        raise ConfigError(f"{site_of(url)}: write no user name into the address: use token= or headers=")
+    return url

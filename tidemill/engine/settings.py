@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, get_type_hints
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import parse_memory
 from tidemill.engine.maintenance import MaintenanceSettings
+from tidemill.engine.outbound_http import read_allowed_hosts
 from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
@@ -66,6 +67,8 @@ class Settings(msgspec.Struct, frozen=True):
     """How often to sample what this host uses; 0 for never."""
     workflow_folder: str | None = None
     """The folder of workflow files that are run, and that the console's editor may change; unset means none."""
+    allow_hosts: tuple[str, ...] = ()
+    """Hosts, host:port pairs and networks that requests of workflow files may reach though they are not public."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"
@@ -120,6 +123,7 @@ class SettingOptions(TypedDict, total=False):
     metrics: str | None
     sample_every: Duration
     workflow_folder: str | None
+    allow_hosts: Sequence[str]
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "human", "json"]
 
@@ -136,6 +140,8 @@ class ResolvedSetting(msgspec.Struct, frozen=True):
         """The value for people: a password in a URL is not shown."""
         if self.name.endswith("_url") and isinstance(self.value, str):
             return hide_password(self.value)
+        if isinstance(self.value, tuple):
+            return ", ".join(self.value)
         return "" if self.value is None else str(self.value)
 
 
@@ -186,6 +192,7 @@ def settings_from(found: list[ResolvedSetting]) -> Settings:
         read_address(settings.metrics)
     if settings.host_priority not in ("highest", "lowest"):
         raise ConfigError(f"host_priority {settings.host_priority!r} is not one of highest, lowest")
+    read_allowed_hosts(settings.allow_hosts)
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"log_level {settings.log_level!r} is not one of debug, info, warning, error")
     if settings.log_format not in ("auto", "human", "json"):
@@ -211,6 +218,8 @@ def _typed(name: str, value: Any, origin: str) -> Any:
     try:
         if name in _DURATIONS:
             return parse_duration(value, what=name)
+        if name == "allow_hosts" and isinstance(value, str):
+            return tuple(filter(None, re.split(r"[\s,]+", value)))
         if name == "model_memory":
             return parse_memory(value, what=name)
         if kind is bool and isinstance(value, str):

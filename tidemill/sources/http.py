@@ -13,24 +13,20 @@ a `SourceError`: streams and monitors back off and try again.
 from __future__ import annotations
 
 import asyncio
-import http.client
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.public_url import site_of
+from tidemill.core.public_url import check_http_url, site_of
+from tidemill.engine.outbound_http import REDIRECTS, OutboundHttp, OutboundHttpError
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import PageConsumer, WindowConsumer
-
-REDIRECTS = 5
-_FAILURES = (OSError, http.client.HTTPException)
 
 
 class HttpSource(Source, frozen=True, tag="http"):
@@ -71,10 +67,7 @@ class HttpSource(Source, frozen=True, tag="http"):
 
     def __post_init__(self) -> None:
         for each in filter(None, (self.url, self.token_url)):
-            if urlsplit(each).scheme not in ("http", "https"):
-                raise ConfigError(f"{site_of(each)} is not an http or https address")
-            if "@" in urlsplit(each).netloc:
-                raise ConfigError(f"{site_of(each)}: write no user name into the address: use token= or headers=")
+            check_http_url(each)
         if self.token_url is not None and (self.username is None or self.password is None):
             raise ConfigError("token_url= needs username= and password=")
         put = msgspec.structs.force_setattr
@@ -167,13 +160,14 @@ class TimeReader:
 
 
 class Client:
-    """Requests to one API: logs in, keeps its connections, and follows redirects."""
+    """Requests to one API, over connections that are kept: logs in, and follows redirects."""
 
     def __init__(self, source: HttpSource) -> None:
         self.site = site_of(source.url)
         self._source = source
         self._token = source.token
-        self._connections: dict[tuple[str, str], http.client.HTTPConnection] = {}
+        stated = [url for url in (source.url, source.token_url) if url is not None]
+        self._http = OutboundHttp(timeout=parse_duration(source.timeout, what="timeout"), stated=stated)
         self._lock = asyncio.Lock()
 
     async def get(self, query: Mapping[str, Any]) -> dict[str, msgspec.Raw] | msgspec.Raw:
@@ -205,9 +199,7 @@ class Client:
             raise self._unexpected(error) from error
 
     async def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
+        self._http.close()
 
     def _unexpected(self, error: Exception) -> SourceError:
         return SourceError(f"{self.site}: the answer is not the JSON that was expected: {error}")
@@ -232,50 +224,12 @@ class Client:
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
         sent = {"Accept": "application/json", **self._source.headers, **(headers or {})}
+        redirects = REDIRECTS if method == "GET" else 0
         try:
-            for _ in range(REDIRECTS):
-                status, answer, location = await asyncio.to_thread(self._send, method, url, body, sent)
-                if location is None or method != "GET":
-                    return status, answer
-                target = urljoin(url, location)
-                if urlsplit(target)[:2] != urlsplit(url)[:2]:
-                    sent = {"Accept": "application/json"}  # What is secret in the headers stays with its host.
-                url = target
-        except _FAILURES as error:
-            reason = str(error) if isinstance(error, OSError) else ""  # Others may contain the whole address.
-            raise SourceError(f"{self.site} does not answer: {reason or type(error).__name__}") from error
-        raise SourceError(f"{self.site} redirects more than {REDIRECTS} times")
-
-    def _send(
-        self, method: str, url: str, body: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, bytes, str | None]:
-        parts = urlsplit(url)
-        where = (parts.scheme, parts.netloc)
-        path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-        for kept in (True, False) if where in self._connections else (False,):
-            try:
-                connection = self._connection(where)
-                connection.request(method, path, body, headers)
-                answer = connection.getresponse()
-                location = answer.headers["Location"] if 300 <= answer.status < 400 else None
-                return answer.status, answer.read(), location
-            except _FAILURES:
-                if (dropped := self._connections.pop(where, None)) is not None:
-                    dropped.close()
-                if not kept:  # A kept connection may have been closed by the server while it was idle.
-                    raise
-        raise AssertionError("unreachable")
-
-    def _connection(self, where: tuple[str, str]) -> http.client.HTTPConnection:
-        if where not in self._connections:
-            scheme, host = where
-            timeout = parse_duration(self._source.timeout, what="timeout")
-            self._connections[where] = (
-                http.client.HTTPSConnection(host, timeout=timeout, context=ssl.create_default_context())
-                if scheme == "https"
-                else http.client.HTTPConnection(host, timeout=timeout)
-            )
-        return self._connections[where]
+            answer = await asyncio.to_thread(self._http.request, method, url, body, sent, redirects=redirects)
+        except OutboundHttpError as error:
+            raise SourceError(str(error)) from error
+        return answer.status, answer.body
 
 
 def _field(answer: dict[str, msgspec.Raw] | msgspec.Raw, name: str) -> Any:

@@ -289,10 +289,14 @@ async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_i
         url = f"http://127.0.0.1:{port}/services/s3cret?key=s3cret"
         with pytest.raises(NotSentError, match=r"http://127.0.0.1 does not answer") as absent:
             await deliver(Webhook(url=url), message)
-    with pytest.raises(NotSentError, match=r"http://127.0.0.1 cannot be reached: InvalidURL") as broken:
-        await deliver(Webhook(url="http://127.0.0.1/s3 cret"), message)
-    with pytest.raises(ConfigError, match="is not an HTTP address") as other:
-        await deliver(Slack(url="ftp://u:s3cret@127.0.0.1/s3cret"), message)
-    for each in (refused, absent, broken, other):
+    elsewhere = {"Location": "https://s3cret@hooks.example/s3cret"}
+    with (
+        receiver(lambda request: (302, b"", elsewhere)) as server,
+        pytest.raises(NotSentError, match=r"a redirect to https://hooks.example: name that address") as moved,
+    ):
+        await deliver(Webhook(url=f"{server.url}/s3cret"), message)
+    with pytest.raises(ConfigError, match="is not an http or https address") as other:
+        Slack(url="ftp://u:s3cret@127.0.0.1/s3cret")
+    for each in (refused, absent, moved, other):
         assert "cret" not in str(each.value)
         assert each.value.__cause__ is None  # Its words would be in the job's traceback.

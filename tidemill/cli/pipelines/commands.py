@@ -21,7 +21,9 @@ from tidemill.cli.run.roles import Part, play
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.outbound_http import allow_hosts
 from tidemill.engine.role import Role
+from tidemill.engine.settings import load_settings
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
 from tidemill.ops.pipelines.pipelines import (
@@ -184,6 +186,7 @@ def trigger(file: str, payload: str = "null", /) -> int:
     loaded = load_workflow(file)
     if not loaded.triggers:
         raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
+    allow_hosts(load_settings().allow_hosts)
     for workflow in loaded.triggers:
         print_json(asyncio.run(workflow.run(given)))
     return 0
@@ -195,7 +198,9 @@ async def _plans(at: Operator, pipeline: str | None, *, limit: int) -> list[Plan
 
 async def _run_once(target: PipelineTarget, name: str | None, approve: bool, place: ConnectionOptions) -> int:
     left = 0
-    configure_logs("warning", settings_of(target, place).log_format)
+    settings = settings_of(target, place)
+    configure_logs("warning", settings.log_format)
+    allow_hosts(settings.allow_hosts)
     async with opened(target, place, create=True) as database:
         for pipeline in _in_order(target.choose(name)):
             began = time.monotonic()

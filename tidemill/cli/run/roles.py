@@ -24,6 +24,7 @@ from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.lease import EXIT_FENCED, exit_now
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.outbound_http import allow_hosts
 from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
@@ -181,6 +182,7 @@ def play(make: Callable[[], Part]) -> int:
             configure_logs(part.settings.log_level, form, colours=True)
         else:
             configure_logs(part.settings.log_level, part.settings.log_format)
+        allow_hosts(part.settings.allow_hosts)
         end_tracing = configure_tracing(part.role.name)
         run_loop(_play(part, patient=supervised is not None))
     except LeaseLostError as error:

@@ -23,6 +23,7 @@ import msgspec
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
+from tidemill.core.public_url import check_http_url
 
 Group = tuple[str, ...]
 
@@ -74,12 +75,20 @@ class Webhook(Channel, frozen=True, kw_only=True):
     secret: str | None = None
     timeout: Duration = "10s"
 
+    def __post_init__(self) -> None:
+        check_http_url(self.url)
+        super().__post_init__()
+
 
 class Slack(Channel, frozen=True, kw_only=True):
     """Posts text to an incoming webhook of Slack or a compatible service."""
 
     url: str
     timeout: Duration = "10s"
+
+    def __post_init__(self) -> None:
+        check_http_url(self.url)
+        super().__post_init__()
 
 
 class Email(Channel, frozen=True, kw_only=True):

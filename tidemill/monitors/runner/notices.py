@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import http.client
 import os
 import smtplib
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.message import EmailMessage
 from itertools import groupby
@@ -29,6 +26,7 @@ from tidemill.core.job import NewJob, Origin
 from tidemill.core.public_url import site_of
 from tidemill.core.retry import retry
 from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NotifiedAlert, Slack, Webhook, named
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.silences import find_silence
@@ -157,20 +155,18 @@ def signature(secret: str | None, body: bytes, *, now: float | None = None) -> d
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: Any) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{site_of(url)} is not an HTTP address")
     sent = {"Content-Type": "application/json", "User-Agent": "tidemill", "Idempotency-Key": id, **headers}
-    request = urllib.request.Request(url, body, sent, method="POST")  # noqa: S310 - http and https only, see above
+    patience = parse_duration(timeout, what="timeout")
     try:
-        with urllib.request.urlopen(request, timeout=parse_duration(timeout, what="timeout")) as answer:  # noqa: S310
-            answer.read()
-    except urllib.error.HTTPError as error:
-        answer = error.read()[:200].decode(errors="replace")
-        raise NotSentError(f"{site_of(url)} answered {error.code}: {answer}") from None
-    except OSError as error:
-        raise NotSentError(f"{site_of(url)} does not answer: {error}") from None
-    except (http.client.HTTPException, ValueError) as error:  # Its text may contain the whole address.
-        raise NotSentError(f"{site_of(url)} cannot be reached: {type(error).__name__}") from None
+        answer = fetch("POST", url, body, sent, timeout=patience, redirects=0, stated=True)
+    except OutboundHttpError as error:
+        raise NotSentError(str(error)) from None
+    if answer.location is not None:
+        raise NotSentError(
+            f"{site_of(url)} answered {answer.status}, a redirect to {site_of(answer.location)}: name that address"
+        )
+    if not 200 <= answer.status < 300:
+        raise NotSentError(f"{site_of(url)} answered {answer.status}: {answer.text(200)}")
 
 
 def _mail(channel: Email, message: Notice) -> None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.error
-import urllib.request
 from typing import Any
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.outbound_http import OutboundHttpError, fetch
 
 PATIENCE = 120.0
 
@@ -55,14 +54,11 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
 
 
 def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - the address is set by the operator
-        url, json.dumps(body).encode(), {"content-type": "application/json", **headers}
-    )
+    sent = {"content-type": "application/json", **headers}
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
-            return json.loads(answer.read())
-    except urllib.error.HTTPError as error:
-        told = error.read().decode(errors="replace")[:300]
-        raise ModelCallError(f"the language model rejected the request ({error.code}): {told}") from error
-    except (urllib.error.URLError, TimeoutError, ValueError) as error:
+        answer = fetch("POST", url, json.dumps(body).encode(), sent, timeout=PATIENCE, stated=True)
+        if answer.status != 200:
+            raise ModelCallError(f"the language model rejected the request ({answer.status}): {answer.text(300)}")
+        return json.loads(answer.body)
+    except (OutboundHttpError, ValueError) as error:
         raise ModelCallError(f"the language model does not answer: {error}") from error

@@ -14,8 +14,6 @@ import asyncio
 import inspect
 import json
 import os
-import urllib.error
-import urllib.request
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,6 +23,8 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.public_url import site_of
+from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expression_methods import shown
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
@@ -197,25 +197,21 @@ def decide(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("http")
 def http(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Sends an HTTP request."""
-    url = str(data["url"])
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{url!r} is not a web address")
-    body = data.get("body")
+    url, body = str(data["url"]), data.get("body")
     payload = None if body is None else body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    request = urllib.request.Request(  # noqa: S310 - only http and https get here
-        url, data=payload, headers=data.get("headers") or {}, method=str(data.get("method") or "GET")
-    )
+    headers = {"User-Agent": "tidemill", **(data.get("headers") or {})}
     try:
-        with urllib.request.urlopen(request, timeout=HTTP_PATIENCE) as answer:  # noqa: S310
-            text = answer.read().decode(errors="replace")
-            status = answer.status
-    except urllib.error.URLError as error:
-        raise ConfigError(f"{url} returned an error: {error}") from error
+        answer = fetch(str(data.get("method") or "GET"), url, payload, headers, timeout=HTTP_PATIENCE)
+    except OutboundHttpError as error:
+        raise ConfigError(str(error)) from error
+    if answer.status >= 300:
+        raise ConfigError(f"{site_of(url)} answered {answer.status}: {answer.text(200)}")
+    text = answer.text()
     try:
         content: Any = json.loads(text)
     except ValueError:
         content = text
-    return {"status": status, "body": content}
+    return {"status": answer.status, "body": content}
 
 
 @node_type("rss")
