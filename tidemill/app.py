@@ -33,6 +33,7 @@ from tidemill.core.page import Page
 from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup, parse_schedule
+from tidemill.core.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
 from tidemill.engine.jobs.calls import calls_of_mappings, read_call, use
@@ -315,8 +316,13 @@ class App:
         """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
         return self.pipelines.declare(pipeline)
 
-    def trigger(self, workflow: TriggerWorkflow, /) -> Task[Any, Any]:
-        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules."""
+    def trigger(self, workflow: TriggerWorkflow, /, *, signature: WebhookSignature | None = None) -> Task[Any, Any]:
+        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules.
+
+        With a `signature`, here or in the file, senders that sign post to `/api/v1/webhooks/NAME` without a token.
+        """
+        if signature is not None:
+            workflow.signature = signature
         task = self.pipelines.declare_trigger(workflow)
         for at, spec in enumerate(workflow.schedules):
             name = task.name if at == 0 else f"{task.name}#{at + 1}"

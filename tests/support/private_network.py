@@ -71,8 +71,6 @@ def network(*addresses: str) -> Iterator[Names]:
         for number, address in enumerate(addresses):
             device, place = f"lo:{number + 1}".encode(), socket.inet_aton(address)
             request = struct.pack("16sH2s4s8s", device, socket.AF_INET, b"", place, b"")
-                "16sH2s4s8s", f"lo:{number + 1}".encode(), socket.AF_INET, b"", socket.inet_aton(address), b""
-            )
             fcntl.ioctl(control, SET_ADDRESS, request)
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         for file, text in (("resolv.conf", "nameserver 127.0.0.1\n"), ("nsswitch.conf", "hosts: files dns\n")):

@@ -48,6 +48,8 @@ class ServerState:
         self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.hear
         self.metrics = Exposition(database)
         self._live_token: tuple[float, str] | None = None
+        self.refused_webhooks: dict[str, float] = {}
+        """When the refusal of a workflow's webhook was last written to the audit trail."""
 
     def local(self, caller: Caller, *, key: IdempotencyKey | None = None) -> Local:
         """Does operations on behalf of a caller."""

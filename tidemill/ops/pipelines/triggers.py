@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -38,6 +39,10 @@ class TriggerLine(msgspec.Struct, frozen=True):
     """The task whose jobs run it."""
     role: AccountRole
     """What a caller needs to run it: the role of its most powerful node."""
+    webhook: str | None = None
+    """Where senders that sign may post events without a token, if the workflow declares a signature."""
+    signature: str | None = None
+    """The form of that signature: hmac-sha256, github or stripe."""
 
 
 @operation("GET /triggers", role="viewer")
@@ -52,6 +57,8 @@ async def list_triggers(at: Reader, args: Nothing, declared: Declarations) -> Li
                 [describe(schedule) for schedule in workflow.schedules],
                 declared.pipelines.trigger_task(name).name,
                 "admin" if workflow.admin_nodes else "operator",
+                None if workflow.signature is None else f"/api/v1/webhooks/{quote(name, safe='')}",
+                None if workflow.signature is None else workflow.signature.form,
             )
             for name, workflow in declared.pipelines.triggers.items()
         ]

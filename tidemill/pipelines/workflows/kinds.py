@@ -102,6 +102,21 @@ FIELDS: dict[str, Fields] = {
         "timezone": _text("The time zone of the cron expression: Europe/London. The default is UTC."),
         "every": _other_name("interval"),
     },
+    "webhook": {
+        "signature": {
+            "type": "object",
+            "description": "How senders sign: then they need no token, and nothing runs without a right signature.",
+            "properties": {
+                "form": {"enum": ["hmac-sha256", "github", "stripe"], "description": "The default is hmac-sha256."},
+                "header": _text("The header with the signature, for hmac-sha256: X-Signature."),
+                "encoding": {"enum": ["hex", "base64"], "description": "For hmac-sha256; the default is hex."},
+                "timestampHeader": _text("The header with the time, for hmac-sha256, if TIME.BODY is signed."),
+                "tolerance": _text("How old a request may be, where its time is signed. The default is 5m."),
+                "secretVariable": _text("The environment variable with the secret."),
+                "secretFile": _text("The file with the secret."),
+            },
+        },
+    },
     "hardwired": {
         "items": {"type": "array", "description": "The items that it gives."},
         "value": {"description": "The one value that it gives.", "deprecated": True},

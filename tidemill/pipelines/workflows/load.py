@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.schedule import parse_schedule
+from tidemill.core.webhook_signature import WebhookSignature, read_signature
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.workflows.graph import Graph, concurrency_limit, note_unknown, read_graph, read_groups
 from tidemill.pipelines.workflows.node_graph import read_wired
@@ -41,6 +42,8 @@ class TriggerWorkflow(msgspec.Struct):
     concurrency_key: str | None = None
     """Its runs share the limit of this key with builds of pipelines."""
     max_concurrency: int = 1
+    signature: WebhookSignature | None = None
+    """How the senders of its webhook sign; without it, only callers with a token can run it."""
 
     @property
     def starts(self) -> list[str]:
@@ -144,13 +147,27 @@ def parse_workflow(data: Any, name: str) -> Loaded:
     for node in graph.nodes.values():
         find_type(node)
     limit = concurrency_limit(graph.nodes.values(), read_groups(data), notes)
-    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), **limit)], notes)
+    return Loaded([], [TriggerWorkflow(called, graph, _schedules(graph), signature=_signature(graph), **limit)], notes)
 
 
 def has_states(data: Mapping[str, Any]) -> bool:
     """Whether the nodes of a file without a mode make it a pipeline."""
     types = {str(node.get("typeId")) for node in data.get("nodes") or [] if isinstance(node, Mapping)}
     return bool(types & {"state_scan", "state_trigger", "state_transform"})
+
+
+def _signature(graph: Graph) -> WebhookSignature | None:
+    found = None
+    for node in graph.nodes.values():
+        if node.type != "webhook" or node.data.get("signature") is None:
+            continue
+        if found is not None:
+            raise NodeError(f"node {node.name!r}, field 'signature': another node has one already")
+        try:
+            found = read_signature(node.data["signature"])
+        except ConfigError as error:
+            raise NodeError(f"node {node.name!r}, field 'signature': {error}") from error
+    return found
 
 
 def _schedules(graph: Graph) -> list[Any]:

@@ -37,6 +37,7 @@ TOO_LONG = f"the request's address and headers have more than {MOST_HEAD:,} byte
 BODY_WITHIN = 30.0
 WORTH_GZIP = 1024
 STRANGERS_BODY = 16 * 1024  # The largest body without a caller: enough to log in.
+WEBHOOKS = "/api/v1/webhooks/"  # Their senders have a signature in place of a caller, which needs the whole body.
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -84,9 +85,9 @@ class Middleware:
             if body is None:
                 asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
                 await self._inner(asked, receive, reply)
-            elif caller is not None and b"idempotency-key" in headers and scope["method"] == "POST":
+            elif _is_repeatable(scope, headers, caller):
                 key = _text(headers, b"idempotency-key") or ""
-                await self._repeats.once(self._inner, scope, body, reply, caller, key)
+                await self._repeats.once(self._inner, scope, body, reply, scope[CALLER], key)
             else:
                 await self._inner(scope, _replay(body, receive), reply)
         except Exception as error:
@@ -126,7 +127,8 @@ class Middleware:
             return caller, None
         if b"authorization" not in headers:
             self._check_page(host, headers, caller)
-        return caller, await self._read(headers, receive, caller)
+        signed = scope["path"].startswith(WEBHOOKS)
+        return caller, await self._read(headers, receive, known=caller is not None or signed)
 
     def _is_ours(self, host: str) -> bool:
         try:
@@ -150,9 +152,9 @@ class Middleware:
             if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
                 raise Refused(403, "send `csrf` of GET /api/v1/session as the header X-CSRF-Token")
 
-    async def _read(self, headers: dict[bytes, bytes], receive: Any, caller: Caller | None) -> bytes:
-        most = self._settings.most_body if caller is not None else min(self._settings.most_body, STRANGERS_BODY)
-        whose = "" if caller is not None else " before you log in"
+    async def _read(self, headers: dict[bytes, bytes], receive: Any, *, known: bool) -> bytes:
+        most = self._settings.most_body if known else min(self._settings.most_body, STRANGERS_BODY)
+        whose = "" if known else " before you log in"
         size = _text(headers, b"content-length") or "0"
         if size.isascii() and size.isdigit() and int(size) > most:
             raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most{whose}")
@@ -242,6 +244,12 @@ class Reply:
         start["headers"] = headers
         await self._send(start)
         await self._send({"type": "http.response.body", "body": b"" if self._method == "HEAD" else body})
+
+
+def _is_repeatable(scope: Any, headers: dict[bytes, bytes], caller: Caller | None) -> bool:
+    """Whether the answer of a request is kept under its key; a signed webhook has a key of its own."""
+    has_key = b"idempotency-key" in headers and scope["method"] == "POST"
+    return caller is not None and has_key and not scope["path"].startswith(WEBHOOKS)
 
 
 def _is_api(path: str) -> bool:

@@ -9,6 +9,7 @@ from tidemill.server.routes import (
     run_stream,
     session,
     streams,
+    webhooks,
 )
 
 RESOURCES = (
@@ -18,6 +19,7 @@ RESOURCES = (
     streams,
     pages,
     changes,
+    webhooks,
 )
 
 ALL = [route for resource in RESOURCES for route in resource.routes]
