@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -23,6 +23,8 @@ class Wire:
         self.refused = 0
         self._broken: set[asyncio.Event] = set()
         self.cuts = 0
+        self.heard: Callable[[], None] | None = None
+        """Called after each message of a client has been handed on."""
         self.url = ""
 
     def cut(self) -> None:
@@ -60,6 +62,8 @@ class Wire:
                     lost.set()
                 to_server.write(data)
                 await to_server.drain()
+                if self.heard is not None:
+                    self.heard()
 
         async def back() -> None:
             while data := await server.read(65536):

@@ -57,6 +57,7 @@ COMMANDS = {
         "jobs.workers:commands workers",
         "jobs.queues:commands queues",
         "jobs.schedules:commands schedules",
+        "admin.values:value",
         "admin.audit:audit",
         "admin.tokens:token",
         "admin.sessions:session",

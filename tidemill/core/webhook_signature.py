@@ -22,7 +22,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
 
 _HEADERS = {"github": "X-Hub-Signature-256", "stripe": "Stripe-Signature"}
@@ -42,7 +42,7 @@ class WebhookSignature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     encoding: Literal["hex", "base64"] = "hex"
     timestamp_header: str | None = None
     """The header with the time in seconds, for `hmac-sha256`: "TIME.BODY" is signed, and old requests are refused."""
-    tolerance: Duration = "5m"
+    tolerance: str | int | float = "5m"
     """How far the time of a request may be from now, where it is signed."""
     secret_variable: str | None = None
     """The environment variable with the secret."""

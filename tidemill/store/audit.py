@@ -8,6 +8,7 @@ import asyncpg
 
 from tidemill.core.codec import encode
 from tidemill.store.database import Database, Executor
+from tidemill.store.large_values import cut, place_of
 
 #: Adds one entry.
 WRITE_AUDIT = """
@@ -38,8 +39,9 @@ def targets(ids: Sequence[int], prefix: str = "") -> str:
 
 #: A page of entries. `$2` is an action, or its part before the dot. `$5` is an application: its entries and those
 #: of the installation; NULL for all applications.
-PAGE_AUDIT = """
-SELECT id, at, application, who, action, target, before, after FROM installation.audit
+PAGE_AUDIT = f"""
+SELECT id, at, application, who, action, target, {cut("before", place_of("audit/before", "id"))} AS before,
+       {cut("after", place_of("audit/after", "id"))} AS after FROM installation.audit
 WHERE ($1::text IS NULL OR who = $1) AND ($2::text IS NULL OR action = $2 OR split_part(action, '.', 1) = $2)
   AND ($3::bigint IS NULL OR id < $3) AND ($5::text IS NULL OR application IS NULL OR application = $5)
 ORDER BY id DESC LIMIT $4

@@ -2,6 +2,9 @@
 
 The key is claimed in the first transaction that changes something. So a request whose server died before it acted has
 claimed nothing and can be sent again, and one that acted is never carried out twice.
+
+Requests to an application's own handlers act outside of our transactions. Their keys are leased: the server renews the
+lease while the handler runs, and once it has lapsed without an answer, the request may be carried out again.
 """
 
 from __future__ import annotations
@@ -12,12 +15,24 @@ from tidemill.core.errors import ConfigError, ConflictError
 from tidemill.store.database import Database, Executor
 
 KEPT_HOURS = 24
+LEASE_SECONDS = 15.0
 
 #: Claims a key; waits for a transaction that has just claimed it. Returns no row if another request holds it.
 CLAIM_ANSWER = """
 INSERT INTO tidemill.idempotency_key (who, key, request) VALUES ($1, $2, $3)
 ON CONFLICT (who, key) DO NOTHING RETURNING key
 """
+
+#: Leases a key; also one whose lease of `$4` seconds has lapsed without an answer to the same request.
+LEASE_KEY = """
+INSERT INTO tidemill.idempotency_key AS k (who, key, request) VALUES ($1, $2, $3)
+ON CONFLICT (who, key) DO UPDATE SET at = now()
+    WHERE k.status IS NULL AND k.request = excluded.request AND k.at < now() - make_interval(secs => $4)
+RETURNING key
+"""
+
+#: Renews the lease of a key that has no answer yet.
+RENEW_KEY = "UPDATE tidemill.idempotency_key SET at = now() WHERE who = $1 AND key = $2 AND status IS NULL"
 
 #: The stored answer of a key, and the request that it belongs to.
 READ_ANSWER = "SELECT request, status, body FROM tidemill.idempotency_key WHERE who = $1 AND key = $2"
@@ -71,6 +86,29 @@ async def claim_key(database: Database, connection: Executor, key: IdempotencyKe
         await claim_key(database, connection, key)
     else:
         _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
+
+
+async def lease_key(database: Database, key: IdempotencyKey) -> None:
+    """Lease a key for a request that acts elsewhere; raises `AnsweredError` if it was carried out before."""
+    async with database.transaction(patience=5.0) as connection:
+        leased = await connection.fetchval(database.sql(LEASE_KEY), key.who, key.key, key.request, LEASE_SECONDS)
+    if leased is not None:
+        return
+    row = await database.fetchrow(READ_ANSWER, key.who, key.key)
+    if row is None:  # The other request freed it meanwhile.
+        await lease_key(database, key)
+    elif row["status"] is None and row["request"] == key.request:
+        raise ConflictError(
+            f"the first request with key {key.key!r} is still running, or its server died: "
+            f"try again; {LEASE_SECONDS:g} s after a server died, the request is carried out again"
+        )
+    else:
+        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
+
+
+async def renew_key(database: Database, key: IdempotencyKey) -> None:
+    """Renew the lease of a key while its request is carried out."""
+    await database.fetch(RENEW_KEY, key.who, key.key)
 
 
 async def check_key(database: Database, key: IdempotencyKey) -> None:

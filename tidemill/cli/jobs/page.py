@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,11 @@ from rich.text import Text
 
 from tidemill.cli.render import ago, local, names, state
 from tidemill.core.job import LIVE_STATES
+from tidemill.core.memory_size import format_memory
 from tidemill.ops.jobs.jobs import Job
+from tidemill.store.large_values import VALUES, find_cut
+
+MOST_SHOWN = 2_000
 
 
 def job_page(row: Job) -> Group:
@@ -54,5 +59,14 @@ def job_facts(row: Job) -> list[tuple[str, str]]:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value on as few lines as it needs."""
-    return msgspec.json.encode(value).decode()
+    """A JSON value on as few lines as it needs; of one that is too large for an answer, its beginning."""
+    found = find_cut(value)
+    if found is None:
+        return msgspec.json.encode(value).decode()
+    return f"{found.first[:MOST_SHOWN]} …\n{cut_note(found.bytes, found.whole)}"
+
+
+def cut_note(size: int, whole: str) -> str:
+    """How much of a value is shown, and the command that writes the whole of it."""
+    place = shlex.quote(whole.removeprefix(f"{VALUES}/"))
+    return f"(the beginning of {format_memory(size)}; whole: tidemill value {place})"

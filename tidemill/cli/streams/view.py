@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from tidemill.cli.jobs.page import cut_note
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
 from tidemill.ops.streams.dead_letters import DeadLetterLine
@@ -113,6 +114,7 @@ def dead_page(letter: DeadLetterLine) -> RenderableType:
         ("key", letter.key or ""),
         ("headers", "" if letter.headers is None else msgspec.json.encode(letter.headers).decode()),
         ("payload", letter.payload[:SHOWN]),
+        ("", "" if letter.whole is None else cut_note(letter.payload_bytes, letter.whole)),
     ]
     shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
     return Group(Text(f"dead letter {letter.id}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))

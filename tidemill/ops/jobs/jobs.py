@@ -29,7 +29,7 @@ from tidemill.store.jobs.operate import Outcome
 from tidemill.store.jobs.operate import cancel_jobs as cancel_stored
 from tidemill.store.jobs.operate import retry_jobs as retry_stored
 from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs, write_job_page
-from tidemill.store.jobs.read import show_job
+from tidemill.store.jobs.read import describe_job
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_IDS = 10_000
@@ -160,7 +160,7 @@ async def list_jobs(at: Reader, args: ListJobs) -> PageOf[JobLine]:
 @operation("GET /jobs/{id}", role="viewer")
 async def get_job(at: Reader, args: GetJob) -> Job:
     """Everything about one job: why it exists, what it waits for, how each attempt went."""
-    row = await show_job(at.database, args.id) if 0 < args.id < 2**63 else None
+    row = await describe_job(at.database, args.id) if 0 < args.id < 2**63 else None
     if row is None:
         raise NotFoundError(f"there is no job {args.id}: it never existed, or its history has been dropped")
     known = readable(row)

@@ -137,7 +137,7 @@ class EntitiesReached(msgspec.Struct, frozen=True):
 @operation("GET /monitors/{name}/entities", role="viewer")
 async def list_entities(at: Reader, args: ListEntities) -> EntityPage:
     """List the entities that a monitor follows, with the state, the labels and the activity of each."""
-    rows = await store.show_states(at.database, args.name, after=read_row_cursor(args.cursor), limit=args.limit)
+    rows = await store.describe_states(at.database, args.name, after=read_row_cursor(args.cursor), limit=args.limit)
     names = [row["entity"] for row in rows]
     sparks: dict[str, list[int]] = {}
     if names:

@@ -32,6 +32,7 @@ CONNECT_TIMEOUT = 6.0
 ANSWER_TIMEOUT = 120.0
 RETRY_FOR = 6.0
 RETRY_AFTER = 0.25
+PIECE = 1 << 20
 
 #: A server's Unix socket: `unix:/path/to/shop.server.sock`.
 UNIX, LOCAL_URL = "unix:", "http://localhost"
@@ -127,6 +128,22 @@ class HttpClient:
         except asyncio.CancelledError:
             self.close()
             raise
+
+    async def stream(self, parts: Iterable[object]) -> AsyncIterator[bytes]:
+        """An answer in pieces, on a connection of its own."""
+        connection = self._connect()
+        try:
+            await asyncio.to_thread(_open, connection)
+            await asyncio.to_thread(connection.request, "GET", self._address(parts, None), headers=self._headers)
+            answer = await asyncio.to_thread(connection.getresponse)
+            if answer.status != 200:
+                self._read(answer, await asyncio.to_thread(answer.read))
+            while piece := await asyncio.to_thread(answer.read, PIECE):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"{self.where} broke off: {_reason(error)}") from error
+        finally:
+            connection.close()
 
     @asynccontextmanager
     async def changes(self, topics: tuple[str, ...]) -> AsyncIterator[RemoteChanges]:

@@ -17,6 +17,7 @@ from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
 from tidemill.store.idempotency import IdempotencyKey, check_key, keep_answer
+from tidemill.store.large_values import read_whole, value_place
 from tidemill.store.transaction import Reader, Transaction
 
 T = TypeVar("T")
@@ -69,6 +70,10 @@ class Local:
         """The result as JSON; the arguments have been checked by the code that read them."""
         result = await self._run(operation, args)
         return result.json if isinstance(result, Encoded) else msgspec.json.encode(result)
+
+    def read_value(self, place: str) -> AsyncIterator[bytes]:
+        """A value that is too large for an answer, in pieces."""
+        return read_whole(self.database, *value_place(place))
 
     @asynccontextmanager
     async def watch(self, *topics: str) -> AsyncIterator[ChangeListener]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import cached_property
 from typing import (
     TYPE_CHECKING,
@@ -247,6 +247,10 @@ class Operator(Protocol):
 
     async def do(self, operation: Operation[A, R], args: A, /) -> R:
         """Do one operation; raises the same errors wherever it is done."""
+        ...
+
+    def read_value(self, place: str) -> AsyncIterator[bytes]:
+        """A value that is too large for an answer, in pieces: `job/result/7`, or the address that an answer names."""
         ...
 
     def watch(self, *topics: str) -> AbstractAsyncContextManager[ChangeWatch]:

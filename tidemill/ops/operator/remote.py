@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from tidemill.ops.operator.http_client import HttpClient, RemoteChanges, ServerError
 from tidemill.ops.operator.operation import A, Operation, R
+from tidemill.store.large_values import value_place
 
 
 class Remote:
@@ -42,6 +44,10 @@ class Remote:
             raise ServerError(
                 f"{self._client.where} answers something else than {operation.name} returns: {error}"
             ) from error
+
+    def read_value(self, place: str) -> AsyncIterator[bytes]:
+        """A value that is too large for an answer, in pieces."""
+        return self._client.stream(["values", *value_place(place)])
 
     def watch(self, *topics: str) -> AbstractAsyncContextManager[RemoteChanges]:
         """Follow the server's changes while the block lasts."""

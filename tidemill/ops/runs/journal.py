@@ -11,12 +11,15 @@ from msgspec import Meta
 
 from tidemill.core.codec import decode, mask_secrets
 from tidemill.core.errors import ConfigError
+from tidemill.core.json_rows import value_of
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.operation import ListOf, doc, operation
 from tidemill.ops.runs.runs import RunRef, dag_kind, find_run, is_dag
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import Word
+from tidemill.store.large_values import cut_value
+from tidemill.store.runs.describe import describe_ticks
 from tidemill.store.runs.log import read_step_logs
 from tidemill.store.runs.runs import load_run, read_ticks
 from tidemill.store.runs.versions import flow_definitions
@@ -43,6 +46,7 @@ class GetStateAt(RunRef, frozen=True, kw_only=True):
     """Which run, and after which tick."""
 
     at: Annotated[int | None, doc("The tick; by default the last one.")] = None
+    whole: Annotated[bool, doc("Show the state whole, however large it is.")] = False
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -85,8 +89,8 @@ class StateAt(msgspec.Struct, frozen=True):
 async def get_ticks(at: Reader, args: GetTicks) -> Journal:
     """The journal of a run, in order, from a tick on."""
     row = await find_run(at, args.id)
-    rows = await read_ticks(at.database, args.id, after=args.after, limit=args.limit)
-    return Journal([_tick(each["seq"], mask_secrets(decode(each["data"]))) for each in rows], row["seq"])
+    rows = await describe_ticks(at.database, args.id, after=args.after, limit=args.limit)
+    return Journal([_tick(each) for each in rows], row["seq"])
 
 
 @operation("GET /runs/{id}/log", role="viewer")
@@ -113,7 +117,7 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
         from tidemill.dags.view.load import load_view_at
 
         view = await load_view_at(at.database, dag_kind(declared), args.id, tick)
-        return StateAt(args.id, tick, total, decode(encode_state(view.state)))
+        return _state_at(args, tick, total, decode(encode_state(view.state)))
     if declared is None:
         raise ConfigError(f"the ticks of run r{args.id} are folded by the code of its workflow: say --app app.py")
     from tidemill.flows.encoding.snapshot import encode_state
@@ -122,14 +126,20 @@ async def get_state_at(at: Reader, args: GetStateAt, declared: Declarations | No
     workflow = declared.runs.flow(row["workflow"]).workflow
     ticks = await read_ticks(at.database, args.id, limit=tick) if tick else []
     if tick and (not ticks or ticks[0]["seq"] != 1):
-        return StateAt(args.id, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
+        return _state_at(args, tick, total, await _state_now(at, args.id, workflow, is_last=tick == total))
     definitions = await flow_definitions(at.database, row["kind"])
 
     def fold() -> Any:
         state, timers, _ = replay_ticks(workflow, [each["data"] for each in ticks], definitions)
         return {**mask_secrets(decode(encode_state(state))), "timers": timers}
 
-    return StateAt(args.id, tick, total, await asyncio.to_thread(fold))
+    return _state_at(args, tick, total, await asyncio.to_thread(fold))
+
+
+def _state_at(args: GetStateAt, tick: int, total: int, state: Any) -> StateAt:
+    """The state, or the beginning of one that is too large for an answer."""
+    whole = f"/api/v1/runs/{args.id}/state?at={tick}&whole=true"
+    return StateAt(args.id, tick, total, state if args.whole else cut_value(state, whole))
 
 
 async def _state_now(at: Reader, id: int, workflow: Any, *, is_last: bool) -> Any:
@@ -150,7 +160,6 @@ async def load_state(database: Database, id: int, workflow: Any) -> Any:
     return restore(workflow, snapshot, ticks, version=version, definition=definitions.get(version)).state
 
 
-def _tick(seq: int, data: dict[str, Any]) -> Tick:
-    at = data.get("at")
-    moment = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else None
-    return Tick(seq, str(data.get("kind", "")), moment, data)
+def _tick(row: Any) -> Tick:
+    moment = None if row["at"] is None else datetime.fromtimestamp(float(row["at"]), UTC)
+    return Tick(row["seq"], row["kind"] or "", moment, value_of(row["data"]))

@@ -24,6 +24,8 @@ from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks, tasks_in
 from tidemill.store.jobs.pages import RunFilter, write_run_page
+from tidemill.store.large_values import find_cut
+from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
 from tidemill.store.runs.runs import DAG_KIND, OWN_KEY, show_run
 from tidemill.store.runs.runs import start_run as store_run
@@ -131,13 +133,14 @@ async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> 
 @operation("GET /runs/{id}", role="viewer")
 async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Run:
     """Everything about one run, and what it waits for."""
-    row = await find_run(at, args.id)
+    row = await describe_run(at.database, stored_id(args.id))
     known = readable(row, RUN_JSON)
     if is_dag(row):
         from tidemill.dags.view.load import load_view
         from tidemill.dags.view.view import why_run
 
-        known["input"] = known["input"].get("args", {})
+        if find_cut(known["input"]) is None:
+            known["input"] = known["input"].get("args", {})
         why = why_run(await load_view(at.database, dag_kind(declared), args.id, jobs=0))
     else:
         from tidemill.flows.encoding.values import plain_result

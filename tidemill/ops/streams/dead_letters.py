@@ -13,11 +13,12 @@ from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.jobs.pages import Word
+from tidemill.store.large_values import SHOWN_BYTES, VALUES
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.streams import DeadFilter
 from tidemill.store.transaction import Reader, Transaction
 
-SHOWN_BYTES = 4000
+IN_A_LIST = 4000
 
 Why = Literal["failed", "undecodable", "lost"]
 
@@ -82,6 +83,9 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     headers: Any
     kind: str | None
     truncated: bool = False
+    whole: str | None = None
+    """Where the whole payload is, if it is cut."""
+    payload_bytes: int = 0
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -102,20 +106,20 @@ class Replayed(msgspec.Struct, frozen=True):
 async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage:
     """List messages that were given up, newest first. `total` is how many a replay of the same would reach."""
     which = args.matching(args.stream, args.id or None, None)
-    rows = await store.list_dead(at.database, which, before=read_cursor(args.cursor), limit=args.limit)
-    letters = [_letter(row, SHOWN_BYTES) for row in rows]
+    rows = await store.list_dead(at.database, which, before=read_cursor(args.cursor), limit=args.limit, shown=IN_A_LIST)
+    letters = [_letter(row) for row in rows]
     total = await store.count_dead(at.database, which)
     return DeadLetterPage(letters, total, following([row["id"] for row in rows], args.limit))
 
 
 @operation("GET /dead-letters/{id}", role="viewer")
 async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
-    """A message that was given up, with its whole payload."""
+    """A message that was given up, with its payload, or the first 64 kB of it."""
     known = 0 < args.id < 2**63
-    rows = await store.list_dead(at.database, DeadFilter(ids=(args.id,))) if known else []
+    rows = await store.list_dead(at.database, DeadFilter(ids=(args.id,)), shown=SHOWN_BYTES) if known else []
     if not rows:
         raise NotFoundError(f"there is no dead letter {args.id}: it never existed, or was replayed")
-    return _letter(rows[0], None)
+    return _letter(rows[0])
 
 
 @operation("POST /dead-letters/replay/preview", role="viewer")
@@ -131,13 +135,15 @@ async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Repla
     return Replayed(await store.replay_dead(tx, args.matching(args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
 
 
-def _letter(row: Any, most: int | None) -> DeadLetterLine:
+def _letter(row: Any) -> DeadLetterLine:
     payload = bytes(row["payload"])
+    is_cut = row["payload_bytes"] > len(payload)
     changed = {
-        "payload": payload[:most].decode(errors="replace"),
+        "payload": payload.decode(errors="replace"),
         "key": None if row["key"] is None else row["key"].decode(errors="replace"),
         "headers": value_of(row["headers"]),
-        "truncated": most is not None and len(payload) > most,
+        "truncated": is_cut,
+        "whole": f"{VALUES}/dead-letter/payload/{row['id']}" if is_cut else None,
     }
     return DeadLetterLine(
         **{name: row[name] for name in DeadLetterLine.__struct_fields__ if name not in changed}, **changed

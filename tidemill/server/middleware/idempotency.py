@@ -1,21 +1,32 @@
 """Requests with an `Idempotency-Key`: a repeated request acts once and gets the first one's answer.
 
 Operations claim their key in the transaction that acts (`store/idempotency.py`). For other requests, which an
-application's own pages handle, the key is claimed before the handler runs: if the server dies in between, the next
-request with that key is refused (409), because the handler may have acted.
+application's own pages handle, the key is leased while the handler runs, and refused (409) to others. If the server
+dies, the lease lapses and the request can be sent again: handlers of an application's own act at least once.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.accounts import Caller
+from tidemill.core.errors import StoreError
 from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import Refused
 from tidemill.store.database import Database
-from tidemill.store.idempotency import AnsweredError, IdempotencyKey, claim_key, drop_answer, keep_answer
+from tidemill.store.idempotency import (
+    LEASE_SECONDS,
+    AnsweredError,
+    IdempotencyKey,
+    drop_answer,
+    keep_answer,
+    lease_key,
+    renew_key,
+)
 
 if TYPE_CHECKING:
     from tidemill.server.middleware.middleware import Reply
@@ -54,17 +65,26 @@ class IdempotentRequests:
             await inner(scope, _given(body), reply)
             return
         try:
-            async with self._database.transaction(patience=5.0) as connection:
-                await claim_key(self._database, connection, claim)
+            await lease_key(self._database, claim)
         except AnsweredError as before:
             await reply.whole(before.status, before.body, [REPLAYED])
             return
-        await inner(scope, _given(body), reply)
+        renewing = asyncio.create_task(self._renew(claim))
+        try:
+            await inner(scope, _given(body), reply)
+        finally:
+            renewing.cancel()
         if reply.status is not None and reply.status < 400:
             async with self._database.transaction(patience=5.0) as connection:
                 await keep_answer(self._database, connection, claim, reply.status, reply.body)
         elif reply.status is not None and reply.status < 500:
             await drop_answer(self._database, claim)
+
+    async def _renew(self, claim: IdempotencyKey) -> None:
+        while True:
+            await asyncio.sleep(LEASE_SECONDS / 3)
+            with contextlib.suppress(StoreError):  # The next renewal may reach the database again.
+                await renew_key(self._database, claim)
 
 
 def _given(body: bytes) -> Any:

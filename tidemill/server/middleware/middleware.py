@@ -175,7 +175,7 @@ class Middleware:
 
 
 class Reply:
-    """The way out: holds an answer back until it is whole, unless it is a stream."""
+    """The way out: holds an answer back until it is whole, unless it comes in pieces."""
 
     def __init__(self, send: Any, method: str, headers: dict[bytes, bytes], more: list[tuple[bytes, bytes]]) -> None:
         self.status: int | None = None
@@ -203,6 +203,10 @@ class Reply:
             else:
                 self._start = message
         elif message["type"] == "http.response.body" and not self._streaming:
+            if message.get("more_body", False) and message.get("body") and self._method != "HEAD":
+                await self._begin_stream()  # What comes in pieces goes on in pieces.
+                await self._send(message)
+                return
             self.body += message.get("body", b"")
             if not message.get("more_body", False):
                 await self._finish()
@@ -220,6 +224,11 @@ class Reply:
         """Answer with JSON as it stands."""
         await self({"type": "http.response.start", "status": status, "headers": [*headers, _kind(b"application/json")]})
         await self({"type": "http.response.body", "body": body})
+
+    async def _begin_stream(self) -> None:
+        self._streaming = self.started = True
+        self._start["headers"] += [(b"cache-control", b"no-store"), (b"vary", b"authorization, cookie")]
+        await self._send(self._start)
 
     async def _finish(self) -> None:
         self.started = True

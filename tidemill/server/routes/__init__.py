@@ -9,6 +9,7 @@ from tidemill.server.routes import (
     run_stream,
     session,
     streams,
+    values,
     webhooks,
 )
 
@@ -20,6 +21,7 @@ RESOURCES = (
     pages,
     changes,
     webhooks,
+    values,
 )
 
 ALL = [route for resource in RESOURCES for route in resource.routes]

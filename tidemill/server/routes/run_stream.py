@@ -17,7 +17,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.runs.runs import find_run
 from tidemill.server.live.hub import LONGEST
 from tidemill.server.server_state import ServerState, TheServerState, caller_of
-from tidemill.store.runs.published import read_published
+from tidemill.store.runs.describe import describe_published
 from tidemill.store.runs.runs import LIVE_RUN_STATES
 from tidemill.store.transaction import Reader
 
@@ -69,7 +69,7 @@ async def _follow(server_state: ServerState, caller: Caller, run_id: int, after:
                 row = await find_run(Reader(server_state.database, caller.name), run_id)
             except NotFoundError:
                 return
-            shown = await read_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
+            shown = await describe_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
             for each in shown:
                 after = each["number"]
                 yield f"id: {after}\nevent: shown\ndata: ".encode() + _shown(each["data"]) + b"\n\n"

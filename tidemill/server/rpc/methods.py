@@ -37,12 +37,14 @@ from tidemill.server.rpc.tidemill_pb2 import (
     SendEventResponse,
     StartRunResponse,
     SubmitInputResponse,
+    ValuePiece,
 )
 from tidemill.server.server_state import ServerState
 
 Act = Callable[[ServerState, Caller, Any], Awaitable[Any]]
 Follow = Callable[[ServerState, Caller, Any], AsyncGenerator[Any]]
 
+VALUE_PIECE = 1 << 20
 _AS_TEXT = frozenset({"args", "result", "errors", "input", "error", "schema"})
 
 
@@ -92,6 +94,12 @@ async def watch(server_state: ServerState, caller: Caller, request: Any) -> Asyn
             )
 
 
+async def read_large_value(server_state: ServerState, caller: Caller, request: Any) -> AsyncGenerator[Any]:
+    async for piece in server_state.local(caller).read_value(request.place):
+        for start in range(0, len(piece), VALUE_PIECE):
+            yield ValuePiece(data=piece[start : start + VALUE_PIECE])
+
+
 VERBS: dict[tuple[str, str], Verb] = {
     ("Jobs", "Enqueue"): verb_of(enqueue_job, EnqueueResponse),
     ("Jobs", "Get"): verb_of(get_job, Job),
@@ -108,6 +116,7 @@ VERBS: dict[tuple[str, str], Verb] = {
     ("Runs", "ListInputs"): verb_of(list_inputs, ListInputsResponse),
     ("Runs", "SubmitInput"): verb_of(submit_input, SubmitInputResponse),
     ("Streams", "Ask"): Verb("operator", ask),
+    ("Values", "Read"): Verb("viewer", follow=read_large_value),
     ("Changes", "Watch"): Verb("viewer", follow=watch),
 }
 

@@ -7,6 +7,7 @@ from datetime import datetime
 import asyncpg
 
 from tidemill.store.database import Database
+from tidemill.store.large_values import cut, place_of
 
 # An unfinished job with its worker, its queue and what it waits for.
 _LIVE_STORY = """
@@ -25,6 +26,24 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
        (SELECT rate FROM tidemill.queue WHERE name = j.queue) AS rate,
        (SELECT max_concurrency FROM tidemill.concurrency_key WHERE key = j.concurrency_key) AS slots
 FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
+"""
+
+# The columns of a job, with the beginning of values that are too large for an answer.
+_SHOWN = (
+    "id", "due_at", "created_at", "deadline", "started_at", "worker_id", "attempt", "failures", "losses", "priority",
+    "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency", "run_id",
+    "work", "note", "errors",
+)  # fmt: skip
+_ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
+_SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_ARGS} AS args"
+_SHOWN_OF_LIVE = f"{_SHOWN_OF_BOTH}, j.progress, j.required_model, j.cancel_reason"
+
+#: The same as people are shown it, with large values cut.
+DESCRIBE_LIVE = f"{_LIVE_STORY.replace('j.*', _SHOWN_OF_LIVE)} WHERE j.id = $1"
+DESCRIBE_PAST = f"""
+SELECT {_SHOWN_OF_BOTH}, j.finished_at, {_RESULT} AS result,
+       w.host AS worker_host, w.pid AS worker_pid
+FROM tidemill.job_history AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id WHERE j.id = $1
 """
 
 #: Everything about one unfinished job, and what it waits for.
@@ -65,6 +84,11 @@ ORDER BY created_at LIMIT $3
 async def show_job(database: Database, job_id: int) -> asyncpg.Record | None:
     """Everything that is known about a job, unfinished or finished."""
     return await database.fetchrow(SHOW_LIVE, job_id) or await database.fetchrow(SHOW_PAST, job_id)
+
+
+async def describe_job(database: Database, job_id: int) -> asyncpg.Record | None:
+    """The same as people are shown it: the beginning of values that are too large for an answer."""
+    return await database.fetchrow(DESCRIBE_LIVE, job_id) or await database.fetchrow(DESCRIBE_PAST, job_id)
 
 
 async def find_unfinished(database: Database, ids: list[int]) -> set[int]:

@@ -10,6 +10,7 @@ import asyncpg
 
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
+from tidemill.store.large_values import cut, place_of
 from tidemill.store.monitors.settings_history import DELETE_OLD_SETTINGS
 from tidemill.store.partitions import drop_partition, list_partitions, make_partition
 
@@ -35,8 +36,10 @@ ORDER BY entity, at
 READ_TICKS_BETWEEN = "SELECT number, at, clock FROM tidemill.monitor_tick WHERE monitor = $1 AND at >= $2 AND at < $3"
 
 #: The newest events, in order of arrival.
-READ_TAIL = """
-SELECT entity, source_id, at, tick, data FROM tidemill.monitor_event
+READ_TAIL = f"""
+SELECT entity, source_id, at, tick,
+       {cut("data", place_of("event/data", "monitor", "tick", "source_id"))} AS data
+FROM tidemill.monitor_event
 WHERE monitor = $1 AND ($2::text IS NULL OR entity = $2) AND tick >= $3 AND at >= $5
 ORDER BY tick DESC, at DESC LIMIT $4
 """

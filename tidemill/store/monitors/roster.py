@@ -10,6 +10,7 @@ import asyncpg
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database, Executor
+from tidemill.store.large_values import cut, place_of
 from tidemill.store.monitors.alerts import RESOLVE_TRIGGER
 from tidemill.store.monitors.monitors import read_monitor
 from tidemill.store.monitors.settings_history import hold_monitor, write_setting
@@ -98,6 +99,11 @@ SELECT entity, last_at, count, folded, state, labels FROM tidemill.monitor_entit
 WHERE monitor = $1 AND active AND ($3::text[] IS NULL OR entity = ANY ($3)) AND ($4::text IS NULL OR entity > $4)
 ORDER BY entity LIMIT $2
 """
+
+#: The same as people are shown it, with large states cut.
+DESCRIBE_STATES = SHOW_STATES.replace(
+    " state,", f" {cut('state', place_of('entity/state', 'monitor', 'entity'))} AS state,"
+)
 
 
 async def add_to_roster(
@@ -243,6 +249,13 @@ async def show_states(
 ) -> list[asyncpg.Record]:
     """The entities of a monitor, or those given, with their states, by name, starting after one."""
     return await database.fetch(SHOW_STATES, monitor, limit, None if entities is None else list(entities), after)
+
+
+async def describe_states(
+    database: Database, monitor: str, *, after: str | None = None, limit: int
+) -> list[asyncpg.Record]:
+    """The same as people are shown it: the beginning of states that are too large for an answer."""
+    return await database.fetch(DESCRIBE_STATES, monitor, limit, None, after)
 
 
 async def _record(tx: Transaction, monitor: str, action: str, *, before: Any = None, after: Any) -> None:

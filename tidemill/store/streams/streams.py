@@ -121,8 +121,12 @@ AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id
 AND ($8::bigint IS NULL OR id <= $8)
 """
 
+#: Dead letters, each with the first `$11` bytes of its payload, or all of them.
 LIST_DEAD = f"""
-SELECT * FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
+SELECT id, buried_at, stream, source, place, why, attempts, at, message_id, key, headers, plans, kind, error,
+       octet_length(payload) AS payload_bytes,
+       substring(payload FOR coalesce($11::int, octet_length(payload))) AS payload
+FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
 """
 
 COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
@@ -304,10 +308,10 @@ async def forget_attempts(
 
 
 async def list_dead(
-    database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50
+    database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50, shown: int | None = None
 ) -> list[asyncpg.Record]:
-    """Dead letters, newest first, starting below an id."""
-    return await database.fetch(LIST_DEAD, *which.arguments(), limit, before)
+    """Dead letters, newest first, starting below an id; with `shown`, so many bytes of each payload."""
+    return await database.fetch(LIST_DEAD, *which.arguments(), limit, before, shown)
 
 
 async def count_dead(database: Database, which: DeadFilter) -> int:
