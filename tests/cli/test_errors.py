@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -132,13 +133,18 @@ def test_what_is_not_understood_exits_with_2_and_names_the_help(folder: Path, co
     assert "--help" in done.stderr
 
 
-def test_commands_that_would_run_for_long_do_not_wait_for_ever_for_a_server(folder: Path, nowhere: str) -> None:
-    commands = (["up", "app.py"], ["worker", "app.py"], ["maintenance"], ["db", "migrate"])
+def test_roles_wait_for_a_server_until_they_are_stopped_and_other_commands_do_not(folder: Path, nowhere: str) -> None:
+    commands = (["up", "app.py"], ["worker", "app.py"], ["maintenance"])
     started = [Process(folder, *command, "--database-url", nowhere) for command in commands]
     for process in started:
-        assert process.wait() == 1
-        assert process.output.startswith("error: the database at 127.0.0.1:")
-        assert len(process.lines) == 1
+        assert "at=127.0.0.1:" in process.line("waiting for the database")
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0, process.output
+        assert "secret" not in process.output
+    migrate = Process(folder, "db", "migrate", "--database-url", nowhere)
+    assert migrate.wait() == 1
+    assert migrate.output.startswith("error: the database at 127.0.0.1:")
+    assert len(migrate.lines) == 1
 
 
 def test_a_database_that_does_not_exist_or_refuses_is_named(folder: Path) -> None:

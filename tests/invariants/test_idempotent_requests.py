@@ -82,6 +82,7 @@ async def test_a_key_whose_server_was_killed_after_any_message_to_the_database_a
 
 PAGE_APP = """
 import asyncio
+from pathlib import Path
 from litestar import post
 from tidemill import App
 from tidemill.core.page import Page
@@ -97,7 +98,7 @@ async def act(server_state: TheServerState) -> dict:
         await asyncio.sleep(60)
     return {{"acts": acts}}
 
-app.add_page(Page("acts", "Acts", folder={folder!r}, handlers=[act]))
+app.add_page(Page("acts", "Acts", folder=Path({folder!r}), handlers=[act]))
 """
 
 

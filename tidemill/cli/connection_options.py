@@ -170,10 +170,10 @@ async def opened(settings: Settings, *, create: bool = False, schema: bool = Tru
         await database.close()
 
 
-async def open_soon(database: Database) -> None:
-    """Open it, or say within seconds what is in the way."""
+async def open_soon(database: Database, *, patience: float | None = PATIENCE) -> None:
+    """Open it, or say within seconds what is in the way; a role has no limit (None), and waits for a server."""
     try:
-        await database.open(patience=PATIENCE)
+        await database.open(patience=patience)
     except (asyncpg.InterfaceError, ValueError) as error:
         raise ConfigError(f"the database URL cannot be used: {error}") from error
     except asyncpg.PostgresError as error:

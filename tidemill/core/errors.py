@@ -88,6 +88,10 @@ class StoreError(TidemillError):
     """The database cannot be reached, started or written."""
 
 
+class ConnectionLostError(StoreError):
+    """The connection to the database broke during a call: what it was storing may or may not be stored."""
+
+
 class SchemaError(StoreError):
     """The database schema is missing, too old, or newer than this version of Tidemill supports."""
 

@@ -93,4 +93,5 @@ class Connections:
         except BaseException:
             await database.close()
             raise
+        database.translates_errors = True
         return OpenConnection(database, Enqueuer(database), JobWaits(database))

@@ -15,8 +15,8 @@ import asyncio
 import hashlib
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import msgspec
 
-from tidemill.core.errors import ConfigError, StoreError
+from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
 
 if TYPE_CHECKING:
     from tidemill.store.embedded.server import EmbeddedServer
@@ -45,6 +45,9 @@ _AWAY = (
 
 # The server cannot store anything until the disk has space or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
+
+#: Errors of the driver that code outside of the statement expects.
+_EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.LockNotAvailableError)
 
 #: Two transactions collided: the one that was rolled back must be retried.
 CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -124,6 +127,8 @@ class Database:
         # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
         self._pool: asyncpg.Pool | None = None
+        self.translates_errors = False
+        """Whether errors of the driver leave this database as errors of ours: for an application's own calls."""
         self._rewritten: dict[str, str] = {}
         #: The applications of the database and their schemas; None until they have been looked up.
         self.applications: dict[str, str] | None = None
@@ -251,11 +256,12 @@ class Database:
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
         """A connection from the pool."""
         pool = self._opened()
-        connection = await self._patiently(lambda: self._take(pool), patience)
-        try:
-            yield connection
-        finally:
-            await self._give_back(pool, connection)
+        with self._own_errors():
+            connection = await self._patiently(lambda: self._take(pool), patience)
+            try:
+                yield connection
+            finally:
+                await self._give_back(pool, connection)
 
     @asynccontextmanager
     async def transaction(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -272,16 +278,17 @@ class Database:
                 raise
             return connection, transaction
 
-        connection, transaction = await self._patiently(begin, patience)
-        try:
+        with self._own_errors():
+            connection, transaction = await self._patiently(begin, patience)
             try:
-                yield connection
-            except BaseException:
-                await _roll_back(transaction)
-                raise
-            await transaction.commit()
-        finally:
-            await self._give_back(pool, connection)
+                try:
+                    yield connection
+                except BaseException:
+                    await _roll_back(transaction)
+                    raise
+                await transaction.commit()
+            finally:
+                await self._give_back(pool, connection)
 
     async def run(self, work: Callable[[Executor], Awaitable[T]], *, patience: float | None = None) -> T:
         """Run idempotent work, and retry it until the server answers."""
@@ -297,7 +304,30 @@ class Database:
             await self._give_back(pool, connection, as_new=True)
             return result
 
-        return await self._patiently(once, patience)
+        with self._own_errors():
+            return await self._patiently(once, patience)
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """Raise errors of ours in place of the driver's, where this database serves an application's own calls."""
+        try:
+            yield
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionError) as error:
+            if not self.translates_errors or isinstance(error, _EXPECTED):
+                raise
+            raise self.own_error(error) from error
+
+    def own_error(self, error: BaseException) -> TidemillError:
+        """The error of ours that says what an error of the driver means for the caller."""
+        said = _one_line(error)
+        if is_unavailable(error):
+            return ConnectionLostError(
+                f"the connection to the database at {self.where} was lost ({said}): what was being stored may or may "
+                "not be there; look, or repeat it with a unique_key"
+            )
+        if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError):
+            return ConfigError(f"the database cannot store this: {said}")
+        return StoreError(f"the database at {self.where} refuses: {said}")
 
     async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[asyncpg.Record]:
         """Fetch the rows of a statement that may safely run twice."""
@@ -395,6 +425,7 @@ def _check_url(url: str) -> None:
 
 def is_unavailable(error: BaseException) -> bool:
     """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
+    error = _driver_error(error)
     if isinstance(error, asyncpg.InterfaceError):
         # The driver raises this when a connection has just been closed; other interface errors are bugs.
         return "connection is closed" in str(error) or "connection was closed" in str(error)
@@ -410,6 +441,7 @@ def is_safe_to_retry(error: BaseException) -> bool:
     Either the driver or the system refused to send the statement, or the server ended the session instead of
     answering it.
     """
+    error = _driver_error(error)
     if isinstance(error, asyncpg.InternalClientError):
         return is_unavailable(error)
     return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))
@@ -428,6 +460,11 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__
     return is_unavailable(error) or is_full(error) or isinstance(error, CLASHES)
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The error of the driver that a lost connection was reported for."""
+    return error.__cause__ if isinstance(error, ConnectionLostError) and error.__cause__ is not None else error
 
 
 async def _roll_back(transaction: Any) -> None:

@@ -184,7 +184,7 @@ def play(make: Callable[[], Part]) -> int:
             configure_logs(part.settings.log_level, part.settings.log_format)
         allow_hosts(part.settings.allow_hosts)
         end_tracing = configure_tracing(part.role.name)
-        run_loop(_play(part, patient=supervised is not None))
+        run_loop(_play(part, supervised=supervised is not None))
     except LeaseLostError as error:
         sys.stderr.write(f"error: {error}\n")
         status = EXIT_FENCED
@@ -219,11 +219,11 @@ def leave_without_stragglers(status: int) -> None:
             exit_now(status)
 
 
-async def _play(part: Part, *, patient: bool) -> None:
+async def _play(part: Part, *, supervised: bool) -> None:
     """Run a role until a signal stops it."""
     loop = asyncio.get_running_loop()
     role = part.role
-    life = asyncio.ensure_future(_live(part, patient=patient))
+    life = asyncio.ensure_future(_live(part, supervised=supervised))
     ready = asyncio.ensure_future(role.wait_ready())
     signals = 0
 
@@ -249,14 +249,26 @@ async def _play(part: Part, *, patient: bool) -> None:
         await part.database.close()
 
 
-async def _live(part: Part, *, patient: bool) -> None:
-    if not patient:
-        await open_soon(part.database)
+async def _live(part: Part, *, supervised: bool) -> None:
+    await open_soon(part.database, patience=None)
     async with (
-        serving_metrics(part.database, None if patient else part.settings.metrics),
+        serving_metrics(part.database, None if supervised else part.settings.metrics),
         sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
     ):
         await part.role.run()
+
+
+async def opened_for_role(database: Database) -> bool:
+    """Wait for the database, however long it is away; False if a signal ended the wait."""
+    opening = asyncio.ensure_future(open_soon(database, patience=None))
+    hear_signals(opening.cancel)
+    try:
+        await opening
+    except asyncio.CancelledError:
+        if not opening.cancelled():
+            raise
+        return False
+    return True
 
 
 def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
@@ -275,7 +287,8 @@ async def _supervise(known: App, specs: list[ChildSpec]) -> int:
     """The parent of a worker's processes: holds the embedded server, so that their end is not the database's."""
     database = known.database(label=f"tidemill worker {known.name}")
     try:
-        await open_soon(database)
+        if not await opened_for_role(database):
+            return 0
         supervisor = Supervisor(specs, grace=known.settings.grace_seconds, on_death=announcer(database))
         hear_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
-from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon
+from tidemill.cli.connection_options import HERE, ConnectionOptions
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import announcer, application, child, hear_signals, worker_processes
+from tidemill.cli.run.roles import announcer, application, child, hear_signals, opened_for_role, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.supervisor import ChildSpec, Supervisor
@@ -108,7 +108,8 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
     database = known.database(label="tidemill up")
     try:
         # Here and not in a child, so that the end of a child is not the end of the embedded server.
-        await open_soon(database)
+        if not await opened_for_role(database):
+            return 0
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)

@@ -17,11 +17,10 @@ from tidemill.cli.connection_options import (
     HERE,
     ConnectionOptions,
     ServerOptions,
-    open_soon,
     require_database,
 )
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, application, child, hear_signals, play
+from tidemill.cli.run.roles import Part, application, child, hear_signals, opened_for_role, play
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
@@ -188,7 +187,8 @@ async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: floa
     """The dispatchers' parent: holds the embedded server, and restarts those that die."""
     database = Database(known.settings.database(), label="tidemill stream")
     try:
-        await open_soon(database)
+        if not await opened_for_role(database):
+            return 0
         if known.is_config:
             await migrate(database)
         supervisor = Supervisor(specs, grace=grace)

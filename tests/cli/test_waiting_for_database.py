@@ -1,0 +1,110 @@
+"""Every role waits for a database that is away when it starts, says so, and serves once it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+from tests.support import eventually
+from tests.support.cli import Process, make_folder
+from tests.support.wire import Wire
+from tidemill.store.database import Database
+
+APP = """
+from pathlib import Path
+
+from tidemill import App
+from tidemill.flows import StartEvent, StopEvent, Workflow, step
+from tidemill.monitors import Monitor, absent
+from tidemill.pipelines import Pipeline
+from tidemill.sources import JsonlSource, LogSource
+from tidemill.streams import Plan, Stream, task
+
+app = App("shop")
+here = Path(__file__).parent
+
+
+@app.task
+async def work() -> None: ...
+
+
+@app.workflow
+class Flow(Workflow):
+    @step
+    async def only(self, ev: StartEvent) -> StopEvent:
+        return StopEvent()
+
+
+class Count:
+    def on_event(self, state, event):
+        state.count = (state.count or 0) + 1
+
+
+app.monitor(
+    Monitor(
+        "silence", source=JsonlSource(here / "events.jsonl"), entity=lambda event: event["who"], fold=Count,
+        triggers=[absent("silent", after="5m")],
+    )
+)
+site = Pipeline("site", root=here / "site")
+
+
+@site.stage(input="in/{name}.txt", output="out/{name}.txt")
+def copy(entity, text):
+    return text
+
+
+app.pipeline(site)
+
+
+class Look(Plan, eligibility="look"):
+    @task
+    async def look(self, ctx):
+        return 1
+
+
+app.stream(Stream("news", plans=[Look], engines=0, sources=[LogSource("news", eligibilities={"look"})]))
+"""
+
+#: Each role, and the names under which its processes are connected.
+ROLES = {
+    "maintenance app.py": {"tidemill maintenance"},
+    "worker app.py": {"tidemill worker shop", "tidemill run worker shop"},
+    "server app.py --port=0": {"tidemill server shop"},
+    "monitor run app.py": {"tidemill monitor shop"},
+    "pipeline run app.py": {"tidemill pipeline"},
+    "stream run app.py news": {"tidemill stream", "tidemill stream news"},
+}
+
+
+async def test_each_role_waits_for_a_database_that_comes_later(
+    database_url: str, database: Database, tmp_path: Path
+) -> None:
+    folder = make_folder(tmp_path / "shop", APP)
+    (folder / "events.jsonl").touch()
+    (folder / "site" / "in").mkdir(parents=True)
+    async with Wire(database_url).open() as wire:
+        wire.shut()
+        started = [Process(folder, *role.split(), "--database-url", wire.url) for role in ROLES]
+        try:
+            for process in started:
+                await asyncio.to_thread(process.line, "waiting for the database")
+            wire.mend()
+
+            async def missing() -> set[str]:
+                rows = await database.fetch("SELECT application_name AS name FROM pg_stat_activity")
+                return {name for names in ROLES.values() for name in names} - {row["name"] for row in rows}
+
+            async def all_serve() -> bool:
+                assert all(process._process.poll() is None for process in started), [each.output for each in started]
+                return not await missing()
+
+            await eventually(all_serve, what="each role is connected")
+            for process in started:
+                process.signal(signal.SIGTERM)
+            statuses = [await asyncio.to_thread(process.wait) for process in started]
+            assert dict(zip(ROLES, statuses, strict=True)) == dict.fromkeys(ROLES, 0), [each.output for each in started]
+        finally:
+            for process in started:
+                await asyncio.to_thread(process.close)
