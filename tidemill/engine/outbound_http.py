@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import ipaddress
+import re
 import socket
 import ssl
 import urllib.request
@@ -96,7 +97,7 @@ def read_allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
             host, port = parts.hostname, parts.port
         except ValueError:
             host = port = None
-        if not host or parts.path or parts.query or "@" in entry or "*" in entry:
+        if not host or parts.path or parts.query or re.search(r"[@*\s]", entry):
             raise ConfigError(f"allow_hosts: {entry!r} is not a host, host:port or network such as 10.0.0.0/8")
         try:
             networks.append((ipaddress.ip_network(host), port))

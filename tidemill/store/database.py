@@ -46,6 +46,16 @@ _AWAY = (
 # The server cannot store anything until the disk has space or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
 
+#: Errors of the driver, and those that it passes on: of the system, and of values that it cannot encode.
+_DRIVERS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+    UnicodeEncodeError,
+    OverflowError,
+)
+
 #: Errors of the driver that code outside of the statement expects.
 _EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.LockNotAvailableError)
 
@@ -312,7 +322,7 @@ class Database:
         """Raise errors of ours in place of the driver's, where this database serves an application's own calls."""
         try:
             yield
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ConnectionError) as error:
+        except _DRIVERS as error:
             if not self.translates_errors or isinstance(error, _EXPECTED):
                 raise
             raise self.own_error(error) from error
@@ -325,7 +335,7 @@ class Database:
                 f"the connection to the database at {self.where} was lost ({said}): what was being stored may or may "
                 "not be there; look, or repeat it with a unique_key"
             )
-        if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError):
+        if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | UnicodeEncodeError | OverflowError):
             return ConfigError(f"the database cannot store this: {said}")
         return StoreError(f"the database at {self.where} refuses: {said}")
 

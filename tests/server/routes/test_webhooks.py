@@ -123,7 +123,9 @@ async def test_a_signed_webhook_runs_its_workflow_once_and_nothing_else_does(
         large = json.dumps({"ref": "x" * 500_000}).encode()
         assert (await post("pushed", github(large), large))[0] == 202
     assert await value(database, "SELECT count(*) FROM tidemill.job") == 4
-    entries = await database.fetch("SELECT who, action, target, after FROM tidemill.audit ORDER BY id")
+    entries = await database.fetch(
+        "SELECT who, action, target, after FROM tidemill.audit WHERE who <> 'server' ORDER BY id"
+    )
     told = [(row["who"], row["action"], row["target"]) for row in entries]
     assert told[:2] == [("webhook pushed", "webhook.refuse", "pushed"), ("webhook paid", "webhook.refuse", "paid")]
     assert [each[1] for each in told[2:]] == ["workflow.trigger"] * 4

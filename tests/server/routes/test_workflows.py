@@ -141,7 +141,7 @@ def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> N
 
 
 def test_the_fields_that_editors_offer_are_those_that_the_code_reads() -> None:
-    elsewhere = reads(load._schedules) | reads(node_graph.Wiring) | reads(node_graph.wire)
+    elsewhere = reads(load._schedules) | reads(load._signature) | reads(node_graph.Wiring) | reads(node_graph.wire)
     for name, known in nodes.NODE_TYPES.items():
         if known.fields is not None:
             continue
