@@ -137,7 +137,7 @@ def test_roles_wait_for_a_server_until_they_are_stopped_and_other_commands_do_no
     commands = (["up", "app.py"], ["worker", "app.py"], ["maintenance"])
     started = [Process(folder, *command, "--database-url", nowhere) for command in commands]
     for process in started:
-        assert "at=127.0.0.1:" in process.line("waiting for the database")
+        assert "127.0.0.1:" in process.line("waiting for the database")
         process.signal(signal.SIGTERM)
         assert process.wait() == 0, process.output
         assert "secret" not in process.output
