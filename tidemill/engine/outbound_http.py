@@ -237,9 +237,8 @@ class OutboundHttp:
     def _checked(self, host: str, port: int) -> list[Any]:
         """The addresses of a host that a connection may go to, as `getaddrinfo` gives them."""
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        kinds = [
-            self._why_refused(host, port, ipaddress.ip_address(str(each[4][0]).partition("%")[0])) for each in found
-        ]
+        addresses = [ipaddress.ip_address(str(each[4][0]).partition("%")[0]) for each in found]
+        kinds = [self._why_refused(host, port, each) for each in addresses]
         if all(kinds):
             raise RefusedAddressError(
                 f"{_shown(host, port)} was not asked: its address is {kinds[0]}; if this application may reach it, "

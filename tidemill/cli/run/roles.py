@@ -261,7 +261,11 @@ async def _live(part: Part, *, supervised: bool) -> None:
 async def opened_for_role(database: Database) -> bool:
     """Wait for the database, however long it is away; False if a signal ended the wait."""
     opening = asyncio.ensure_future(open_soon(database, patience=None))
-    hear_signals(opening.cancel)
+
+    def give_up() -> None:
+        opening.cancel()
+
+    hear_signals(give_up)
     try:
         await opening
     except asyncio.CancelledError:

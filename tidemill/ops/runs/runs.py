@@ -148,7 +148,7 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         known["result"] = plain_result(known["result"])
         waits_to_begin = row["state"] == "running" and row["owner"] is None and row["awake"] and row["seq"] == 0
         holders = await slot_holders(at.database, row["kind"]) if waits_to_begin else []
-        why = [explain_run(row, holders), *explain_buffered(known["buffered"])]
+        why = [explain_run(known, holders), *explain_buffered(known["buffered"])]
     key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
     return Run(

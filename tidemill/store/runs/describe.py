@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import asyncpg
-
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database
 from tidemill.store.large_values import cut, place_of
@@ -34,7 +32,7 @@ WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
 """
 
 
-async def describe_run(database: Database, run_id: int) -> asyncpg.Record:
+async def describe_run(database: Database, run_id: int) -> Any:
     """A run; an error if there is none."""
     row = await database.fetchrow(DESCRIBE_RUN, run_id)
     if row is None:
