@@ -156,6 +156,10 @@ async def _read_ticks(at: Operator, number: int) -> list[dict[str, Any]]:
     while True:
         after = found[-1]["seq"] if found else 0
         page = (await at.do(get_ticks, GetTicks(id=number, after=after, limit=TICKS_AT_ONCE))).items
-        found += [{"seq": tick.seq, **tick.data} for tick in page]
+        found += [{"seq": tick.seq, "kind": tick.kind, "at": _seconds(tick.at), **tick.data} for tick in page]
         if len(page) < TICKS_AT_ONCE:
             return found
+
+
+def _seconds(at: datetime | None) -> float:
+    return 0.0 if at is None else at.timestamp()
