@@ -31,9 +31,9 @@ def cut(column: str, place: str) -> str:
     """SQL for a JSON column, or for its beginning; `place` is SQL for the place of the whole, as in `PLACES`."""
     secret = _SECRET.format(column=column)
     return (
-        f"CASE WHEN octet_length({column}::text) <= {SHOWN_BYTES} THEN {column} ELSE json_build_object('{CUT}', "
+        f"CASE WHEN octet_length({column}::text) > {SHOWN_BYTES} THEN json_build_object('{CUT}', "
         f"json_build_object('first', CASE WHEN {secret} THEN '' ELSE left({column}::text, {SHOWN_BYTES}) END, "
-        f"'bytes', octet_length({column}::text), 'whole', '{VALUES}/' || {place})) END"
+        f"'bytes', octet_length({column}::text), 'whole', '{VALUES}/' || {place})) ELSE {column} END"
     )
 
 

@@ -81,6 +81,8 @@ async def test_an_answer_holds_the_beginning_and_where_the_whole_is(site: WebSer
         assert (tick["kind"], tick["at"]) == ("received", "1970-01-01T00:00:12.500000Z")
         assert len(json.loads(await whole(client, tick["data"]["$cut"]["whole"]))["event"]) == 80_000
 
+        assert (run_told["result"], run_told["error"]) == (1, None), "what is not there is not cut"
+
         letter = (await client.get("/api/v1/dead-letters")).json()["items"][0]
         told = (await client.get(f"/api/v1/dead-letters/{letter['id']}")).json()
         assert (told["truncated"], told["payload_bytes"], len(told["payload"])) == (True, 100_000, 65_536)
