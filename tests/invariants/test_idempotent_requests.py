@@ -90,7 +90,7 @@ from tidemill.server.server_state import TheServerState
 
 app = App("test")
 
-@post("/act", opt={{"scope": "operate"}})
+@post("/act", opt={{"role": "operator"}})
 async def act(server_state: TheServerState) -> dict:
     await server_state.database.fetch("INSERT INTO public.acts DEFAULT VALUES")
     acts = (await server_state.database.fetchrow("SELECT count(*) AS n FROM public.acts"))["n"]

@@ -135,7 +135,7 @@ async def test_a_signed_webhook_runs_its_workflow_once_and_nothing_else_does(
 
 
 async def test_the_list_of_workflows_says_where_signed_webhooks_go(hooks: WebServer, database: Database) -> None:
-    token, _ = await create_token(database, "reader", "read", by="test")
+    token, _ = await create_token(database, "reader", "viewer", by="test")
     async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as web:
         answer = (await web.get(f"{hooks.url}{API}/triggers")).json()
     told = {each["name"]: (each["webhook"], each["signature"]) for each in answer["items"]}

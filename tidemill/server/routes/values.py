@@ -12,7 +12,7 @@ from tidemill.server.server_state import TheServerState
 from tidemill.store.large_values import read_whole
 
 
-@get("/values/{kind:str}/{field:str}/{key:path}", opt={"scope": "read"}, summary="A large value, whole")
+@get("/values/{kind:str}/{field:str}/{key:path}", opt={"role": "viewer"}, summary="A large value, whole")
 async def get_value(
     server_state: TheServerState, kind: FromPath[str], field: FromPath[str], key: FromPath[str]
 ) -> Stream:

@@ -10,9 +10,9 @@ import structlog
 from litestar import Request, Response, post
 from litestar.params import FromPath
 
+from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, ForbiddenError, NotFoundError
 from tidemill.core.webhook_signature import SignatureError, verify_webhook
-from tidemill.ops.operator.local import Caller
 from tidemill.ops.operator.validation import read_value
 from tidemill.ops.pipelines.triggers import RunTrigger, run_trigger
 from tidemill.server.json_response import Whole
@@ -27,7 +27,7 @@ log = structlog.get_logger("tidemill.server")
 AUDIT_EVERY = 60.0  # Strangers must not fill the audit trail.
 
 
-@post("/webhooks/{name:str}", opt={"scope": OPEN}, status_code=202, summary="Run a workflow by a signed webhook")
+@post("/webhooks/{name:str}", opt={"role": OPEN}, status_code=202, summary="Run a workflow by a signed webhook")
 async def take_webhook(
     request: Request[Any, Any, Any], server_state: TheServerState, name: FromPath[str]
 ) -> Response[Any]:
@@ -66,7 +66,7 @@ async def _note_refusal(server_state: ServerState, name: str, why: str, request:
     now, last = time.monotonic(), server_state.refused_webhooks.get(name, -AUDIT_EVERY)
     if now - last >= AUDIT_EVERY:
         server_state.refused_webhooks[name] = now
-        caller = Caller(f"webhook {name}", "read")
+        caller = Caller(f"webhook {name}", "viewer")
         await server_state.note(caller, "webhook.refuse", name, after={"reason": why, "client": client})
 
 
