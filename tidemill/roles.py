@@ -14,6 +14,7 @@ from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
+from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain
@@ -29,8 +30,10 @@ def jobs_role(
     *,
     max_concurrency: int | None = None,
     database: Database | None = None,
+    quarantine: ChildSpec | None = None,
+    is_quarantine: bool = False,
 ) -> Role[Worker]:
-    """A worker for these queues, or for all that the tasks name."""
+    """A worker for these queues, or for all that the tasks name; `quarantine` is its process for suspects."""
     wanted = tuple(dict.fromkeys(queues if queues is not None else declared.served_queues()))
     for task in declared.tasks.values():
         require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
@@ -47,11 +50,19 @@ def jobs_role(
             models=declared.models.values(),
             invoke_context=declared.hooks.invoke_context,
             app_path=declared.source,
+            quarantine=quarantine,
+            is_quarantine=is_quarantine,
         )
     return worker_role(worker, reached)
 
 
-def runs_role(declared: Declarations, *, database: Database | None = None) -> Role[RunWorker]:
+def runs_role(
+    declared: Declarations,
+    *,
+    database: Database | None = None,
+    quarantine: ChildSpec | None = None,
+    is_quarantine: bool = False,
+) -> Role[RunWorker]:
     """A worker for the durable runs of the workflows, and for runs of dags."""
     from tidemill.engine.runs.run_store import PostgresRunStore
     from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
@@ -59,11 +70,14 @@ def runs_role(declared: Declarations, *, database: Database | None = None) -> Ro
     reached = database or declared.database(label=f"tidemill run worker {declared.name}")
     store, settings = PostgresRunStore(reached), declared.settings
     return run_worker_role(
-        RunWorker(store, declared.runs.kinds),
+        RunWorker(store, declared.runs.kinds, is_quarantine=is_quarantine),
         store,
         reached,
         lease_seconds=settings.lease_seconds,
         heartbeat_seconds=settings.heartbeat_seconds,
+        quarantine=quarantine,
+        grace_seconds=settings.grace_seconds,
+        stall_limit=settings.stall_limit,
     )
 
 

@@ -12,7 +12,7 @@ from tests.support import eventually, lapse, locked_out, run_worker_process, run
 from tests.support.durable import TURN, Chain, Fragile, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
-from tidemill.engine.lease import EXIT_FENCED
+from tidemill.engine.exit_status import EXIT_FENCED
 from tidemill.flows.definition.events import StartEvent
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.run_handle import RunHandle

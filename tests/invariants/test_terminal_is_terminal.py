@@ -40,7 +40,7 @@ async def only_row(database: Database, job_id: int) -> dict[str, Any]:
     return dict(row)
 
 
-def lose(job: ClaimedJob, worker: str) -> Finish | Requeue:
+def lose(job: ClaimedJob, worker: str, held: int) -> Finish | Requeue:
     return Requeue(job.id, job.attempt, 0.0, f"{worker} was lost", lost=True)
 
 

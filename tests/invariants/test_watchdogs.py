@@ -55,7 +55,7 @@ async def test_a_plain_task_over_its_budget_ends_its_process_and_is_failed_with_
     assert (row["state"], row["worker_id"], row["failures"], row["losses"]) == ("ready", None, 0, 0)
     assert row["note"] == f"its worker was ended for job {job.id} (BudgetExceeded)"
     ended = await find_worker(executions, worker.worker_id)
-    assert ended["end_reason"] == f"BudgetExceeded: job {job.id}"
+    assert ended["end_reason"].startswith(f"BudgetExceeded: job {job.id} (task ")
     await open_gate(executions, "go")
     async with worker_process(database_url, QUEUES):
         assert (await finished(executions, other.id))["attempt"] == 2

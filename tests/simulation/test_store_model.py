@@ -11,12 +11,13 @@ import msgspec
 import pytest
 
 from tests.simulation.seeds import seeds
+from tidemill.core.blame import ALONE
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
-from tidemill.store.jobs.workers import END_WORKER, WorkerCard, register_worker
+from tidemill.store.jobs.workers import END_LAPSED, END_WORKER, WorkerCard, register_worker
 from tidemill.store.runs.claims import FREE_RUNS
 from tidemill.store.runs.inbox import CANCEL_STOPPED, SEND
 from tidemill.store.runs.model import StoreModel
@@ -76,8 +77,36 @@ class Both:
             await self.sql(END_WORKER, owner, "test")
             self.model.end_worker(owner)
 
+    async def lose_worker(self) -> None:
+        """A lease lapses."""
+        if len(self.alive()) > 2:
+            owner = self.chance.choice(self.alive())
+            await self.sql("UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE id = $1", owner)
+            await self.sql(END_LAPSED, owner, "test")
+            self.model.workers[owner].lease_until = SYSTEM_CLOCK.now() - 1.0
+            assert self.model.end_lapsed() == [owner]
+
+    async def claim_suspects(self) -> None:
+        owner = self.owner()
+        level = await self.postgres.least_suspected(KINDS)
+        assert level == self.model.least_suspected(KINDS)
+        if level:
+            rows = await self.postgres.claim(owner, KINDS, [None, None], 2, [None, None], level)
+            found = self.model.claim(owner, KINDS, [None, None], 2, [None, None], level)
+            assert [(row["id"], row["losses"]) for row in rows] == [(run.id, run.losses) for run in found]
+
+    async def claim_suspected_jobs(self) -> None:
+        worker = self.owner()
+        claims = Claims(self.database, self.connection, worker, list(QUEUES))
+        jobs = await claims.claim_suspects(QUEUES, [])
+        found = []
+        if any(job.suspicions and job.state == "ready" for job in self.model.jobs.values()):
+            found = [job for job in self.model.claim_jobs(worker, QUEUES, 0, suspects=True) if job.suspicions]
+        assert sorted((job.id, job.attempt) for job in jobs) == sorted((job.id, job.attempt) for job in found)
+        self.claimed += [(worker, job) for job in found]
+
     async def free(self) -> None:
-        (row,) = await self.sql(FREE_RUNS)
+        (row,) = await self.sql(FREE_RUNS, ALONE)
         assert row["n"] == self.model.free_runs()
 
     async def start(self) -> None:
@@ -161,6 +190,7 @@ class Both:
             turn.state, turn.note = chance.choice(["succeeded", "failed", "needs_attention"]), "so it is"
             turn.result = self.data() if turn.state == "succeeded" else None
             turn.timers, turn.jobs = {}, []
+        turn.cleared = chance.random() < 0.1
         used = self.some([row.id for row in self.model.inbox.values() if row.run_id == run_id])
         other = msgspec.structs.replace(turn, used=used)
         turn.used = [self.ids[inbox_id] for inbox_id in used]
@@ -230,7 +260,9 @@ class Both:
 
     async def requeue(self) -> None:
         for worker, job in self.some(self.claimed):
-            back = Requeue(job.id, job.attempt, self.chance.choice([0.0, HOUR]), "again", failed=True)
+            suspicions = self.chance.choice([None, None, 0, 1, 2, 3])
+            delay = self.chance.choice([0.0, HOUR])
+            back = Requeue(job.id, job.attempt, delay, "again", failed=True, suspicions=suspicions)
             there = await requeue_jobs(self.database, self.connection, worker, [back])
             assert list(there) == self.model.requeue(worker, [back])
 
@@ -251,6 +283,7 @@ class Both:
     async def compare(self) -> None:
         now = SYSTEM_CLOCK.now()
         columns = "id, kind, version, owner, seq, turn, awake, state, result, error, note, parent, parent_work"
+        columns += ", suspicions, losses"
         # Keys that nobody has asked for begin with OWN_KEY; the model does without.
         more = f"CASE WHEN key NOT LIKE '{OWN_KEY}%' THEN key END, ended_at IS NOT NULL"
         rows = await self.sql(f"SELECT {columns}, {more} FROM tidemill.run ORDER BY id")
@@ -284,7 +317,9 @@ class Both:
         self.ids = {here[each]: there[each] for each in here}
 
     async def compare_jobs(self, now: float) -> None:
-        columns = "id, run_id, work, queue, state, attempt, worker_id, failures, losses, cancel_reason, note"
+        columns = (
+            "id, run_id, work, queue, state, attempt, worker_id, failures, losses, suspicions, cancel_reason, note"
+        )
         due = "extract(epoch FROM due_at)::float8"
         rows = await self.sql(f"SELECT {columns}, {due} <= $1 FROM tidemill.job ORDER BY id", now)
         jobs = sorted(self.model.jobs.values(), key=lambda job: job.id)
@@ -315,6 +350,9 @@ OPS: list[tuple[Callable[[Both], Any], int]] = [
     (Both.register, 3),
     (Both.end_worker, 2),
     (Both.free, 2),
+    (Both.lose_worker, 2),
+    (Both.claim_suspects, 4),
+    (Both.claim_suspected_jobs, 2),
     (Both.start, 8),
     (Both.claim, 12),
     (Both.find_own, 2),

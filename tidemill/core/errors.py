@@ -76,6 +76,10 @@ class UnknownClassError(PayloadError):
     """A stored value is of a class that this process has not defined: other code may have it."""
 
 
+class BlockedEventLoopError(TidemillError):
+    """Code kept the event loop of its process from turning, until the process was ended."""
+
+
 class UnknownTaskError(TidemillError):
     """The application does not declare a task of this name."""
 

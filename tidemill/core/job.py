@@ -123,6 +123,7 @@ class ClaimedJob(msgspec.Struct):
     cancel_reason: str | None = None
     due_at: datetime | None = None
     origin: bytes | None = None
+    suspicions: int = 0
 
 
 class Finish(msgspec.Struct):
@@ -151,6 +152,8 @@ class Requeue(msgspec.Struct):
     state: LiveState = "ready"
     refused_by: str | None = None
     """The signature of the task that did not know an argument of the job; workers with another one may run it."""
+    suspicions: int | None = None
+    """How often it is suspected from now on; None if that stays as it is."""
 
 
 class AttemptError(msgspec.Struct, frozen=True, omit_defaults=True):

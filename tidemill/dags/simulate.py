@@ -22,7 +22,7 @@ from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.simulation.simulation import SOME_FAULTS, Faults, Simulation
 from tidemill.engine.simulation.world import SimulationError
-from tidemill.store.runs.runs import DAG_KIND
+from tidemill.store.runs.claims import DAG_KIND
 
 _CHECK_EVERY = 0.05
 _THINKING = 0.5

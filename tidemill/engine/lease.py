@@ -1,6 +1,6 @@
 """The lease of a process: renewed by a thread of its own, so that a busy event loop does not look like a dead process.
 
-    lease = Lease(database, describe, lease_seconds=15, heartbeat_seconds=3, watch=watchdog.check)
+    lease = Lease(database, describe, lease_seconds=15, heartbeat_seconds=3, watchdog=Watchdog(database, work))
     worker_id = await lease.take(on_lost)         # registers the process; renews from now on
     await lease.stop_renewing()
     await lease.end("stopped")                    # what it owned goes to others at once
@@ -15,7 +15,6 @@ import asyncio
 import os
 import platform
 import socket
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -25,6 +24,8 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import StoreError
+from tidemill.engine.exit_status import EXIT_FENCED, exit_now
+from tidemill.engine.watchdog import Watchdog
 from tidemill.store.database import Connection, Database, is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker, renew_lease
 from tidemill.version import VERSION
@@ -35,10 +36,6 @@ WATCH_SECONDS = 0.1
 STUCK_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 IDLE_SHARE = 3  # an idle process renews this often during its lease
-EXIT_FENCED = 70
-
-#: Called by the thread ten times a second with the worker's number and its event loop; True when the process is over.
-Watch = Callable[[int, asyncio.AbstractEventLoop], Awaitable[bool]]
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -48,6 +45,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     running: int = 0
     models: list[str] | None = None
     is_busy: bool = True
+    trouble: str | None = None
+    """What its watchdog has found."""
 
 
 class RenewedLease(Protocol):
@@ -75,7 +74,7 @@ class Lease:
         lease_seconds: float = 15.0,
         heartbeat_seconds: float = 3.0,
         process_status: Callable[[], ProcessStatus] = ProcessStatus,
-        watch: Watch | None = None,
+        watchdog: Watchdog | None = None,
         after_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.worker_id = 0
@@ -84,7 +83,7 @@ class Lease:
         self._seconds = lease_seconds
         self._heartbeat = heartbeat_seconds
         self._process_status = process_status
-        self._watch = watch
+        self._watchdog = watchdog
         self._after_end = after_end
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -116,12 +115,15 @@ class Lease:
 
     async def _renew_until_stopped(self) -> None:
         connection: Connection | None = None
-        renew_at, written = 0.0, ProcessStatus(status="")
+        renew_at, written, trouble = 0.0, ProcessStatus(status=""), None
         while not self._stopped.is_set():
-            if self._watch is not None and await self._watch(self.worker_id, self._loop):
-                return
-            process_status = self._process_status()
-            if time.monotonic() >= renew_at or process_status.status != written.status:
+            if self._watchdog is not None:
+                if await self._watchdog.check(self.worker_id, self._loop):
+                    return
+                trouble = self._watchdog.trouble
+            process_status = msgspec.structs.replace(self._process_status(), trouble=trouble)
+            is_news = (process_status.status, trouble) != (written.status, written.trouble)
+            if time.monotonic() >= renew_at or is_news:
                 try:
                     if connection is None or connection.is_closed():
                         connection = await self._database.connect(patience=1.0)
@@ -150,6 +152,7 @@ class Lease:
             status=process_status.status,
             running=process_status.running,
             models=process_status.models,
+            trouble=process_status.trouble,
         )
 
     def _pause(self, process_status: ProcessStatus) -> float:
@@ -185,10 +188,3 @@ def describe_process(
         events=tuple(events),
         signatures=tuple(signatures),
     )
-
-
-def exit_now(status: int) -> None:
-    """End the process without waiting for its threads."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)

@@ -24,6 +24,7 @@ from tidemill.store.jobs import history_partitions, sweeps
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.migrate import OWN_CHAIN, Chain
 from tidemill.store.retention_settings import read_retention
+from tidemill.store.runs.claims import free_runs
 from tidemill.store.runs.log import keep_run_log
 from tidemill.store.runs.runs import forget_runs
 from tidemill.store.runs.turns import cancel_unwanted
@@ -103,7 +104,7 @@ class Maintenance:
             await cancel_unwanted(database)
         if "orphans" in found:
             await sweeps.cancel_orphans(database)
-        if found & {"lapsed", "abandoned"} and (freed := await sweeps.free_runs(database)):
+        if found & {"lapsed", "abandoned"} and (freed := await free_runs(database)):
             log.warning("runs of owners that have ended wait for another", runs=freed)
 
     async def _reclaim_lapsed(self) -> None:
@@ -142,10 +143,10 @@ class Maintenance:
             log.error("jobs of ended workers went back to their queues", jobs=orphans)
             self.meter.count("jobs_reclaimed", by=orphans)
 
-    def _lost(self, job: ClaimedJob, worker: str) -> Finish | Requeue:
+    def _lost(self, job: ClaimedJob, worker: str, held: int) -> Finish | Requeue:
         message = f"worker {worker} stopped renewing its lease"
         report = record(job, kind="WorkerLost", message=message, at=self._clock.now(), worker=worker)
-        return after_loss(job, report)
+        return after_loss(job, report, held=held)
 
 
 def maintenance_role(

@@ -25,7 +25,7 @@ from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
 
-_DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "model_patience", "sample_every"}
+_DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "stall_limit", "model_patience", "sample_every"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True):
     """How often a worker renews its lease."""
     grace_seconds: float = 30.0
     """How long a stopping worker waits for its running jobs."""
+    stall_limit: float = 60.0
+    """How long code may keep the event loop of its process from turning, before the process is ended."""
     model_memory: int | None = None
     """How much memory the models of a worker process may take together ("8 GB"); unset means no limit."""
     model_patience: float = 30.0
@@ -92,6 +94,7 @@ class Settings(msgspec.Struct, frozen=True):
             lease_seconds=self.lease_seconds,
             heartbeat_seconds=self.heartbeat_seconds,
             grace_seconds=self.grace_seconds,
+            stall_limit=self.stall_limit,
             model_memory=self.model_memory,
             model_patience=self.model_patience,
             host_priority=self.host_priority,
@@ -116,6 +119,7 @@ class SettingOptions(TypedDict, total=False):
     lease_seconds: Duration
     heartbeat_seconds: Duration
     grace_seconds: Duration
+    stall_limit: Duration
     model_memory: int | str | None
     model_patience: Duration
     host_priority: Literal["highest", "lowest"]

@@ -5,6 +5,9 @@ A child ends only when the supervisor was told to stop. If it ends otherwise - a
 line says why. A child that cannot even start (a wrong application, say) is not retried forever: the supervisor
 gives up, and ends the others.
 
+A child shows a sign of life every second, on a pipe, from a thread of its own. One that shows none for as long as a
+lease lasts is stopped, or its code does not let go of the interpreter: it is killed and started again.
+
 `stop()` asks the children to end; a second call asks again, which they take as "at once". Whoever is still there
 after the grace period and a margin is killed. Each child runs in a session of its own, so Ctrl-C in a terminal
 reaches the supervisor alone. On Linux the kernel kills the children when the supervisor dies: each of them asks
@@ -19,35 +22,28 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
 
-from tidemill.engine.lease import EXIT_FENCED
-from tidemill.engine.worker.outcome import OVERRUNS
+from tidemill.engine.exit_status import EXIT_MISCONFIGURED, EXITS
 
 log = structlog.get_logger("tidemill.supervisor")
 
 #: Says to a child who its supervisor is; the child takes it out of its environment.
 VARIABLE = "TIDEMILL_SUPERVISOR"
-#: The exit status of a child for which starting again would change nothing.
-EXIT_MISCONFIGURED = 78
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 SETTLED = 3.0  # a child that has lived this long has started
 TRIES = 4  # to start a child that never settles
 KILL_MARGIN = 15.0
 LINE_LIMIT = 64 * 1024
+SILENCE = 15.0
+SIGN_SECONDS = 1.0
+LOOKS = 4  # how often signs of life are looked for within the time that a child may be silent
 
-EXITS: Mapping[int, str] = {
-    0: "it ended by itself",
-    EXIT_FENCED: "it was silent for longer than its lease and others took over its jobs",
-    OVERRUNS["budget"].exit_status: "the watchdog ended it: a job ran longer than its budget",
-    OVERRUNS["stall"].exit_status: "the watchdog ended it: a job showed no sign of life",
-    OVERRUNS["cancel"].exit_status: "the watchdog ended it: a job would not end that its run wants no longer",
-    EXIT_MISCONFIGURED: "it cannot start as it is configured",
-}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -75,8 +71,11 @@ class Supervisor:
         grace: float,
         on_line: Callable[[str, str], None] | None = None,
         on_death: Callable[[int], Awaitable[None]] | None = None,
+        silence: float = SILENCE,
     ) -> None:
+        """A child that shows no sign of life for `silence` seconds is killed."""
         self.stopping = False
+        self._silence = silence
         self._specs = specs
         self._grace = grace
         self._on_line = on_line
@@ -108,7 +107,7 @@ class Supervisor:
         stable, deaths = False, 0
         while not self.stopping:
             born = loop.time()
-            status = await self._live(spec)
+            status = await self.live(spec)
             if self.stopping:
                 if status not in (0, -signal.SIGTERM):
                     self._failed = True
@@ -128,9 +127,11 @@ class Supervisor:
                 async with asyncio.timeout(pause):
                     await self._stop_news.wait()
 
-    async def _live(self, spec: ChildSpec) -> int:
+    async def live(self, spec: ChildSpec) -> int:
         """One life of a child, from start to end; whatever it leaves behind is ended with it."""
         reading, writing = os.pipe() if self._on_line else (None, None)
+        heard, sign = os.pipe()
+        said = f"{os.getpid()}:{'pipe' if self._on_line else 'own'}:{sign}"
         try:
             child = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -138,13 +139,19 @@ class Supervisor:
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
-                env={**os.environ, **spec.environment, VARIABLE: f"{os.getpid()}:{'pipe' if self._on_line else 'own'}"},
+                pass_fds=(sign,),
+                env={**os.environ, **spec.environment, VARIABLE: said},
             )
+        except BaseException:
+            os.close(heard)
+            raise
         finally:
+            os.close(sign)
             if writing is not None:
                 os.close(writing)
         self._children[spec.name] = child
         listening = asyncio.ensure_future(self._listen(spec.name, reading))
+        watching = asyncio.ensure_future(self._watch(spec.name, child, heard))
         try:
             if self.stopping:
                 _signal(child, signal.SIGTERM)
@@ -155,8 +162,27 @@ class Supervisor:
         finally:
             _kill_group(child.pid)
             del self._children[spec.name]
+            watching.cancel()
             await asyncio.wait([listening], timeout=1.0)
             listening.cancel()
+
+    async def _watch(self, name: str, child: asyncio.subprocess.Process, heard: int) -> None:
+        """Kill a child that shows no more signs of life. One that has never shown any is not asked for them."""
+        os.set_blocking(heard, False)
+        is_ours, silent = False, 0
+        try:
+            while silent <= LOOKS:  # Looks are counted, and not seconds: this process may have been suspended itself.
+                await asyncio.sleep(self._silence / LOOKS)
+                try:
+                    is_alive = bool(os.read(heard, LINE_LIMIT))
+                except BlockingIOError:
+                    is_alive = False
+                is_ours = is_ours or is_alive
+                silent = 0 if is_alive or not is_ours else silent + 1
+            log.error("SILENT PROCESS: it is stopped, or blocked by its code; killing it", role=name, pid=child.pid)
+            _kill_group(child.pid)
+        finally:
+            os.close(heard)
 
     async def _listen(self, name: str, reading: int | None) -> None:
         """Pass on what a child prints, line by line, however long the lines are."""
@@ -219,12 +245,23 @@ def obey_supervisor() -> Supervised | None:
     said = os.environ.pop(VARIABLE, "")
     if not said:
         return None
-    parent, _, output = said.partition(":")
+    parent, output, sign = said.split(":")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit(0)  # It was gone before we asked.
+    os.set_inheritable(int(sign), False)
+    threading.Thread(target=_show_signs_of_life, args=(int(sign),), name="tidemill-sign", daemon=True).start()
     return Supervised(piped=output == "pipe")
+
+
+def _show_signs_of_life(sign: int) -> None:
+    while True:
+        try:
+            os.write(sign, b".")
+        except OSError:  # The supervisor is gone, and so is this process in a moment.
+            return
+        time.sleep(SIGN_SECONDS)
 
 
 def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:

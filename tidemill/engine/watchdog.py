@@ -1,110 +1,209 @@
-"""The watchdog: ends jobs that run longer than their budget or show no sign of life, and if need be the process.
+"""The watchdog: finds the work that keeps a process from working, names it, and if need be ends the process.
 
-It runs in the lease's thread. A job that can be cancelled is cancelled first. One that does not end after that, or that
-runs in a thread and cannot be stopped, takes the process with it: the outcome of this job and of all others that the
-worker holds is written in one transaction, and the process exits with status 75 (budget), 76 (stall) or 77 (its run
-does not want it any more, and it had not ended after the grace period). A supervisor starts the process again.
+It runs in the lease's thread, outside of the event loop, so that it holds for code that never yields. An event loop
+that has not turned for 5 s is reported with the work that blocks it and its stack: in the log, and with the lease, as
+`tidemill workers` and the console show. The process is ended only when this work has broken a limit of its own (its
+timeout, its budget, the grace period after a cancel request) or has blocked the loop for longer than `stall_limit`; and
+when work that cannot be stopped has broken one. Before that, one transaction stores what becomes of this work and
+gives back everything else that the process holds. If it is not known which work it is, all of it runs in quarantine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+import traceback
+from typing import Any, Protocol
 
+import msgspec
 import structlog
 
-from tidemill.core.job import ClaimedJob, Requeue
-from tidemill.engine.lease import exit_now
-from tidemill.engine.telemetry.meter import MeterReporter
-from tidemill.engine.worker.context import RunningJob
-from tidemill.engine.worker.outcome import OVERRUNS, after_overrun
-from tidemill.store.database import Database
-from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
-from tidemill.store.jobs.workers import END_WORKER
-
-if TYPE_CHECKING:
-    from tidemill.engine.worker.job_runner import JobRunner, Slot
+from tidemill.core.duration import format_duration
+from tidemill.engine.exit_status import EXIT_BLOCKED, exit_now
+from tidemill.store.database import Connection, Database
+from tidemill.store.jobs.workers import END_WORKER, EXPIRE_OWN_LEASE
 
 log = structlog.get_logger("tidemill.watchdog")
 
-CANCEL_SECONDS = 5.0
+STALL_LIMIT = 60.0
+REPORT_SECONDS = 5.0
+BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
+LONGEST_CHECK = 0.5  # counts for one check, however long it took: the process may have been suspended
 WRITE_SECONDS = 10.0
+STACK_LINES = 40
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """A piece of work that keeps its process from working."""
+
+    name: str
+    """For people: job 12 (task send), step crash of run r7."""
+    work: Any
+    limit_at: float | None = None
+    """When it breaks a limit of its own, by the monotonic clock."""
+    limit: str = ""
+    """This limit, for people: its timeout of 3s."""
+
+
+class EndedFor(msgspec.Struct, frozen=True):
+    """Why a process is ended: which limit was broken, the same in words, and its name in records of errors."""
+
+    kind: str
+    why: str
+    name: str = "BlockedEventLoop"
+    exit_status: int = EXIT_BLOCKED
+
+    def reason(self, culprit: Culprit) -> str:
+        """The reason that is stored with the process."""
+        return f"{self.name}: {culprit.name}"
+
+
+class WatchedWork(Protocol):
+    """What a watchdog needs to know of the work of a process. All of it is called in the lease's thread."""
+
+    def find(self, task: asyncio.Task[Any] | None) -> Culprit | None:
+        """The piece of work that a task of the event loop belongs to."""
+        ...
+
+    def overdue(
+        self, now: float, loop: asyncio.AbstractEventLoop, *, is_blocked: bool
+    ) -> tuple[Culprit, EndedFor] | None:
+        """The piece of work that has broken a limit and cannot be stopped, if there is one."""
+        ...
+
+    async def is_cancelled(self, connection: Connection, culprit: Culprit) -> bool:
+        """Whether the end of this piece of work was requested."""
+        ...
+
+    async def write_end(self, connection: Connection, worker_id: int, culprit: Culprit, ended: EndedFor) -> None:
+        """Write what becomes of the culprit, and give back all other work, in the open transaction."""
+        ...
+
+    async def report(self, connection: Connection, ended: EndedFor) -> None:
+        """Count the end of the process."""
+        ...
 
 
 class Watchdog:
-    """Watches the jobs of one job runner."""
+    """Watches the event loop and the work of one process."""
 
-    def __init__(self, database: Database, runner: JobRunner) -> None:
+    def __init__(
+        self, database: Database, work: WatchedWork, *, stall_limit: float = STALL_LIMIT, grace_seconds: float = 30.0
+    ) -> None:
+        self.trouble: str | None = None
+        """What is wrong with the process now, for people."""
         self._database = database
-        self._runner = runner
-        self._cancelled: dict[int, float] = {}
+        self._work = work
+        self._stall_limit = stall_limit
+        self._grace = grace_seconds
+        self._loop_thread: int | None = None
+        self._is_waiting = False  # for the loop to turn
+        self._asked_at = 0.0
+        self._checked_at = 0.0
+        self._blocked_for = 0.0
+        self._cancelled_at: float | None = None
+        self._look_for_cancel_at = 0.0
 
     async def check(self, worker_id: int, loop: asyncio.AbstractEventLoop) -> bool:
-        """Cancel what is overdue; True when the process was ended for a job that does not end."""
-        overdue = self._find_overdue(time.monotonic(), loop)
-        if overdue is None:
+        """Report what blocks the process; True when the process was ended."""
+        now = time.monotonic()
+        self._measure(now, loop)
+        is_blocked = self._blocked_for >= BLOCKED_SECONDS
+        if (found := self._work.overdue(now, loop, is_blocked=is_blocked)) is not None:
+            await self._end(worker_id, *found)
+            return True
+        if not is_blocked:
+            if self.trouble is not None:
+                log.warning("the event loop turns again", worker=worker_id, was=self.trouble)
+            self.trouble, self._cancelled_at = None, None
             return False
-        await self._end_process(worker_id, *overdue)
-        return True
+        culprit = self._find(loop)
+        if self._blocked_for >= REPORT_SECONDS and self.trouble is None:
+            self._report(worker_id, culprit)
+        ended = await self._is_over(now, culprit)
+        if ended is not None and self._is_waiting:
+            await self._end(worker_id, culprit, ended)
+        return ended is not None
 
-    def _find_overdue(self, now: float, loop: asyncio.AbstractEventLoop) -> tuple[Slot, str] | None:
-        """The job that takes the process with it, if there is one; others are cancelled first."""
-        watched = self._runner.watched
-        for slot in list(watched.values()):
-            kind = overrun_kind(slot.job, now)
-            if kind is None:
-                continue
-            if not slot.interruptible or kind == "cancel":
-                return slot, kind
-            cancelled = self._cancelled.get(slot.claim.id)
-            if cancelled is None or slot.job.overrun is None:
-                self._cancelled[slot.claim.id] = cancelled or now
-                loop.call_soon_threadsafe(self._runner.overrun, slot.claim.id, slot.claim.attempt, kind)
-                if cancelled is None:
-                    continue
-            if now - self._cancelled[slot.claim.id] > CANCEL_SECONDS:
-                return slot, kind
-        for job_id in self._cancelled.keys() - watched.keys():
-            del self._cancelled[job_id]
+    # -- the event loop ---------------------------------------------------------------------------
+
+    def _measure(self, now: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Ask the loop to turn, once a second, and count how long it does not."""
+        passed, self._checked_at = min(now - self._checked_at, LONGEST_CHECK), now
+        if self._is_waiting:
+            self._blocked_for += passed
+        else:
+            self._blocked_for = 0.0
+            if now - self._asked_at >= BLOCKED_SECONDS:
+                self._is_waiting, self._asked_at = True, now
+                loop.call_soon_threadsafe(self._turned)
+
+    def _turned(self) -> None:
+        self._loop_thread = threading.get_ident()
+        self._is_waiting = False
+
+    def _find(self, loop: asyncio.AbstractEventLoop) -> Culprit | None:
+        try:
+            return self._work.find(asyncio.current_task(loop))
+        except RuntimeError:  # The loop has turned and changed what was being read.
+            return None
+
+    def _report(self, worker_id: int, culprit: Culprit | None) -> None:
+        name = "unknown work" if culprit is None else culprit.name
+        self.trouble = f"its event loop is blocked by {name}, since {time.strftime('%H:%M:%S')}"
+        log.error("EVENT LOOP BLOCKED", by=name, worker=worker_id, stack=self._stack())
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread or threading.main_thread().ident or 0)
+        lines = traceback.format_stack(frame) if frame is not None else []
+        return "".join(lines[-STACK_LINES:])
+
+    async def _is_over(self, now: float, culprit: Culprit | None) -> EndedFor | None:
+        """Whether the process has to be ended because its loop is blocked."""
+        if culprit is not None:
+            if culprit.limit_at is not None and now >= culprit.limit_at:
+                return EndedFor("timeout", f"it ran longer than {culprit.limit} and blocked the event loop")
+            if await self._should_have_ended(now, culprit):
+                why = f"it had not ended {format_duration(self._grace)} after its end was requested"
+                return EndedFor("cancel", why)
+        if self._blocked_for >= self._stall_limit:
+            return EndedFor("blocked", f"it blocked the event loop for {format_duration(self._stall_limit)}")
         return None
 
-    async def _end_process(self, worker_id: int, slot: Slot, kind: str) -> None:
-        """Write the outcome of every job that the worker holds, in one transaction, and exit."""
-        overrun = OVERRUNS[kind]
-        runner, worker = self._runner, self._runner.worker
-        runner.closed = why = f"its worker was ended for job {slot.claim.id} ({overrun.kind})"
-        finished, requeues, claimed = runner.unwritten()
-        ended = after_overrun(slot.claim, overrun, slot.job, at=time.time(), worker=worker)
-        requeues += [_interrupted(job, why) for job in claimed if job.id != slot.claim.id]
-        (requeues if isinstance(ended, Requeue) else finished).append(ended)  # pyright: ignore[reportArgumentType]
-        log.error("watchdog ends the worker", job=slot.claim.id, task=slot.claim.task, why=ended.note, worker=worker)
+    async def _should_have_ended(self, now: float, culprit: Culprit) -> bool:
+        """Whether the grace period is over since its end was requested, which the blocked loop cannot know."""
+        if self._cancelled_at is None and now >= self._look_for_cancel_at:
+            self._look_for_cancel_at = now + BLOCKED_SECONDS
+            try:
+                async with asyncio.timeout(WRITE_SECONDS):
+                    connection = await self._database.connect(patience=1.0)
+                    try:
+                        if await self._work.is_cancelled(connection, culprit):
+                            self._cancelled_at = now
+                    finally:
+                        connection.terminate()
+            except Exception as error:  # noqa: BLE001 - it is tried again in a second
+                log.debug("cancel requests cannot be read", error=str(error))
+        return self._cancelled_at is not None and now - self._cancelled_at >= self._grace
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def _end(self, worker_id: int, culprit: Culprit | None, ended: EndedFor) -> None:
+        """Store what becomes of the work of the process, in one transaction, and exit."""
+        name = "unknown work" if culprit is None else culprit.name
+        log.error("watchdog ends the process", work=name, why=ended.why, worker=worker_id, stack=self._stack())
         try:
             async with asyncio.timeout(WRITE_SECONDS):
                 connection = await self._database.connect(patience=WRITE_SECONDS)
                 async with connection.transaction():
-                    await finish_jobs(self._database, connection, worker_id, finished)
-                    await requeue_jobs(self._database, connection, worker_id, requeues)
-                    end_reason = f"{overrun.kind}: job {slot.claim.id}"
-                    await connection.execute(self._database.sql(END_WORKER), worker_id, end_reason)
-                if slot.job.overrun is None:
-                    runner.meter.count("watchdog_trips", kind)
-                await MeterReporter(self._database, runner.meter, "worker").report(connection=connection)
+                    if culprit is None:  # Everything that it holds is suspected.
+                        await connection.execute(self._database.sql(EXPIRE_OWN_LEASE), worker_id)
+                    else:
+                        await self._work.write_end(connection, worker_id, culprit, ended)
+                        await connection.execute(self._database.sql(END_WORKER), worker_id, ended.reason(culprit))
+                await self._work.report(connection, ended)
         finally:
             # If the database does not answer either, the lease lapses and maintenance does the same.
-            exit_now(overrun.exit_status)
-
-
-def overrun_kind(job: RunningJob, now: float) -> str | None:
-    """Which limit a running job has broken, if any: `budget`, `stall`, or `cancel` when it should have ended."""
-    if job.kill_at is not None and now > job.kill_at:
-        return "cancel"
-    if job.budget is not None and now - job.started > job.budget:
-        return "budget"
-    if job.stall is not None and job.beat_at is not None and now - job.beat_at > job.stall:
-        return "stall"
-    return None
-
-
-def _interrupted(job: ClaimedJob, why: str) -> Requeue:
-    return Requeue(job.id, job.attempt, 0.0, why)
+            exit_now(ended.exit_status)

@@ -19,7 +19,7 @@ from tidemill.dags.view.explain import tree
 from tidemill.dags.view.view import DagView, NodeLine, lines, nodes_of, why_job, why_run
 from tidemill.ops.runs.dags import DagTree
 from tidemill.ops.runs.runs import Run
-from tidemill.store.runs.runs import DAG_KIND
+from tidemill.store.runs.claims import DAG_KIND
 
 DAG = Dag(
     "d",

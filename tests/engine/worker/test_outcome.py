@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.core.blame import ALONE
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
@@ -156,13 +157,32 @@ def test_a_child_that_died_is_a_failure_that_is_retried() -> None:
 # Lost workers, limits, cancellation
 
 
-def test_a_lost_worker_is_counted_apart_and_tried_again_at_once() -> None:
-    outcome = requeued(after_loss(claimed(), b"{}"))
-    assert (outcome.delay, outcome.failed, outcome.lost) == (0.0, False, True)
+def test_a_lost_worker_that_held_only_this_job_is_counted_apart_and_tried_again_at_once() -> None:
+    outcome = requeued(after_loss(claimed(), b"{}", held=1))
+    assert (outcome.delay, outcome.failed, outcome.lost, outcome.suspicions) == (0.0, False, True, ALONE)
+
+
+def test_a_lost_worker_that_held_several_jobs_is_no_loss_of_any_but_makes_them_suspects() -> None:
+    outcome = requeued(after_loss(claimed(retry(3, max_losses=1)), b"{}", held=2))
+    assert (outcome.delay, outcome.failed, outcome.lost, outcome.suspicions) == (0.0, False, False, 1)
+    assert outcome.error is None
+    assert "quarantine" in outcome.note
+
+
+def test_a_job_that_was_cancelled_before_its_worker_was_lost_does_not_run_again() -> None:
+    job = claimed()
+    job.cancel_reason = "enough"
+    for held in (1, 2):
+        assert isinstance(after_loss(job, b"{}", held=held), Finish)
+
+
+def test_a_suspect_that_fails_by_itself_is_cleared() -> None:
+    assert requeued(after(ValueError("no"), retry(2))).suspicions == 0
+    assert requeued(after(Snooze(5.0), retry(2))).suspicions == 0
 
 
 def test_a_job_that_keeps_losing_its_workers_is_given_up() -> None:
-    outcome = failed(after_loss(claimed(retry(3, max_losses=2), losses=1), b"{}"))
+    outcome = failed(after_loss(claimed(retry(3, max_losses=2), losses=1), b"{}", held=1))
     assert outcome.note == "its worker died 2 times while running it"
 
 

@@ -272,37 +272,45 @@ def test_a_delayed_source_sends_nothing_before_its_time() -> None:
     assert reducer.wakes_at(40.0) == pytest.approx(70.0)
 
 
-def test_an_engines_death_frees_its_slots_and_sends_its_messages_again() -> None:
-    reducer = make(max_concurrency=4)
-    put(reducer, 8)
-    first = reducer.choose(0.0, 0.0)
-    assert reducer.engine_died([ticket for ticket, _ in first.send], "it was killed") == []
-    assert reducer.busy == 0
-    again = reducer.choose(0.0, 0.0)
-    assert positions(again) == [0, 1, 2, 3]
-    assert not reducer.done([first.send[0][0]], 0.0), "the dead engine's word does not count any more"
-    assert len(reducer.done([ticket for ticket, _ in again.send], 0.0)) == 4
-    assert reducer.counts[0].lost == 4
+def test_an_engines_death_frees_its_slots_and_its_messages_run_in_quarantine() -> None:
+    reducer = make(max_concurrency=8)
+    put(reducer, 12)
+    first = reducer.choose(0.0, 0.0).send[:4]
+    assert reducer.engine_died([ticket for ticket, _ in first], "it was killed", alone=False) == []
+    assert reducer.has_suspects
+    assert reducer.busy == 4
+    assert not reducer.choose(0.0, 0.0).suspects, "there is no quarantine engine yet"
+    reducer.done(list(reducer.flights), 0.0)
+    again = reducer.choose(0.0, 0.0, quarantine=True)
+    assert [delivery.position for _, delivery in again.suspects] == [0, 1, 2, 3]
+    assert not {delivery.position for _, delivery in again.send} & {0, 1, 2, 3}
+    assert not reducer.done([first[0][0]], 0.0), "the dead engine's word does not count any more"
+    assert len(reducer.done([ticket for ticket, _ in again.suspects], 0.0)) == 4
+    assert not reducer.has_suspects
+    assert reducer.counts[0].lost == 0, "no message was found guilty"
 
 
-def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up() -> None:
-    reducer = make(max_concurrency=4)
-    put(reducer, 4)
-    for _ in range(2):
-        choice = reducer.choose(0.0, 0.0)
-        assert len(choice.send) == 4
-        reducer.engine_died([ticket for ticket, _ in choice.send], "it was killed")
+def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up_and_no_other_is() -> None:
+    reducer = make(max_concurrency=100)
+    put(reducer, 80)
+    deaths, killer = 0, 17
     choice = reducer.choose(0.0, 0.0)
-    assert len(choice.send) == 1, "those that were there both times run one at a time"
-    (outcome,) = reducer.engine_died([choice.send[0][0]], "it was killed")
+    reducer.engine_died([ticket for ticket, _ in choice.send], "it was killed", alone=False)
+    outcome = None
+    while reducer.has_suspects:
+        tickets = dict(reducer.choose(0.0, 0.0, quarantine=True).suspects)
+        if killer not in [delivery.position for delivery in tickets.values()]:
+            reducer.done(tickets, 0.0)
+            continue
+        deaths += 1
+        for outcome in reducer.engine_died(tickets, "it was killed", alone=len(tickets) == 1):
+            reducer.committed(outcome, 0.0)
+    assert outcome is not None
     assert outcome.dead is not None
-    assert outcome.dead.why == "lost"
-    assert "3 times" in outcome.dead.error
-    reducer.committed(outcome, 0.0)
-    for _ in range(3):
-        ((ticket, _),) = reducer.choose(0.0, 0.0).send
-        reducer.done([ticket], 0.0)
-    assert reducer.counts[0].done == 3
+    assert (outcome.delivery.position, outcome.dead.why) == (killer, "lost")
+    assert "3 times while running nothing but it" in outcome.dead.error
+    assert deaths == 5, "with 63 others, with seven, and three times alone"
+    assert (reducer.counts[0].done, reducer.counts[0].dead) == (79, 1)
 
 
 def test_weights_limits_and_switches_change_at_once() -> None:

@@ -88,6 +88,8 @@ def _remark(row: WorkerLine, now: datetime) -> Text:
         return Text("its lease has lapsed: others take over its jobs", style="red")
     if row.flagged_at is not None:
         return Text("silent while it owns running jobs: look at the process", style="bold red")
+    if row.trouble:
+        return Text(row.trouble, style="bold red")
     if row.control:
         return Text(names(row.control), style="yellow")
     return Text(f"models: {names(row.models)}" if row.models else "")

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import structlog
@@ -20,20 +19,20 @@ import structlog
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon, require_database
-from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
-from tidemill.engine.lease import EXIT_FENCED, exit_now
+from tidemill.core.errors import ConfigError, LeaseLostError
+from tidemill.engine.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.outbound_http import allow_hosts
+from tidemill.engine.quarantine import announcer
 from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
-from tidemill.engine.supervisor import EXIT_MISCONFIGURED, ChildSpec, Supervisor, obey_supervisor
+from tidemill.engine.supervisor import ChildSpec, Supervisor, obey_supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
-from tidemill.store.jobs.workers import expire_lease
 
 try:
     from uvloop import run as run_loop
@@ -82,6 +81,7 @@ def worker(
     only: Literal["jobs", "runs"] | None = None,
     queue: list[str] | None = None,
     max_concurrency: int | None = None,
+    quarantine: bool = False,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
@@ -95,9 +95,16 @@ def worker(
         A queue to serve; may be repeated. All that the tasks name, if not given.
     max_concurrency
         How many jobs to run at once.
+    quarantine
+        Run only suspects, apart from all other work, and end when there are none: see docs/containment.md. Workers
+        start this process themselves.
     """
+    if quarantine and only is None:
+        raise ConfigError("--quarantine is for one kind of work: add --only jobs or --only runs")
     if only == "runs" and (queue or max_concurrency is not None):
         raise ConfigError("--queue and --max-concurrency are about jobs: leave out --only runs")
+
+    apart: ChildSpec | None = None
 
     def make() -> Part:
         known = application(app, place, metrics=metrics)
@@ -105,13 +112,24 @@ def worker(
         declared = known.declarations
         if only == "runs":
             database = known.database(label=f"tidemill run worker {known.name}")
-            return Part(runs_role(declared, database=database), database, known.settings)
+            role = runs_role(declared, database=database, quarantine=apart, is_quarantine=quarantine)
+            return Part(role, database, known.settings)
         database = known.database(label=f"tidemill worker {known.name}")
         queues = served_queues(known, queue, max_concurrency)
-        role = jobs_role(declared, queues, max_concurrency=max_concurrency, database=database)
+        role = jobs_role(
+            declared,
+            queues,
+            max_concurrency=max_concurrency,
+            database=database,
+            quarantine=apart,
+            is_quarantine=quarantine,
+        )
         return Part(role, database, known.settings, patience=None)
 
     if only is not None:
+        options = job_options(queue, max_concurrency)
+        arguments = ("worker", app, "--only", only, "--quarantine", *options)
+        apart = None if quarantine else child(f"quarantine of {only}", place, *arguments)
         return play(make)
     known = application(app, place, metrics=metrics)
     require_database(known.settings)
@@ -133,12 +151,16 @@ def worker_processes(
     found: list[ChildSpec] = []
     if known.declarations.has_work or queues or not declares_shapes(known):
         served_queues(known, queues, max_concurrency)
-        options = [f"--queue={queue}" for queue in queues or ()]
-        if max_concurrency is not None:
-            options.append(f"--max-concurrency={max_concurrency}")
+        options = job_options(queues, max_concurrency)
         names = ["jobs"] if workers == 1 else [f"jobs-{number}" for number in range(1, workers + 1)]
         found += [child(name, place, *command, "jobs", *options) for name in names]
     return [*found, child("runs", place, *command, "runs")]
+
+
+def job_options(queues: list[str] | None, max_concurrency: int | None) -> list[str]:
+    """The options of a worker's jobs, for the command line of another process."""
+    options = [f"--queue={queue}" for queue in queues or ()]
+    return options if max_concurrency is None else [*options, f"--max-concurrency={max_concurrency}"]
 
 
 def declares_shapes(known: App) -> bool:
@@ -275,25 +297,18 @@ async def opened_for_role(database: Database) -> bool:
     return True
 
 
-def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
-    """Tells the database of a child's death, so that its jobs need not wait for its lease to lapse."""
-
-    async def announce(pid: int) -> None:
-        try:
-            await expire_lease(database, socket.gethostname(), pid)
-        except StoreError as error:
-            log.warning("a death could not be announced: the lease will lapse by itself", pid=pid, error=str(error))
-
-    return announce
-
-
 async def _supervise(known: App, specs: list[ChildSpec]) -> int:
     """The parent of a worker's processes: holds the embedded server, so that their end is not the database's."""
     database = known.database(label=f"tidemill worker {known.name}")
     try:
         if not await opened_for_role(database):
             return 0
-        supervisor = Supervisor(specs, grace=known.settings.grace_seconds, on_death=announcer(database))
+        supervisor = Supervisor(
+            specs,
+            grace=known.settings.grace_seconds,
+            on_death=announcer(database),
+            silence=known.settings.lease_seconds,
+        )
         hear_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()

@@ -13,9 +13,10 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import announcer, application, child, hear_signals, opened_for_role, worker_processes
+from tidemill.cli.run.roles import application, child, hear_signals, opened_for_role, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.quarantine import announcer
 from tidemill.engine.supervisor import ChildSpec, Supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.server.settings import ServerSettings
@@ -113,7 +114,12 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)
-        supervisor = Supervisor(specs, grace=known.settings.grace_seconds, on_death=announcer(database))
+        supervisor = Supervisor(
+            specs,
+            grace=known.settings.grace_seconds,
+            on_death=announcer(database),
+            silence=known.settings.lease_seconds,
+        )
         hear_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()
@@ -125,7 +131,13 @@ async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec
     wide, grace = max(len(spec.name) for spec in specs), known.settings.grace_seconds
     with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(known.settings.log_level, "human", colours=True)
-        supervisor = Supervisor(specs, grace=grace, on_line=footer.print_line, on_death=announcer(database))
+        supervisor = Supervisor(
+            specs,
+            grace=grace,
+            on_line=footer.print_line,
+            on_death=announcer(database),
+            silence=known.settings.lease_seconds,
+        )
 
         def stop() -> None:
             footer.say(

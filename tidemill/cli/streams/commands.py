@@ -191,7 +191,7 @@ async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: floa
             return 0
         if known.is_config:
             await migrate(database)
-        supervisor = Supervisor(specs, grace=grace)
+        supervisor = Supervisor(specs, grace=grace, silence=known.settings.lease_seconds)
         hear_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()

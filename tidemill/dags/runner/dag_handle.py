@@ -25,9 +25,10 @@ from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.audit import write_audit
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.inbox import SEND, cancel_run
 from tidemill.store.runs.inputs import is_asked, list_inputs
-from tidemill.store.runs.runs import DAG_KIND, show_run, start_run
+from tidemill.store.runs.runs import show_run, start_run
 from tidemill.store.transaction import transaction
 
 if TYPE_CHECKING:

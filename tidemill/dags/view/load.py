@@ -16,7 +16,8 @@ from tidemill.dags.runner.runner import DagKind
 from tidemill.dags.view.view import DagView
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
-from tidemill.store.runs.runs import DAG_KIND, load_run, read_ticks, show_run
+from tidemill.store.runs.claims import DAG_KIND
+from tidemill.store.runs.runs import load_run, read_ticks, show_run
 from tidemill.store.runs.workers import count_run_workers
 
 

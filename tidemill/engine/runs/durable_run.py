@@ -8,7 +8,7 @@ waits for input is stored and leaves memory. The shape (flow or dag) implements 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -42,6 +42,23 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
     result: msgspec.Raw = msgspec.Raw(b"null")
     note: str | None = None
     error: dict[str, Any] | None = None
+
+
+class StepHere(msgspec.Struct, frozen=True):
+    """A step that runs on the event loop of this process."""
+
+    work: int
+    name: str
+    task: asyncio.Task[Any]
+    limit_at: float | None = None
+    """When its timeout is over, by the monotonic clock."""
+    limit: str = ""
+    """Its timeout, for people."""
+    owns: Callable[[asyncio.Task[Any]], bool] | None = None
+    """Whether it has started another task."""
+
+    def is_run_by(self, task: asyncio.Task[Any]) -> bool:
+        return self.task is task or (self.owns is not None and self.owns(task))
 
 
 class RunKind(Protocol):
@@ -88,6 +105,8 @@ class DurableRun:
     """Whether runs of its kind are limited."""
     works_in_place: bool = True
     """Whether work without a queue runs in this process; else everything is a job."""
+    is_suspect: bool = False
+    """Whether its process may have died of it, until it is cleared. A quarantine process gives it back then."""
 
     def own(self, run_worker: RunWorker, number: int, *, stored: int, new: NewRun | None = None) -> None:
         """Attach the run to a run worker, with this many ticks in the journal."""
@@ -108,6 +127,16 @@ class DurableRun:
     def at_rest(self) -> bool:
         """Whether nothing runs in this process for the run: it only waits for input."""
         return self.loop.state.idle
+
+    @property
+    def is_cleared(self) -> bool:
+        """Whether the work has ended that was in progress when the run was loaded."""
+        return self.at_rest
+
+    @property
+    def in_progress(self) -> str:
+        """What runs in this process for the run, for people."""
+        return "its work"
 
     @property
     def patience(self) -> float:
@@ -142,6 +171,14 @@ class DurableRun:
 
     def take_over(self) -> None:
         """Note with the next turn that this version of the workflow drives the run from now on."""
+
+    def steps_here(self) -> Sequence[StepHere]:
+        """The steps of the run that run on this event loop. Called in another thread, while the loop is blocked."""
+        return ()
+
+    def failure_of(self, step: StepHere, why: str) -> bytes:
+        """The tick for a step that has blocked the event loop until its process was ended."""
+        raise NotImplementedError
 
     def stop_all(self) -> None:
         """Stop everything that runs in this process for the run."""
@@ -210,9 +247,12 @@ class DurableRun:
         after, self._after = self._after, []
         if turn.state is not None and turn.state != "needs_attention":
             turn.asks.clear()  # A run that has ended asks for no input, even if it began to in this turn.
+        if self.is_suspect and turn.state is None and self.is_cleared:
+            self.is_suspect, turn.cleared = False, True
+            turn.release = turn.release or self._run_worker.is_quarantine
         if turn.release:
             turn.awake = not self.at_rest
-            if turn.awake and not self._run_worker.is_stopping:
+            if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.is_stopping):
                 turn.release = False  # Something has arrived since its release was planned.
         if turn.state is None and (turn.trim or turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)

@@ -14,16 +14,18 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
+from tidemill.engine.watchdog import Watchdog
 from tidemill.store.database import Connection, Database, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.notify import Listener
 from tidemill.store.runs.claims import (
-    FREE_RUNS,
+    FIND_SUSPECTS,
     NOTIFY_OWNERS,
     OWN_RUNS,
     RUNS_CHANNEL,
     WAKE_RUNS,
     claim_runs,
+    free_runs,
     resume_runs,
 )
 from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
@@ -63,6 +65,7 @@ class RunStore(Protocol):
         *,
         lease_seconds: float,
         heartbeat_seconds: float,
+        watchdog: Watchdog | None = None,
     ) -> RenewedLease:
         """The lease that covers the runs of one owner; when it ends, other owners take them."""
         ...
@@ -114,8 +117,13 @@ class RunStore(Protocol):
         versions: Sequence[str | None],
         room: int,
         limits: Sequence[int | None],
+        suspicions: int = 0,
     ) -> Sequence[Row]:
-        """Claim runs; of a kind with a limit, no more are begun and not ended than that."""
+        """Claim runs that are suspected so often; of a kind with a limit, no more are begun and not ended than that."""
+        ...
+
+    async def least_suspected(self, kinds: Sequence[str]) -> int:
+        """How often the least suspected run is suspected that waits for an owner; 0 if there is none."""
         ...
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
@@ -175,6 +183,7 @@ class PostgresRunStore:
         *,
         lease_seconds: float,
         heartbeat_seconds: float,
+        watchdog: Watchdog | None = None,
     ) -> Lease:
         return Lease(
             self._database,
@@ -182,12 +191,13 @@ class PostgresRunStore:
             lease_seconds=lease_seconds,
             heartbeat_seconds=heartbeat_seconds,
             process_status=process_status,
+            watchdog=watchdog,
             after_end=self._free_runs,
         )
 
     async def _free_runs(self) -> None:
         """Release runs that were started for this owner while it was stopping."""
-        await self._database.fetch(FREE_RUNS, patience=5.0)
+        await free_runs(self._database, patience=5.0)
         await self._database.fetch(NOTIFY_OWNERS, patience=5.0)
 
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
@@ -265,8 +275,13 @@ class PostgresRunStore:
         versions: Sequence[str | None],
         room: int,
         limits: Sequence[int | None],
+        suspicions: int = 0,
     ) -> Sequence[Row]:
-        return await claim_runs(self._database, owner, kinds, versions, room, limits)
+        return await claim_runs(self._database, owner, kinds, versions, room, limits, suspicions)
+
+    async def least_suspected(self, kinds: Sequence[str]) -> int:
+        rows = await self._fetch(FIND_SUSPECTS, list(kinds))
+        return rows[0]["suspicions"] if rows else 0
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
         return await self._fetch(OWN_RUNS, owner, list(held), room)

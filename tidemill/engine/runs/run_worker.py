@@ -17,15 +17,20 @@ from typing import Any
 
 import structlog
 
+from tidemill.core.blame import group_size
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import PayloadError, StoreError, UnknownClassError
-from tidemill.core.ticks import Elapsed, Tick
+from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Tick
 from tidemill.engine.lease import ProcessStatus, describe_process
+from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.role import Life, Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
 from tidemill.engine.runs.journal_writer import JournalWriter
 from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_store import RunStore
+from tidemill.engine.runs.step_watch import StepWatch
+from tidemill.engine.supervisor import ChildSpec
+from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.turns import RunTurn
@@ -42,6 +47,14 @@ LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
 WRITERS = 2
 WORTH_SHARING = 16
+SUSPECTS_WAIT = 30.0  # until they run beside other runs, in a process that has no quarantine process
+MAX_LOSSES = 3  # how often a process may die while it runs nothing but one run, before that needs attention
+LOST_WAYS_OUT = (
+    "deploy a fix and start the step again as a failed attempt (`tidemill retry`), give the step a queue "
+    "(`@step(queue=...)`), fork the run from an earlier tick, or cancel it"
+)
+URGENT = (b"cancel_asked", b"completed")  # the kinds of ticks, as they are stored
+NOTHING_OPENED: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = {}
 
 
 class RunWorker:
@@ -49,8 +62,13 @@ class RunWorker:
 
     channels: Mapping[str, None] = {}  # The store listens, so that the simulation decides which notifications arrive.
 
-    def __init__(self, store: RunStore, kinds: Mapping[str, RunKind]) -> None:
+    def __init__(self, store: RunStore, kinds: Mapping[str, RunKind], *, is_quarantine: bool = False) -> None:
+        """One that `is_quarantine` owns only suspects, and stops when there are none."""
         self.runs: dict[int, DurableRun] = {}
+        self.quarantine: Quarantine | None = None
+        self.is_quarantine = is_quarantine
+        self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
+        self._has_suspects = False
         self.clock = store.clock
         self._store = store
         self._kinds = kinds
@@ -132,7 +150,8 @@ class RunWorker:
         """Own and drive runs until stopped."""
         self._life, self._writer.owner = life, life.worker_id
         await self._declare_versions()
-        await self._store.resume_stopped(list(self._kinds))
+        if not self.is_quarantine:
+            await self._store.resume_stopped(list(self._kinds))
         hears = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
@@ -141,10 +160,14 @@ class RunWorker:
                     group.create_task(self._take_up()),
                     group.create_task(self._clear_away()),
                 ]
+                if self.quarantine is not None:
+                    group.create_task(self.quarantine.run())
                 writing = [group.create_task(self._write()) for _ in range(WRITERS)]
                 await hears.wait()
                 life.ready()
                 await life.stopped.wait()
+                if self.quarantine is not None:
+                    self.quarantine.stop()
                 for helper in helpers:
                     helper.cancel()
                 if not life.is_fenced:
@@ -172,6 +195,8 @@ class RunWorker:
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.
             self._wake_at = 0.0
+        if what not in ("", "wake", "inbox", "claims") and self.quarantine is not None:
+            self.quarantine.look()  # Suspects, or anything that happened while it did not listen.
         if what == "inbox":
             self._mail = True
         else:
@@ -258,6 +283,8 @@ class RunWorker:
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
             run.give_up(error)
             return
+        if turn.cleared or (turn.state is not None and self._has_suspects):
+            self._hear("claims")  # Others may have waited until the suspects were cleared.
         if turn.state is not None or turn.release:
             self._forget(run)
             if turn.state is not None and run.has_slot:
@@ -307,7 +334,6 @@ class RunWorker:
 
     async def _claim_all(self) -> None:
         while (count := await self._claim()) > 0:
-            await self._bring_inbox()
             if count < CLAIM_AT_ONCE:
                 return
 
@@ -343,47 +369,119 @@ class RunWorker:
             self._look_for_own_at = now + LOOK_FOR_OWN
             rows = await self._store.find_own(self._life.worker_id, list(self.runs), CLAIM_AT_ONCE)
             await self._load([row for row in rows if row["kind"] in self._kinds])
-        if room <= 0:
-            return 0
+        if self.is_quarantine or self._may_take_suspects(now):
+            return await self._claim_suspects()
+        if self._has_suspects:
+            self._has_suspects = any(run.is_suspect for run in self.runs.values())
+            if self._has_suspects:
+                return 0
+        return 0 if room <= 0 else await self._claim_at(0, room)
+
+    async def _claim_at(self, suspicions: int, room: int) -> int:
         versions = [kind.version for kind in self._kinds.values()]
         limits = [kind.max_runs for kind in self._kinds.values()]
-        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room, limits)
-        await self._load(rows)
+        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room, limits, suspicions)
+        await self._load(rows, is_suspect=suspicions > 0)
         return len(rows)
 
-    async def _load(self, rows: Sequence[Any]) -> None:
-        """Load our runs from the store."""
-        numbers = [row["id"] for row in rows]
+    # -- suspects: see `core.blame` ---------------------------------------------------------------
+
+    async def next_suspect(self) -> float | None:
+        """Seconds until a suspect waits for an owner; None if there is none."""
+        return 0.0 if await self._store.least_suspected(list(self._kinds)) else None
+
+    def take_suspects(self) -> None:
+        """Without a quarantine process: claim suspects as soon as nothing else runs here."""
+        if self._suspects_due_at is None:
+            self._suspects_due_at = asyncio.get_running_loop().time()
+        self._claims_due = True
+        self._news.set()
+
+    def _may_take_suspects(self, now: float) -> bool:
+        due = self._suspects_due_at
+        return due is not None and (not self.runs or (not self._has_suspects and now - due > SUSPECTS_WAIT))
+
+    async def _claim_suspects(self) -> int:
+        """Claim suspects that may run together; nothing else is claimed while they are here."""
+        self._suspects_due_at = None
+        if self.is_quarantine and self.runs:
+            return 0
+        level = await self._store.least_suspected(list(self._kinds))
+        self._has_suspects = level > 0
+        if level == 0:
+            if self.is_quarantine:
+                self._life.stop()
+            return 0
+        await self._claim_at(level, group_size(level))
+        return 0
+
+    async def _load(self, rows: Sequence[Any], *, is_suspect: bool = False) -> None:
+        """Load our runs from the store, and let them go on."""
+        numbers = [row["id"] for row in rows if row["id"] not in self.runs]
         if not numbers:
             return
         snapshots, ticks = await self._store.load(numbers)
         older = {(row["kind"], row["version"]) for row in rows if row["seq"] and self._is_older(row)}
         definitions = await self._store.read_definitions(sorted(older)) if older else {}
+        opened: dict[DurableRun, tuple[Any, Sequence[Tick]]] = {}
         for row in rows:
             number = row["id"]
             if number not in self.runs:
                 definition = definitions.get((row["kind"], row["version"]))
-                self._resume(row, snapshots.get(number), ticks.get(number, []), definition)
+                found = self._open(row, snapshots.get(number), ticks.get(number, []), definition)
+                if found is not None:
+                    run, first = found
+                    self.runs[number], run.is_suspect = run, is_suspect
+                    opened[run] = (row, first)
+        try:
+            await self._bring_inbox(opened)
+        except BaseException:
+            for run in opened:
+                self._forget(run)
+            raise
 
     def _is_older(self, row: Any) -> bool:
         """Whether a run was driven by another version of its workflow until now."""
         return self._kinds[row["kind"]].version not in (None, row["version"])
 
-    def _resume(self, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None) -> None:
-        number = row["id"]
+    def _open(
+        self, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
+    ) -> tuple[DurableRun, Sequence[Tick]] | None:
         try:
-            run, first = self._kinds[row["kind"]].open(self, row, snapshot, ticks, definition)
-            for tick in first:
-                run.loop.post(tick)
-            if self._is_older(row):
-                run.take_over()
+            return self._kinds[row["kind"]].open(self, row, snapshot, ticks, definition)
         except PayloadError as error:
             self._park(row, str(error))
-            return
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
             self._park(row, f"{error!r}; cancel the run, or deploy code that can open it")
-            return
-        self.runs[number] = run
+        return None
+
+    def _go_on(self, run: DurableRun, row: Any, first: Sequence[Tick], mail: list[Any]) -> None:
+        """Let a run go on that was loaded: a request to cancel it, or the end of its work, comes before anything is run
+        again."""
+        urgent: list[Any] = []
+        others: list[Any] = []
+        for each in mail:
+            (urgent if row["seq"] > 0 and _is_urgent(run, each) else others).append(each)
+        self._hand_over(run, urgent)
+        if run.loop.state.status != "running":
+            self._taken.difference_update(each["id"] for each in others)
+        elif row["losses"] >= MAX_LOSSES:
+            self._taken.difference_update(each["id"] for each in others)
+            why = f"the process that ran it died {row['losses']} times while it ran nothing but {run.in_progress}"
+            run.stop_for_attention(why, ways_out=LOST_WAYS_OUT)
+        else:
+            try:
+                for tick in first:
+                    run.loop.post(tick)
+                if self._is_older(row):
+                    run.take_over()
+            except PayloadError as error:
+                self._park(row, str(error))
+                return
+            except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
+                self._park(row, f"{error!r}; cancel the run, or deploy code that can open it")
+                return
+            self._hand_over(run, others)
 
     def _park(self, row: Any, why: str) -> None:
         """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
@@ -394,8 +492,8 @@ class RunWorker:
         turn.state = "needs_attention"
         turn.note = storable(why)
 
-    async def _bring_inbox(self) -> int:
-        """Deliver inbox rows to the runs; returns how many."""
+    async def _bring_inbox(self, opened: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = NOTHING_OPENED) -> int:
+        """Deliver inbox rows to the runs, and start those that were opened; returns how many rows."""
         if not self.runs:
             return 0
         written, self._written_inbox = self._written_inbox, set()
@@ -408,6 +506,8 @@ class RunWorker:
                 continue
             self._taken.add(row["id"])
             brought.setdefault(run, []).append(row)
+        for run, (row, first) in opened.items():
+            self._go_on(run, row, first, brought.pop(run, []))
         for run, mail in brought.items():
             self._hand_over(run, mail)
         if len(rows) == MOST_INBOX:
@@ -416,6 +516,8 @@ class RunWorker:
 
     def _hand_over(self, run: DurableRun, mail: list[Any]) -> None:
         """Deliver all inbox rows of a run together."""
+        if not mail:
+            return
         taken: list[int] = []
         ticks: list[Tick] = []
         now = self.clock.now()
@@ -480,12 +582,37 @@ def run_worker_role(
     *,
     lease_seconds: float = 15.0,
     heartbeat_seconds: float = 3.0,
+    quarantine: ChildSpec | None = None,
+    grace_seconds: float = 30.0,
+    stall_limit: float = STALL_LIMIT,
 ) -> Role[RunWorker]:
-    """A run worker with its lease, which its store gives."""
+    """A run worker with its lease, which its store gives, and its process for suspects, if there can be one."""
+    if not worker.is_quarantine:
+        worker.quarantine = Quarantine(
+            quarantine, worker.next_suspect, take=worker.take_suspects, grace=grace_seconds, database=database
+        )
+    watchdog: Watchdog | None = None
+    if database is not None:
+        watched = StepWatch(database, worker.runs)
+        watchdog = Watchdog(database, watched, stall_limit=stall_limit, grace_seconds=grace_seconds)
     lease = store.lease(
-        worker.describe, worker.process_status, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds
+        worker.describe,
+        worker.process_status,
+        lease_seconds=lease_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        watchdog=watchdog,
     )
     return Role(worker, database, lease=lease, name="run worker")
+
+
+def _is_urgent(run: DurableRun, row: Any) -> bool:
+    """Whether an inbox row is a request to cancel the run, or the end of a piece of its work."""
+    if row["timer"] is not None or row["work"] is not None or not any(kind in row["data"] for kind in URGENT):
+        return False
+    try:
+        return isinstance(run.decode_tick(row["data"]), CancelAsked | Completed)
+    except Exception:  # noqa: BLE001 - it is reported when it is delivered
+        return False
 
 
 def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:

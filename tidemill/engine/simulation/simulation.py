@@ -254,15 +254,16 @@ class Simulation:
         """One sweep of maintenance."""
         for worker in self.model.end_lapsed():
             self.world.note("sweeper", "ends", worker)
-            for job in self.model.held_by(worker):
-                self._settle(worker, job)
+            jobs = self.model.held_by(worker)
+            for job in jobs:
+                self._settle(worker, job, len(jobs))
         self.model.free_runs()
         self.model.cancel_unwanted()
         self.world.later(SWEEP_EVERY * (0.5 + self.world.chance.random()), self._sweep)
 
-    def _settle(self, worker: int, job: ClaimedJob) -> None:
+    def _settle(self, worker: int, job: ClaimedJob, held: int) -> None:
         report = record(job, kind="WorkerLost", message="its worker was lost", at=self.clock.now(), worker=str(worker))
-        outcome = after_loss(job, report)
+        outcome = after_loss(job, report, held=held)
         if isinstance(outcome, Finish):
             self.model.finish(worker, [outcome])
         else:

@@ -12,6 +12,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.engine.lease import ProcessStatus
 from tidemill.engine.runs.run_store import Loaded, Row
 from tidemill.engine.simulation.world import Process, patiently
+from tidemill.engine.watchdog import Watchdog
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.model import StoreView
 from tidemill.store.runs.turns import RunTurn
@@ -41,6 +42,7 @@ class SimulatedRunStore:
         *,
         lease_seconds: float,
         heartbeat_seconds: float,
+        watchdog: Watchdog | None = None,
     ) -> SimulatedLease:
         return SimulatedLease(self, describe, lease_seconds, heartbeat_seconds)
 
@@ -97,8 +99,18 @@ class SimulatedRunStore:
         versions: Sequence[str | None],
         room: int,
         limits: Sequence[int | None],
+        suspicions: int = 0,
     ) -> Sequence[Row]:
-        return await self.ask("claim", lambda: _rows(self._model.claim(owner, kinds, versions, room, limits)))
+        given = (owner, kinds, versions, room, limits, suspicions)
+        return await self.ask("claim", lambda: _rows(self._model.claim(*given)))
+
+    async def least_suspected(self, kinds: Sequence[str]) -> int:
+        return await self.ask("suspects", lambda: self._model.least_suspected(kinds))
+
+    async def die(self) -> None:
+        """End this process, as a step or a task does that calls `os._exit`; does not return."""
+        self.simulation.over(self.process)
+        await asyncio.Event().wait()
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
         return await self.ask("find own", lambda: _rows(self._model.find_own(owner, held, room)))

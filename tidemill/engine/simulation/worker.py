@@ -37,13 +37,14 @@ class SimulatedWorker:
         lease = self._runs.lease(lambda: card, lease_seconds=LEASE, heartbeat_seconds=HEARTBEAT)
         worker = await lease.take(self._fenced)
         self._simulation.listen(self._process, "jobs", lambda payload: news.set())
+        has_suspects = False
         while True:
             finished, requeues = runner.take_ended()
             await self._settle(worker, finished, requeues)
             if runner.slots:
                 await self._cancel(runner, list(runner.slots))
-            if room := 4 - runner.count:
-                await self._claim(worker, runner, queues, room)
+            if runner.count == 0 or (not has_suspects and runner.count < 4):
+                has_suspects = await self._claim(worker, runner, queues, 4 - runner.count)
             try:
                 async with asyncio.timeout(LOOK_EVERY):
                     await news.wait()
@@ -56,14 +57,17 @@ class SimulatedWorker:
         for job, attempt, reason in await self._ask("cancels", lambda: self._model.find_cancels(held)):
             runner.cancel(job, attempt, reason)
 
-    async def _claim(self, worker: int, runner: JobRunner, queues: Sequence[str], room: int) -> None:
+    async def _claim(self, worker: int, runner: JobRunner, queues: Sequence[str], room: int) -> bool:
+        """Claim jobs, or suspects if nothing else runs; returns whether they are suspects."""
+        idle = runner.count == 0
         try:
-            claim = self._simulation.ask(
-                self._process, "claim jobs", lambda view: self._model.claim_jobs(worker, queues, room)
+            jobs = await self._simulation.ask(
+                self._process, "claim jobs", lambda view: self._model.claim_jobs(worker, queues, room, suspects=idle)
             )
-            runner.take_in(await claim)
         except ConnectionError:
-            pass  # What was claimed in an answer that never arrived is given back on the next round.
+            return False  # What was claimed in an answer that never arrived is given back on the next round.
+        runner.take_in(jobs)
+        return any(job.suspicions for job in jobs)
 
     async def _settle(self, worker: int, finished: list[Finish], requeues: list[Requeue]) -> None:
         if finished:

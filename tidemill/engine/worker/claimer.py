@@ -31,6 +31,7 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
+SUSPECTS_WAIT = 30.0  # until they run beside other jobs, in a worker that has no quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
 UNHELD_CHECK_DELAYS = (2.0, 10.0, 60.0)
@@ -51,8 +52,14 @@ class Claimer:
         affinity: Affinity | None = None,
         *,
         lowest_first: bool = False,
+        on_no_suspects: Callable[[], None] | None = None,
     ) -> None:
+        """With `on_no_suspects` it claims only suspects, and calls that when there are none."""
         self.limited: dict[str, float] = {}
+        self._on_no_suspects = on_no_suspects
+        self._takes_suspects = on_no_suspects is not None
+        self._has_suspects = False
+        self._suspects_due_at = 0.0
         self._affinity = affinity
         self._lowest_first = lowest_first
         self._model_claims: ModelClaims | None = None
@@ -80,6 +87,12 @@ class Claimer:
         else:
             self._dry.discard(queue)
         self._may_find_jobs = True
+        self._wakeup.set()
+
+    def take_suspects(self) -> None:
+        """Claim suspects as soon as there is nothing else to run."""
+        if not self._takes_suspects:
+            self._takes_suspects, self._suspects_due_at = True, self._clock.monotonic()
         self._wakeup.set()
 
     def close(self) -> None:
@@ -151,6 +164,8 @@ class Claimer:
             del self._runner.logs[: len(logs)]
         if requeues:
             await claims.requeue(requeues)
+        if self._takes_suspects and not finished and self._may_take_suspects():
+            await self._claim_suspects(claims)
         wanted = self._wanted()
         if not finished and not requeues and not (wanted and self._may_find_jobs):
             await self._wait(claims, wanted)
@@ -179,6 +194,23 @@ class Claimer:
             self._runner.take_in(jobs)
         return [], []
 
+    def _may_take_suspects(self) -> bool:
+        """Whether nothing else runs, or suspects have waited for that for too long."""
+        if self._on_no_suspects is not None or self._runner.count == 0:
+            return self._runner.count == 0
+        return self._clock.monotonic() - self._suspects_due_at > SUSPECTS_WAIT
+
+    async def _claim_suspects(self, claims: Claims) -> None:
+        """Claim suspects; nothing else is claimed while they run."""
+        self._takes_suspects = self._on_no_suspects is not None
+        queues = self._open_queues()
+        jobs = await claims.claim_suspects(queues, list(self._runner.unknown)) if queues else []
+        self._has_suspects = bool(jobs)
+        if jobs:
+            self._runner.take_in(jobs)
+        elif self._on_no_suspects is not None:
+            self._on_no_suspects()
+
     async def _claim_by_model(self, affinity: Affinity, claims: ModelClaims, wanted: dict[str, int]) -> None:
         """Claim jobs whose models are loaded, or of the model that is next."""
         unknown = list(self._runner.unknown)
@@ -202,8 +234,11 @@ class Claimer:
     def _wanted(self) -> dict[str, int]:
         """How many jobs to request from each queue now."""
         self._over_limit = []
-        if self._closing or self._runner.closed is not None:
+        if self._closing or self._runner.closed is not None or self._on_no_suspects is not None:
             return {}
+        if self._has_suspects and self._runner.count:
+            return {}
+        self._has_suspects = False
         now = self._clock.monotonic()
         opened = self._open_queues()
         queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]

@@ -12,6 +12,7 @@ def export(table: str) -> dict:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -150,6 +151,12 @@ def current_job() -> RunningJob:
 def find_current_job() -> RunningJob | None:
     """The job that this code runs in, if any."""
     return _current.get(None)
+
+
+def job_of_task(task: asyncio.Task[Any]) -> RunningJob | None:
+    """The job that has started an asyncio task, directly or not; None where Python cannot tell."""
+    context = getattr(task, "get_context", lambda: None)()  # since Python 3.12
+    return None if context is None else context.get(_current)
 
 
 def enter_job(job: RunningJob) -> None:

@@ -53,12 +53,13 @@ CANCEL_GRACE = 5.0
 class Slot:
     """A running job: its claim, the context that its task sees, and the asyncio task that runs it."""
 
-    __slots__ = ("abandoned", "claim", "interruptible", "job", "runner")
+    __slots__ = ("abandoned", "claim", "interruptible", "is_on_loop", "job", "runner")
 
-    def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool) -> None:
+    def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool, is_on_loop: bool) -> None:
         self.claim = claim
         self.job = job
         self.interruptible = interruptible
+        self.is_on_loop = is_on_loop
         self.abandoned = False
         self.runner: asyncio.Task[Any] | None = None
 
@@ -259,7 +260,7 @@ class JobRunner:
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
         isolated = options.isolation == "process"
-        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated)
+        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated, task.is_async and not isolated)
         if options.budget is not None or options.stall is not None:
             job.budget, job.stall = options.budget, options.stall
             self.watched[claim.id] = slot

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import msgspec
 
+from tidemill.core.blame import suspected_again
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import PayloadError, words_of
@@ -24,6 +25,7 @@ from tidemill.core.retry import (
     decide_after_loss,
     error_lineage,
 )
+from tidemill.engine.exit_status import EXIT_BUDGET, EXIT_CANCEL, EXIT_STALL
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import TaskError
 
@@ -56,10 +58,18 @@ def model_of(job: ClaimedJob) -> str | None:
         return None
 
 
+def is_isolated(job: ClaimedJob) -> bool:
+    """Whether the job runs in a process of its own."""
+    try:
+        return read_options(job.options).isolation == "process"
+    except PayloadError:
+        return False
+
+
 def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
     """After a failed attempt: a retry or a final failure, as the job's stored policy decides."""
     if isinstance(error, Snooze):
-        return Requeue(job.id, job.attempt, error.seconds, message_of(error))
+        return Requeue(job.id, job.attempt, error.seconds, message_of(error), suspicions=0)
     report = describe_error(job, error, at=at, worker=worker)
     if isinstance(error, Discard):
         return Finish(
@@ -97,17 +107,28 @@ def after_failure(
     note = f"{what}: {decision.reason}"
     if isinstance(decision, GiveUp):
         return Finish(job.id, job.attempt, "failed", note=note, error=report, keyed=job.keyed)
-    return Requeue(job.id, job.attempt, decision.delay, note, failed=True, error=report)
+    return Requeue(job.id, job.attempt, decision.delay, note, failed=True, error=report, suspicions=0)
 
 
-def after_loss(job: ClaimedJob, report: bytes) -> Finish | Requeue:
-    """After the worker died: counted as a loss, separately from failures of the code."""
+def after_loss(job: ClaimedJob, report: bytes, *, held: int) -> Finish | Requeue:
+    """After the worker died, which held so many jobs.
+
+    If it held only this one, it is a loss, counted separately from failures of the code. Otherwise any of them may be
+    the cause: they run in quarantine, and nothing is counted. A job in a process of its own is not the cause.
+    """
     if job.cancel_reason is not None:
         return after_cancel(job, job.cancel_reason)
+    if held > 1:
+        if is_isolated(job):
+            return Requeue(job.id, job.attempt, 0.0, "its worker died; it ran in a process of its own")
+        suspicions = suspected_again(job.suspicions, alone=False)
+        note = f"its worker died while it held {held} jobs: they run in quarantine until the cause is found"
+        return Requeue(job.id, job.attempt, 0.0, note, suspicions=suspicions)
     decision = decide_after_loss(policy_of(job), losses=job.losses + 1)
     if isinstance(decision, GiveUp):
         return Finish(job.id, job.attempt, "failed", note=decision.reason, error=report, lost=True)
-    return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report)
+    suspicions = suspected_again(job.suspicions, alone=True)
+    return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report, suspicions=suspicions)
 
 
 class Overrun(msgspec.Struct, frozen=True):
@@ -118,9 +139,9 @@ class Overrun(msgspec.Struct, frozen=True):
 
 
 OVERRUNS = {
-    "budget": Overrun("BudgetExceeded", 75),
-    "stall": Overrun("Stalled", 76),
-    "cancel": Overrun("Cancelled", 77),
+    "budget": Overrun("BudgetExceeded", EXIT_BUDGET),
+    "stall": Overrun("Stalled", EXIT_STALL),
+    "cancel": Overrun("Cancelled", EXIT_CANCEL),
 }
 
 
@@ -135,6 +156,12 @@ def after_overrun(job: ClaimedJob, overrun: Overrun, seen: RunningJob, *, at: fl
         message = f"ran longer than its budget of {format_duration(seen.budget or 0)}"
     report = record(job, kind=overrun.kind, message=message, at=at, worker=worker)
     return after_failure(job, (overrun.kind,), report, what=message)
+
+
+def after_blocking(job: ClaimedJob, why: str, *, at: float, worker: str) -> Finish | Requeue:
+    """After a job kept the event loop of its worker from turning until the worker was ended: a failure of its code."""
+    report = record(job, kind="BlockedEventLoop", message=why, at=at, worker=worker)
+    return after_failure(job, ("BlockedEventLoop",), report, what=why)
 
 
 def after_self_cancel(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:

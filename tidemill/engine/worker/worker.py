@@ -27,14 +27,17 @@ from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.models.spec import ModelSpec
+from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.role import Life, Role
+from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.telemetry.meter import MeterReporter
-from tidemill.engine.watchdog import Watchdog
+from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner, log_of
+from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.store.database import Database, is_transient
-from tidemill.store.jobs.claims import find_cancels, report_progress
+from tidemill.store.jobs.claims import find_cancels, next_suspect, report_progress
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.workers import (
@@ -64,6 +67,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     lease_seconds: float = 15.0
     heartbeat_seconds: float = 3.0
     grace_seconds: float = 30.0
+    stall_limit: float = STALL_LIMIT
     host: str = ""
     model_memory: int | None = None
     model_patience: float = 30.0
@@ -94,11 +98,17 @@ class Worker:
         models: Iterable[ModelSpec] = (),
         invoke_context: InvokeContext | None = None,
         app_path: str | None = None,
+        quarantine: ChildSpec | None = None,
+        is_quarantine: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """`quarantine` is the process for suspects; without one they run here, while nothing else does.
+
+        A worker that `is_quarantine` runs only suspects, and stops when there are none.
+        """
         self.settings = settings.validate()
         self.host = settings.host or socket.gethostname()
-        self.channels = {JOBS_CHANNEL: self._hear_jobs, CONTROL_CHANNEL: lambda _: self._control_news.set()}
+        self.channels = {JOBS_CHANNEL: self._hear_jobs, CONTROL_CHANNEL: self._hear_control}
         self._database = database
         self._tasks = tasks
         self._limits = [limit for limit in limits if limit.name in settings.queues]
@@ -125,7 +135,17 @@ class Worker:
             self._open_queues,
             self._affinity(),
             lowest_first=settings.host_priority == "lowest",
+            on_no_suspects=(lambda: self._life.stop()) if is_quarantine else None,
         )
+        self._quarantine: Quarantine | None = None
+        if not is_quarantine:
+            self._quarantine = Quarantine(
+                quarantine,
+                self._next_suspect,
+                take=self._claimer.take_suspects,
+                grace=settings.grace_seconds,
+                database=database,
+            )
 
     @property
     def status(self) -> str:
@@ -183,10 +203,14 @@ class Worker:
             ]
             if self.models is not None:
                 helpers.append(group.create_task(self.models.tend(), name="models"))
+            if self._quarantine is not None:
+                group.create_task(self._quarantine.run(), name="quarantine")
             await self._read_control()
             claiming = group.create_task(self._claimer.run(life.worker_id), name="claimer")
             life.ready()
             await life.stopped.wait()
+            if self._quarantine is not None:
+                self._quarantine.stop()
             await self._wind_down()
             if not life.is_fenced:
                 self._claimer.close()
@@ -226,6 +250,15 @@ class Worker:
             self._claimer.claim_soon()
         elif queue in self.settings.queues:
             self._claimer.claim_soon(queue)
+
+    def _hear_control(self, _payload: str) -> None:
+        self._control_news.set()
+        if self._quarantine is not None:
+            self._quarantine.look()
+
+    async def _next_suspect(self) -> float | None:
+        queues = self._open_queues()
+        return await next_suspect(self._database, queues, list(self.runner.unknown)) if queues else None
 
     def _open_queues(self) -> list[str]:
         return [] if self._life.is_stopping else [queue for queue in self.settings.queues if queue not in self._modes]
@@ -305,7 +338,12 @@ def worker_role(worker: Worker, database: Database) -> Role[Worker]:
         lease_seconds=worker.settings.lease_seconds,
         heartbeat_seconds=worker.settings.heartbeat_seconds,
         process_status=worker.process_status,
-        watch=Watchdog(database, worker.runner).check,
+        watchdog=Watchdog(
+            database,
+            JobWatch(database, worker.runner),
+            stall_limit=worker.settings.stall_limit,
+            grace_seconds=worker.settings.grace_seconds,
+        ),
     )
     reporter = MeterReporter(database, worker.runner.meter, "worker", host=worker.host)
     return Role(worker, database, lease=lease, reporter=reporter)

@@ -469,3 +469,11 @@ def enter_step(context: Context[Any], owner: Any) -> None:
     context._root = owner
     if context._replay_begun is not None:
         context._replay_begun.root.owner = owner
+
+
+def is_task_of_step(run: FlowRun, work: int, task: asyncio.Task[Any]) -> bool:
+    """Return whether a step has started this asyncio task; False where Python cannot tell."""
+    variables = getattr(task, "get_context", lambda: None)()  # since Python 3.12
+    held = None if variables is None else variables.get(_step)
+    context = None if held is None else held()
+    return context is not None and context._run is run and context._work is not None and context._work.id == work

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -14,22 +16,24 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import decode, encode, storable
-from tidemill.core.errors import PayloadError
+from tidemill.core.duration import format_duration
+from tidemill.core.errors import BlockedEventLoopError, PayloadError
 from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd
+from tidemill.engine.runs.durable_run import Begun, DurableRun, StepHere, WorkEnd
 from tidemill.engine.worker.log_capture import listen
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
-from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, record_of
+from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
 from tidemill.flows.encoding.values import encode_packed
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
+from tidemill.flows.runner.context import is_task_of_step
 from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
@@ -140,8 +144,12 @@ class DurableFlowRun(DurableRun, FlowRun):
         new: NewRun | None = None,
     ) -> None:
         FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
+        self._begun_before: dict[int, str] = {}  # the steps in progress when it was loaded
+        self._began_at: dict[int, float] = {}  # when the steps began that have been run here
         if state is not None:
             self.loop.state = state
+            begun = [each for each in state.works.values() if each.slot >= 0 and each.queue is None]
+            self._begun_before = {each.id: each.step for each in begun}
         self.loop.state.copies = True
         self.kind = kind
         self.observer = kind.observer
@@ -266,6 +274,15 @@ class DurableFlowRun(DurableRun, FlowRun):
         state: FlowState = self.loop.state
         return state.idle or (state.on_queue > 0 and state.on_queue == state.running and state.pending == 0)
 
+    @property
+    def is_cleared(self) -> bool:
+        return self.at_rest or (not self._tasks and self._begun_before.keys().isdisjoint(self.loop.state.works))
+
+    @property
+    def in_progress(self) -> str:
+        steps = sorted(set(self._begun_before.values()))
+        return f"step {' or '.join(steps)}" if steps else super().in_progress
+
     def job_for(self, command: RunWork) -> JobRow:
         spec = self.declared.steps[command.name]
         return job_row(step_job(self.kind.name, spec, self.number, self.loop.state, command))
@@ -360,6 +377,26 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def begun(self, work: Work) -> None:
         listen(StepLogCapture(self._talk, work))
+        self._began_at[work.id] = time.monotonic()
+
+    def steps_here(self) -> Sequence[StepHere]:
+        found: list[StepHere] = []
+        for number, task in list(self._tasks.items()):
+            work = self.loop.state.works.get(number)
+            spec = None if work is None else self.declared.steps[work.step]
+            if work is None or spec is None or not spec.is_async or task.done():
+                continue
+            limit_at, limit = None, ""
+            if spec.timeout is not None and number in self._began_at:
+                limit_at = self._began_at[number] + (self._time_left(spec, work) or 0.0)
+                limit = f"its timeout of {format_duration(spec.timeout)}"
+            found.append(StepHere(number, work.step, task, limit_at, limit, partial(is_task_of_step, self, number)))
+        return found
+
+    def failure_of(self, step: StepHere, why: str) -> bytes:
+        work = self.loop.state.works[step.work]
+        error = BlockedEventLoopError(f"step {step.name}: {why}; put blocking code into a plain step (`def`)")
+        return encode_tick(Completed(self.now(), work.id, self._failure(self.declared.steps[work.step], work, error)))
 
     def _write_logs(self, logs: list[NewStepLog]) -> None:
         if logs and not self.let_go and self.loop.state.status == "running":
@@ -368,6 +405,7 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
         self._write_logs(self._talk.ended(work))
+        self._began_at.pop(work.id, None)
         try:
             super().ended(spec, work, ended)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect other runs

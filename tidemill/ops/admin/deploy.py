@@ -22,7 +22,7 @@ from tidemill.store.deploy import (
     stored_schedules,
     waiting_jobs,
 )
-from tidemill.store.runs.runs import DAG_KIND
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.versions import live_runs, load_journals
 from tidemill.store.transaction import Reader, Transaction
 

@@ -50,6 +50,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
     end_reason: str | None
     tasks: int
     control: list[str]
+    trouble: str | None = None
 
 
 class WorkersControlled(msgspec.Struct, frozen=True):

@@ -16,7 +16,8 @@ from tidemill.dags.view.view import NodeView, nodes_of, why_run
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
-from tidemill.store.runs.runs import DAG_KIND, start_run
+from tidemill.store.runs.claims import DAG_KIND
+from tidemill.store.runs.runs import start_run
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_JOBS = 200

@@ -16,7 +16,7 @@ from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.audit import targets
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import Word
-from tidemill.store.runs.runs import DAG_KIND
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.versions import (
     Definitions,
     count_versions,

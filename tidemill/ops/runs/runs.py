@@ -25,9 +25,10 @@ from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, do
 from tidemill.ops.operator.task_roles import check_tasks, tasks_in
 from tidemill.store.jobs.pages import RunFilter, write_run_page
 from tidemill.store.large_values import find_cut
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
-from tidemill.store.runs.runs import DAG_KIND, OWN_KEY, show_run
+from tidemill.store.runs.runs import OWN_KEY, show_run
 from tidemill.store.runs.runs import start_run as store_run
 from tidemill.store.runs.turns import BufferedEvents
 from tidemill.store.runs.workers import slot_holders

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from tidemill.core.blame import group_size
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
@@ -42,7 +43,7 @@ _PICK = f"""
             SELECT ctid FROM tidemill.job
             WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
               AND {_FROM_MARK.format("$3", "$4")}
-              AND task <> ALL ($5::text[])
+              AND suspicions = 0 AND task <> ALL ($5::text[])
             ORDER BY due_at, id LIMIT wanted.room FOR UPDATE SKIP LOCKED) AS level
         LIMIT wanted.room) AS picked
 """
@@ -147,12 +148,13 @@ SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN '
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
     failures = least(j.failures + d.failed::int, 32767), losses = least(j.losses + d.lost::int, 32767), note = d.note,
     worker_id = NULL, started_at = NULL, progress = NULL,
-    errors = tidemill.with_error(j.errors, d.error),
+    errors = tidemill.with_error(j.errors, d.error), suspicions = coalesce(d.suspicions, j.suspicions),
     refused_by = CASE WHEN d.refused_by IS NULL OR d.refused_by = ANY (j.refused_by) THEN j.refused_by
                       ELSE array_append(j.refused_by, d.refused_by) END
 FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6::boolean[], $7::json[],
-            $8::text[], $9::text[]) AS d(id, attempt, delay, note, failed, lost, error, state, refused_by)
-WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $10 AND j.state = 'running'
+            $8::text[], $9::text[], $10::smallint[])
+    AS d(id, attempt, delay, note, failed, lost, error, state, refused_by, suspicions)
+WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $11 AND j.state = 'running'
 RETURNING j.id, j.queue, j.concurrency_key
 """
 
@@ -173,10 +175,38 @@ SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
 FROM unnest($1::text[]) WITH ORDINALITY AS wanted(queue, ord)
 CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     SELECT due_at FROM tidemill.job
-    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND task <> ALL ($4::text[])
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND suspicions = 0
+      AND task <> ALL ($4::text[])
       AND {_FROM_MARK.format("$2", "$3")}
     ORDER BY due_at LIMIT 1) AS level
 """
+
+#: How often the least suspected job of these queues is suspected, and the seconds until it is due. One that waits for
+#: its concurrency key is checked again soon.
+FIND_SUSPECTS = """
+SELECT suspicions, CASE state WHEN 'ready' THEN extract(epoch FROM due_at - now())::float8 ELSE 1 END AS seconds
+FROM tidemill.job
+WHERE suspicions > 0 AND state IN ('ready', 'throttled') AND queue = ANY ($1) AND task <> ALL ($2::text[])
+ORDER BY (state = 'ready' AND due_at <= now()) DESC, suspicions, due_at LIMIT 1
+"""
+
+#: Claims suspects that are suspected this often; nothing else may run beside them in their process.
+CLAIM_SUSPECTS = """
+UPDATE tidemill.job SET state = 'running', worker_id = $4, attempt = attempt + 1, started_at = now(),
+                        note = NULL, progress = NULL
+WHERE id = ANY (ARRAY(
+    SELECT id FROM tidemill.job
+    WHERE suspicions > 0 AND suspicions = $3 AND state = 'ready' AND due_at <= now() AND queue = ANY ($1)
+      AND task <> ALL ($2::text[])
+    ORDER BY priority DESC, due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED))
+  AND EXISTS (SELECT FROM tidemill.worker WHERE id = $4 AND ended_at IS NULL)
+RETURNING id, attempt, queue, task, args, options, failures, losses,
+          concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at,
+          origin
+"""
+
+#: Tells workers that there are suspects.
+NOTIFY_CONTROL = "SELECT pg_notify('tidemill_control', '')"
 
 #: Releases jobs that the table says this worker holds, but that the worker does not know of.
 RELEASE_UNHELD = """
@@ -318,6 +348,15 @@ class Claims:
         wait = rows.pop()["wait"]
         return [claimed_job(row) for row in self._in_turn(rows)], wait
 
+    async def claim_suspects(self, queues: Sequence[str], unknown: Sequence[str]) -> list[ClaimedJob]:
+        """Claim suspects that may run together; the least suspected ones first."""
+        found = await self.connection.fetchrow(self._database.sql(FIND_SUSPECTS), list(queues), list(unknown))
+        if found is None or found["seconds"] > 0:
+            return []
+        level = found["suspicions"]
+        given = (list(queues), list(unknown), level, self.worker_id, group_size(level))
+        return [claimed_job(row) for row in self._in_turn(await self.fetch(CLAIM_SUSPECTS, *given))]
+
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history; returns the ids that this worker still owned."""
         return await finish_jobs(self._database, self.connection, self.worker_id, finished)
@@ -341,6 +380,12 @@ class Claims:
         if rows:
             await notify_queues(self._database, self.connection, {row[1] for row in rows})
         return [row[0] for row in rows]
+
+
+async def next_suspect(database: Database, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
+    """Seconds until the next suspect of these queues is due; None if there is none."""
+    row = await database.fetchrow(FIND_SUSPECTS, list(queues), list(unknown), patience=None)
+    return None if row is None else row["seconds"]
 
 
 async def report_progress(
@@ -369,7 +414,7 @@ async def finish_jobs(
     return [row[0] for row in rows]
 
 
-_REQUEUED = ("id", "attempt", "delay", "note", "failed", "lost", "error", "state", "refused_by")
+_REQUEUED = ("id", "attempt", "delay", "note", "failed", "lost", "error", "state", "refused_by", "suspicions")
 
 
 async def requeue_jobs(database: Database, connection: Executor, worker_id: int, jobs: Sequence[Requeue]) -> list[int]:
@@ -381,6 +426,8 @@ async def requeue_jobs(database: Database, connection: Executor, worker_id: int,
         *columns([tuple(getattr(job, name) for name in _REQUEUED) for job in jobs], len(_REQUEUED)),
         worker_id,
     )
+    if any(job.suspicions for job in jobs):
+        await connection.execute(database.sql(NOTIFY_CONTROL))
     if keys := sorted({row[2] for row in rows if row[2] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     await notify_queues(database, connection, {row[1] for row in rows})

@@ -17,7 +17,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.day_index import days_of
-from tidemill.store.runs.runs import DAG_KIND, LIVE_RUN_STATES, OWN_KEY
+from tidemill.store.runs.claims import DAG_KIND
+from tidemill.store.runs.runs import LIVE_RUN_STATES, OWN_KEY
 
 T = TypeVar("T")
 

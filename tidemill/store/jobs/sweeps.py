@@ -20,7 +20,6 @@ from tidemill.store.jobs.workers import (
     HELD_BY,
     RECENTLY_ENDED,
 )
-from tidemill.store.runs.claims import FREE_RUNS
 from tidemill.store.runs.inbox import CANCEL_ORPHANS
 
 #: Moves waiting jobs whose deadline has passed to the history without having run.
@@ -71,7 +70,8 @@ SELECT EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND lease_unti
                AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))) AS abandoned
 """
 
-Decide = Callable[[ClaimedJob, str], Finish | Requeue]
+#: What becomes of a job of a lost worker: the job, the worker, and how many jobs it held.
+Decide = Callable[[ClaimedJob, str, int], Finish | Requeue]
 
 AT_ONCE = 5000  # jobs of a lost worker that are reclaimed in one batch
 
@@ -135,12 +135,6 @@ async def admit_due(database: Database) -> None:
         await database.fetch(ADMIT_THROTTLED, keys, patience=None)
 
 
-async def free_runs(database: Database) -> int:
-    """Release the runs of owners that have ended; returns how many."""
-    row = await database.fetchrow(FREE_RUNS, patience=None)
-    return row["n"] if row else 0
-
-
 async def cancel_orphans(database: Database) -> int:
     """Request the cancellation of runs whose parent had ended before they were stored; returns how many."""
     row = await database.fetchrow(CANCEL_ORPHANS, patience=None)
@@ -159,7 +153,7 @@ async def route_jobs(database: Database) -> int:
 async def _finish_all(database: Database, connection: Executor, worker_id: int, name: str, decide: Decide) -> int:
     total = 0
     while rows := await connection.fetch(database.sql(HELD_BY), worker_id, AT_ONCE):
-        outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name) for row in rows]
+        outcomes: Sequence[Finish | Requeue] = [decide(_lost(row), name, len(rows)) for row in rows]
         finished = [outcome for outcome in outcomes if isinstance(outcome, Finish)]
         await finish_jobs(database, connection, worker_id, finished)
         await requeue_jobs(
@@ -184,4 +178,5 @@ def _lost(row: asyncpg.Record) -> ClaimedJob:
         keyed=True,
         expired=False,
         cancel_reason=row["cancel_reason"],
+        suspicions=row["suspicions"],
     )

@@ -41,7 +41,7 @@ SELECT id FROM me
 #: Renews the lease. Returns no row if this incarnation was ended because its lease had lapsed.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
-                           running = $4, models = $5, flagged_at = NULL
+                           running = $4, models = $5, trouble = $6, flagged_at = NULL
 WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
@@ -65,6 +65,11 @@ EXPIRE_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE host = $1 AND pid = $2 AND ended_at IS NULL
 """
 
+#: Lets the lease of this process lapse at once: it is about to end, and any of its work may be the cause.
+EXPIRE_OWN_LEASE = """
+UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE id = $1 AND ended_at IS NULL
+"""
+
 #: Workers whose lease has lapsed. After a restart of the database every worker gets one lease period to reconnect.
 FIND_LAPSED = """
 SELECT id, host, pid, lease_until FROM tidemill.worker
@@ -82,7 +87,7 @@ RETURNING id
 #: Running jobs of a worker, or of one that no longer exists. This scans all jobs: an index would add a tenth to the
 #: cost of every claim, and this is rare.
 HELD_BY = """
-SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason
+SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason, suspicions
 FROM tidemill.job WHERE state = 'running' AND worker_id = $1 LIMIT $2
 """
 
@@ -133,7 +138,7 @@ SELECT $1, $2, 'run', $3 WHERE EXISTS (
 #: The list of workers: living ones first, then those that ended in the last `$1` seconds.
 LIST_WORKERS = """
 SELECT w.id, w.host, w.pid, w.queues, w.max_concurrency, w.versions, w.models, w.status, w.running, w.started_at,
-       w.seen_at, w.lease_until, w.flagged_at, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
+       w.seen_at, w.lease_until, w.flagged_at, w.trouble, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
        ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
 FROM tidemill.worker AS w
@@ -225,9 +230,11 @@ async def renew_lease(
     status: str,
     running: int,
     models: Sequence[str] | None = None,
+    trouble: str | None = None,
 ) -> bool:
     """Renew the lease; False means that this incarnation was ended because its lease had lapsed."""
-    rows = await connection.fetch(database.sql(RENEW_LEASE), worker_id, lease_seconds, status, running, models)
+    given = (worker_id, lease_seconds, status, running, models, trouble)
+    rows = await connection.fetch(database.sql(RENEW_LEASE), *given)
     return bool(rows)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 
+from tidemill.core.blame import ALONE
 from tidemill.store.database import Database, Executor
 
 #: Notifies owners that a run was started or has something in its inbox.
@@ -25,12 +26,20 @@ _OWN_VERSION = """(version = coalesce(($4::text[])[array_position($2, kind)], ve
 CLAIM_RUNS = f"""
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
-    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2)
+    WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) AND suspicions = $6
       AND (seq > 0 OR kind <> ALL ($5))
       AND {_OWN_VERSION}
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
-RETURNING id, kind, version, seq, input
+RETURNING id, kind, version, seq, input, losses
+"""
+
+
+#: How often the least suspected run of these kinds is suspected that waits for an owner.
+FIND_SUSPECTS = """
+SELECT suspicions FROM tidemill.run
+WHERE suspicions > 0 AND state = 'running' AND owner IS NULL AND awake AND kind = ANY ($1)
+ORDER BY suspicions LIMIT 1
 """
 
 
@@ -60,13 +69,13 @@ picked AS MATERIALIZED (
     LIMIT $3),
 slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
 UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
-RETURNING r.id, r.kind, r.version, r.seq, r.input
+RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses
 """
 
 
 #: Runs of this owner that it does not know of: the response to a claim or a start was lost.
 OWN_RUNS = """
-SELECT id, kind, version, seq, input FROM tidemill.run
+SELECT id, kind, version, seq, input, losses FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 
@@ -120,15 +129,29 @@ FROM woken
 """
 
 
-#: Releases the runs of owners that have ended.
-FREE_RUNS = """
-WITH freed AS (
-    UPDATE tidemill.run SET owner = NULL, awake = true WHERE id = ANY (ARRAY(
-        SELECT id FROM tidemill.run
-        WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
-        ORDER BY id FOR UPDATE SKIP LOCKED))
-    RETURNING id)
-SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END FROM freed
+#: The kind of all runs of dags; the kind of a flow's run is its workflow's name.
+DAG_KIND = ":dag"
+
+
+#: Releases the runs of owners that have ended. Those of a lost owner become suspects, if their steps may have run in
+#: its process. If it held only one of them, that is a loss, and the run is suspected `$1` times: it runs alone.
+FREE_RUNS = f"""
+WITH gone AS MATERIALIZED (
+    SELECT r.id, r.owner, r.seq > 0 AND r.kind <> '{DAG_KIND}' AND (
+        SELECT w.status = 'lost' FROM tidemill.worker AS w WHERE w.id = r.owner) AS suspect
+    FROM tidemill.run AS r
+    WHERE owner IS NOT NULL AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))
+    ORDER BY r.id FOR UPDATE SKIP LOCKED),
+held AS MATERIALIZED (SELECT owner, count(*) FILTER (WHERE suspect) AS suspects FROM gone GROUP BY owner),
+freed AS (
+    UPDATE tidemill.run AS r SET owner = NULL, awake = true,
+        losses = least(r.losses + (gone.suspect AND held.suspects = 1)::int, 32767),
+        suspicions = CASE WHEN NOT gone.suspect THEN r.suspicions WHEN held.suspects = 1 THEN greatest(r.suspicions, $1)
+                          ELSE least(r.suspicions + 1, 32767) END
+    FROM gone JOIN held USING (owner) WHERE r.id = gone.id
+    RETURNING r.id, r.suspicions)
+SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
+       CASE WHEN max(suspicions) > 0 THEN pg_notify('tidemill_runs', 'suspects') END FROM freed
 """
 
 
@@ -143,11 +166,16 @@ async def claim_runs(
     versions: Sequence[str | None],
     room: int,
     limits: Sequence[int | None],
+    suspicions: int = 0,
 ) -> list[Any]:
-    """Claim runs of these kinds; of a kind with a limit, no more are begun and not ended than that."""
+    """Claim runs of these kinds; of a kind with a limit, no more are begun and not ended than that.
+
+    Suspects are claimed only together with others that are suspected as often.
+    """
     limited = {kind: most for kind, most in zip(kinds, limits, strict=True) if most is not None}
-    rows = await database.fetch(CLAIM_RUNS, owner, list(kinds), room, list(versions), list(limited), patience=None)
-    if not limited or len(rows) >= room:
+    given = (owner, list(kinds), room, list(versions), list(limited), suspicions)
+    rows = await database.fetch(CLAIM_RUNS, *given, patience=None)
+    if not limited or len(rows) >= room or suspicions:
         return rows
 
     async def together(connection: Executor) -> list[asyncpg.Record]:
@@ -159,6 +187,12 @@ async def claim_runs(
             return await connection.fetch(database.sql(CLAIM_LIMITED), *given)
 
     return rows + await database.run(together, patience=None)
+
+
+async def free_runs(database: Database, *, patience: float | None = None) -> int:
+    """Release the runs of owners that have ended; returns how many."""
+    row = await database.fetchrow(FREE_RUNS, ALONE, patience=patience)
+    return row["n"] if row else 0
 
 
 async def resume_runs(database: Database, kinds: Sequence[str]) -> None:

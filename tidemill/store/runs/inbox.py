@@ -32,6 +32,12 @@ SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
 
 
+#: Whether the run was asked to end and has not taken that yet.
+IS_CANCEL_ASKED = """
+SELECT EXISTS (SELECT FROM tidemill.inbox WHERE run_id = $1 AND data::text ~ '^{"kind" ?: ?"cancel_asked"')
+"""
+
+
 #: Whether a tick that was sent to a run is in its inbox or journal.
 HAS_ARRIVED = """
 SELECT FROM tidemill.inbox WHERE run_id = $1 AND strpos(data::text, '"token":' || to_json($2::text)) > 0
@@ -43,10 +49,10 @@ SELECT FROM tidemill.tick WHERE run_id = $1 AND strpos(data::text, '"token":' ||
 #: Appends a tick to a run that needs attention, which has no owner to do it, and wakes the run.
 RETRY_STOPPED = """
 WITH held AS (
-    UPDATE tidemill.run SET state = 'running', awake = true, note = NULL, seq = seq + 1
-    WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL RETURNING id, seq),
+    UPDATE tidemill.run SET state = 'running', awake = true, note = NULL, seq = seq + 1, losses = 0
+    WHERE id = $1 AND state = 'needs_attention' AND owner IS NULL RETURNING id, seq, suspicions),
 ticks AS (INSERT INTO tidemill.tick (run_id, seq, data) SELECT id, seq, $2::json FROM held)
-SELECT id, pg_notify('tidemill_runs', '') FROM held
+SELECT id, pg_notify('tidemill_runs', CASE WHEN suspicions > 0 THEN 'suspects' ELSE '' END) FROM held
 """
 
 

@@ -7,14 +7,17 @@ of a row: so a slow commit passes the `StoreView` of its start.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode, encode
 from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.turns import POSTPONED_SECONDS, UNWANTED, RunTurn
 
 LIVE = ("running", "needs_attention")
@@ -43,6 +46,8 @@ class RunRow(msgspec.Struct):
     ended_at: float | None = None
     parent: int | None = None
     parent_work: int | None = None
+    suspicions: int = 0
+    losses: int = 0
 
 
 class InboxRow(msgspec.Struct):
@@ -73,6 +78,7 @@ class StoredJob(msgspec.Struct):
     worker: int | None = None
     failures: int = 0
     losses: int = 0
+    suspicions: int = 0
     cancel_reason: str | None = None
     note: str | None = None
     result: bytes | None = None
@@ -85,6 +91,7 @@ class WorkerRow(msgspec.Struct):
     lease_until: float
     versions: dict[str, str] = {}
     ended: bool = False
+    lost: bool = False
 
 
 class StoreView(msgspec.Struct, frozen=True):
@@ -143,15 +150,24 @@ class StoreModel:
         now = self.clock.now()
         lapsed = [row for row in self.workers.values() if not row.ended and row.lease_until < now]
         for row in lapsed:
-            row.ended = True
+            row.ended = row.lost = True
         return [row.id for row in lapsed]
 
     def free_runs(self) -> int:
         freed = [run for run in self.runs.values() if run.owner is not None and self.workers[run.owner].ended]
+        suspects = [run for run in freed if run.owner is not None and self.workers[run.owner].lost]
+        suspects = [run for run in suspects if run.seq > 0 and run.kind != DAG_KIND]
+        held = Counter(run.owner for run in suspects)
+        for run in suspects:
+            alone = held[run.owner] == 1
+            run.losses += alone
+            run.suspicions = suspected_again(run.suspicions, alone=alone)
         for run in freed:
             run.owner, run.awake = None, True
         if freed:
             self.tell(("runs", ""))
+        if suspects:
+            self.tell(("runs", "suspects"))
         return len(freed)
 
     # -- runs -------------------------------------------------------------------------------------
@@ -185,6 +201,7 @@ class StoreModel:
         versions: Sequence[str | None],
         room: int,
         limits: Sequence[int | None] = (),
+        suspicions: int = 0,
     ) -> list[RunRow]:
         if owner not in self.workers or self.workers[owner].ended:
             return []
@@ -194,9 +211,11 @@ class StoreModel:
             run
             for run in sorted(self.runs.values(), key=lambda run: run.id)
             if run.state == "running" and run.owner is None and run.awake and run.kind in knows
+            if run.suspicions == suspicions
             if run.version == (knows[run.kind] or run.version) or not self._has_home(run)
         ]
         taken = [run for run in found if run.seq > 0 or run.kind not in limited][:room]
+        limited = {} if suspicions else limited
         if limited and len(taken) < room:
             held = {number: self.runs[number] for number in self.slots}
             self.slots = {n for n, run in held.items() if run.state == "running" and (run.seq or run.owner is not None)}
@@ -208,6 +227,10 @@ class StoreModel:
         for run in taken:
             run.owner, run.turn = owner, 0
         return taken
+
+    def least_suspected(self, kinds: Sequence[str]) -> int:
+        waiting = [run for run in self.runs.values() if run.state == "running" and run.owner is None and run.awake]
+        return min((run.suspicions for run in waiting if run.kind in kinds and run.suspicions), default=0)
 
     def _has_home(self, run: RunRow) -> bool:
         now, name = self.clock.now(), f"run {run.kind}"
@@ -352,6 +375,8 @@ class StoreModel:
             )
         if turn.release or turn.state is not None:
             run.owner = None
+        if turn.cleared:
+            run.suspicions = run.losses = 0
 
     def _write_rows(self, turn: RunTurn) -> None:
         number = turn.run_id
@@ -419,12 +444,16 @@ class StoreModel:
 
     # -- jobs -------------------------------------------------------------------------------------
 
-    def claim_jobs(self, worker: int, queues: Sequence[str], room: int) -> list[ClaimedJob]:
+    def claim_jobs(self, worker: int, queues: Sequence[str], room: int, *, suspects: bool = False) -> list[ClaimedJob]:
+        """Claim jobs; with `suspects`, those first, and nothing else beside them."""
         if self.workers[worker].ended:
             return []
         now = self.clock.now()
         ready = [row for row in self.jobs.values() if row.state == "ready" and row.due_at <= now]
         ready = [row for row in ready if row.queue in queues]
+        level = min((row.suspicions for row in ready if row.suspicions), default=0) if suspects else 0
+        ready = [row for row in ready if row.suspicions == level]
+        room = group_size(level) if level else room
         found = sorted(ready, key=lambda row: (-row.priority, row.due_at, row.id))[:room]
         for row in found:
             row.state, row.worker, row.attempt, row.note = "running", worker, row.attempt + 1, None
@@ -447,6 +476,7 @@ class StoreModel:
             row.state, row.worker, row.note = job.state, None, job.note
             row.due_at = self.clock.now() + job.delay if job.delay > 0 else row.due_at
             row.failures, row.losses = row.failures + job.failed, row.losses + job.lost
+            row.suspicions = row.suspicions if job.suspicions is None else job.suspicions
             self.tell(("jobs", row.queue))
         return [job.id for job in mine]
 
@@ -487,7 +517,7 @@ class StoreModel:
 
 def _claimed(row: StoredJob) -> ClaimedJob:
     job = (row.id, row.attempt, row.queue, row.task, row.args, row.options, row.failures, row.losses)
-    return ClaimedJob(*job, keyed=False, expired=False, cancel_reason=row.cancel_reason)
+    return ClaimedJob(*job, keyed=False, expired=False, cancel_reason=row.cancel_reason, suspicions=row.suspicions)
 
 
 def _raw(data: bytes | None) -> msgspec.Raw:

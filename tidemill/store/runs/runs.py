@@ -17,9 +17,6 @@ from tidemill.store.transaction import Transaction
 #: Keys with this prefix are internal; users cannot choose them.
 OWN_KEY = "~"
 
-#: The kind of all runs of dags; the kind of a flow's run is its workflow's name.
-DAG_KIND = ":dag"
-
 #: Runs in these states have not ended.
 LIVE_RUN_STATES = ("running", "needs_attention")
 

@@ -126,6 +126,8 @@ class RunTurn(msgspec.Struct, gc=False):
     release: bool = False
     awake: bool = False
     """Whether a released run has work to do, whatever is in its inbox."""
+    cleared: bool = False
+    """Whether the steps of a suspect that may have ended its process have ended by themselves."""
 
     @property
     def is_more_than_ticks(self) -> bool:
@@ -137,7 +139,7 @@ class RunTurn(msgspec.Struct, gc=False):
     def changes_head(self) -> bool:
         """Whether the turn changes more than the number of ticks in the run's row."""
         changed = (self.state, self.note, self.buffered, self.version)
-        return self.release or any(each is not None for each in changed)
+        return self.release or self.cleared or any(each is not None for each in changed)
 
     @property
     def is_one_tick(self) -> bool:
@@ -160,6 +162,8 @@ _WHOLE_HEAD = """
     version = coalesce(w.version, r.version),
     ended_at = CASE WHEN w.state IS NULL OR w.state = 'needs_attention' THEN r.ended_at ELSE now() END,
     owner = CASE WHEN w.release OR w.state IS NOT NULL THEN NULL ELSE r.owner END,
+    suspicions = CASE WHEN w.cleared THEN 0 ELSE r.suspicions END,
+    losses = CASE WHEN w.cleared THEN 0 ELSE r.losses END,
     awake = CASE WHEN w.release THEN w.awake OR (
         SELECT true FROM tidemill.inbox AS i WHERE i.run_id = r.id AND i.due_at <= now() AND i.id <> ALL ({used})
         LIMIT 1) IS TRUE ELSE r.awake END"""
@@ -276,27 +280,20 @@ same AS (
         heads = self._arrays(
             (
                 (
-                    t.run_id,
-                    t.last,
-                    t.before,
-                    t.state,
-                    t.result,
-                    t.error,
-                    t.note,
-                    t.buffered,
-                    t.version,
-                    t.release,
-                    t.awake,
+                    *(t.run_id, t.last, t.before, t.state, t.result, t.error, t.note, t.buffered),
+                    *(t.version, t.release, t.awake, t.cleared),
                 )
                 for t in turns
             ),
-            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json", "text", "boolean", "boolean"),
+            *("bigint", "bigint", "bigint", "text", "json", "json", "text", "json"),
+            *("text", "boolean", "boolean", "boolean"),
         )
         used = self._arrays(([number] for turn in turns for number in turn.used), "bigint")
         self.parts.append(f"""
 changed AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2, {_WHOLE_HEAD.format(used=used)}
-    FROM unnest({heads}) AS w(run_id, seq, before, state, result, error, note, buffered, version, release, awake)
+    FROM unnest({heads})
+        AS w(run_id, seq, before, state, result, error, note, buffered, version, release, awake, cleared)
     WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD}
     RETURNING r.id, r.key, r.parent, r.parent_work, r.state, r.result, r.error, r.note)""")
 

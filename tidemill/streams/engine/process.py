@@ -16,9 +16,9 @@ import sys
 import structlog
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
-from tidemill.engine.supervisor import EXIT_MISCONFIGURED
 from tidemill.streams.definition.find import find_stream
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine

@@ -100,5 +100,5 @@ def decide_outcome(
 
 def lost(delivery: Delivery, why: str) -> MessageOutcome:
     """The outcome of a message whose engines have died too often."""
-    error = f"its engine died {delivery.losses} times while running it; the last time: {why}"
+    error = f"its engine died {delivery.losses} times while running nothing but it; the last time: {why}"
     return MessageOutcome(delivery, dead=NewDeadLetter("lost", delivery.attempt, delivery.plans, "Lost", error))

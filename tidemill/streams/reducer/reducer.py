@@ -5,7 +5,7 @@ carries out the decisions. The same sequence of reports gives the same decisions
 
     arrived -> (expired | duplicate | waits behind its key | sent) -> done
                                                                    -> failed -> retried later, or a dead letter
-                                                                   -> its engine died -> sent again, or a dead letter
+                                                                   -> its engine died -> quarantine, or a dead letter
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source, identify
 from tidemill.sources.delivery import Delivery, size_of
@@ -26,9 +27,6 @@ from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import KeyOrder
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
-
-#: A message whose engines have died this often while running it runs without another such message beside it.
-SUSPECT = 2
 
 
 class SourceCounts(msgspec.Struct):
@@ -50,6 +48,8 @@ class Choice(msgspec.Struct):
 
     send: list[tuple[int, Delivery]]
     ack: list[Delivery]
+    suspects: list[tuple[int, Delivery]]
+    """For the quarantine engine, which runs nothing else beside them."""
 
 
 class StreamReducer:
@@ -89,7 +89,7 @@ class StreamReducer:
         self._limit_slots()
         self._again: deque[Delivery] = deque()
         self._suspects: deque[Delivery] = deque()
-        self._suspect: int | None = None
+        self._quarantined: set[int] = set()
         self._later: list[tuple[float, int, Delivery]] = []
         self._keys = KeyOrder(len(sources))
         self._under_way: dict[tuple[int, str], Delivery] = {}
@@ -142,21 +142,25 @@ class StreamReducer:
         """How many messages a drain still has to wait for."""
         return self.busy + len(self._again) + len(self._suspects)
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether messages wait for the quarantine engine, or run there."""
+        return bool(self._suspects or self._quarantined)
+
     # -- sending ----------------------------------------------------------------------------------
 
-    def choose(self, now: float, wall: float) -> Choice:
-        """Choose messages for the free slots."""
-        choice = Choice([], [])
+    def choose(self, now: float, wall: float, *, quarantine: bool = False) -> Choice:
+        """Choose messages for the free slots, and suspects if the quarantine engine is ready."""
+        choice = Choice([], [], [])
         while self.accepting and self._later and self._later[0][0] <= now:
             self._again.append(heapq.heappop(self._later)[2])
         free = self._max - self.busy
-        if self._suspects and self._suspect is None and free > 0:
-            free -= 1
-            self._send(self._suspects.popleft(), choice)
-            self._suspect = self._tickets
+        if quarantine and self._suspects and not self._quarantined and free > 0:
+            self._send_suspects(choice, free)
+            free -= len(choice.suspects)
         while self._again and free > 0:
             free -= 1
-            self._send(self._again.popleft(), choice)
+            self._send(self._again.popleft(), choice.send)
         while free > 0 and self.accepting:
             for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=False):
                 lane.room = max(0, most - under_way)
@@ -200,7 +204,7 @@ class StreamReducer:
                 if delivery.not_before > wall:
                     self._wait(delivery, now + delivery.not_before - wall)
                     continue
-            self._send(delivery, choice)
+            self._send(delivery, choice.send)
 
     def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
         name = (delivery.source, str(delivery.id))
@@ -222,12 +226,22 @@ class StreamReducer:
         """Whether messages of its key wait for it; a message that was stored for a retry no longer holds its key."""
         return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
 
-    def _send(self, delivery: Delivery, choice: Choice) -> None:
+    def _send_suspects(self, choice: Choice, free: int) -> None:
+        """Send suspects that may run together, the least suspected ones first."""
+        level = min(each.suspicions for each in self._suspects)
+        group = [each for each in self._suspects if each.suspicions == level][: min(free, group_size(level))]
+        chosen = {id(each) for each in group}
+        self._suspects = deque(each for each in self._suspects if id(each) not in chosen)
+        for delivery in group:
+            self._send(delivery, choice.suspects)
+        self._quarantined = {ticket for ticket, _ in choice.suspects}
+
+    def _send(self, delivery: Delivery, sent: list[tuple[int, Delivery]]) -> None:
         self._tickets += 1
         self.flights[self._tickets] = delivery
         self.in_flight[delivery.source] += 1
         self.counts[delivery.source].sent += 1
-        choice.send.append((self._tickets, delivery))
+        sent.append((self._tickets, delivery))
 
     def _wait(self, delivery: Delivery, until: float) -> None:
         self._tickets += 1
@@ -246,8 +260,8 @@ class StreamReducer:
             in_flight[delivery.source] -= 1
             counts[delivery.source].done += 1
             acks.append(delivery)
-            if delivery.id is not None or ticket == self._suspect or self.sources[delivery.source].ordered:
-                self._free_suspect(ticket)
+            if delivery.id is not None or delivery.suspicions or self.sources[delivery.source].ordered:
+                self._quarantined.discard(ticket)
                 self._finish(delivery, now, succeeded=True, acks=acks)
         return acks
 
@@ -267,6 +281,7 @@ class StreamReducer:
         if delivery is None:
             return None
         self.committing += 1
+        delivery.suspicions = 0
         self.counts[delivery.source].failed += 1
         return decide_outcome(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
@@ -307,22 +322,24 @@ class StreamReducer:
         self.committing -= 1
         self._finish(outcome.delivery, now, succeeded=False, acks=[])
 
-    def engine_died(self, tickets: Iterable[int], why: str) -> list[MessageOutcome]:
-        """An engine died while running these: they are sent again, or given up if it has happened too often."""
+    def engine_died(self, tickets: Iterable[int], why: str, *, alone: bool) -> list[MessageOutcome]:
+        """An engine died while running these: they run in quarantine.
+
+        If it ran only one, that is a loss of this message, which is given up if that has happened too often.
+        """
         given_up: list[MessageOutcome] = []
         for ticket in sorted(tickets):
             delivery = self._end_flight(ticket)
             if delivery is None:
                 continue
-            delivery.losses += 1
-            self.counts[delivery.source].lost += 1
+            delivery.losses += alone
+            delivery.suspicions = suspected_again(delivery.suspicions, alone=alone)
+            self.counts[delivery.source].lost += alone
             if delivery.losses >= self._max_losses:
                 self.committing += 1
                 given_up.append(lost(delivery, why))
-            elif delivery.losses >= SUSPECT:
-                self._suspects.append(delivery)
             else:
-                self._again.append(delivery)
+                self._suspects.append(delivery)
         return given_up
 
     def give_back(self) -> list[Delivery]:
@@ -338,7 +355,7 @@ class StreamReducer:
         self._suspects.clear()
         self._later.clear()
         self._under_way.clear()
-        self._suspect = None
+        self._quarantined.clear()
         self.in_flight = [0] * len(self.sources)
         for lane in self._lanes:
             lane.size = 0
@@ -407,15 +424,11 @@ class StreamReducer:
         ]
 
     def _end_flight(self, ticket: int) -> Delivery | None:
-        self._free_suspect(ticket)
+        self._quarantined.discard(ticket)
         delivery = self.flights.pop(ticket, None)
         if delivery is not None:
             self.in_flight[delivery.source] -= 1
         return delivery
-
-    def _free_suspect(self, ticket: int) -> None:
-        if ticket == self._suspect:
-            self._suspect = None
 
     def _finish(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
         """Remember its id, release the next message of its key, and acknowledge its duplicates."""

@@ -269,7 +269,10 @@ class Dispatcher:
         if not self.engines.ready:
             return
         now = time.monotonic()
-        choice = self.reducer.choose(now, time.time())
+        choice = self.reducer.choose(now, time.time(), quarantine=self.engines.quarantine.ready)
+        self.engines.keep_quarantine(self.reducer.has_suspects)
+        if choice.suspects:
+            self.engines.submit_suspects([_work(ticket, delivery) for ticket, delivery in choice.suspects])
         if choice.send:
             self.engines.submit([_work(ticket, delivery) for ticket, delivery in choice.send])
         if choice.ack:
@@ -348,7 +351,8 @@ class Dispatcher:
     def on_death(self, tickets: set[int], why: str) -> None:
         """An engine died: send its messages to another one."""
         self.live_requests.lost({ticket for ticket in tickets if ticket < 0}, why)
-        for outcome in self.reducer.engine_died({ticket for ticket in tickets if ticket > 0}, why):
+        messages = {ticket for ticket in tickets if ticket > 0}
+        for outcome in self.reducer.engine_died(messages, why, alone=len(tickets) == 1):
             self._committer.put(PendingCommit(outcome))
         self.schedule_dispatch()
 

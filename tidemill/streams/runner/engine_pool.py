@@ -2,8 +2,9 @@
 
 An engine is a process at the other end of a socket pair (or, with `engines=0`, a part of this process). Messages go to
 the ready engine with the fewest messages. When an engine dies, its messages are reported to `on_death`, and another one
-is started, after a pause that grows while engines die soon after their start. An engine sends a frame at least once a
-second; one that has been silent for too long, because a task blocks it, is killed.
+is started, after a pause that grows while engines die soon after their start. These messages are suspects: they go to
+the quarantine engine, an additional one that runs nothing else and ends when there are none. An engine sends a frame at
+least once a second; one that has been silent for too long, because a task blocks it, is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any, Protocol
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.supervisor import EXIT_MISCONFIGURED, describe_exit, pause_after
+from tidemill.engine.exit_status import EXIT_MISCONFIGURED
+from tidemill.engine.supervisor import describe_exit, pause_after
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
 from tidemill.streams.engine.plan_statistics import add
@@ -64,6 +66,8 @@ class EnginePool:
         self._stopping = False
         self._ended: dict[str, Any] = {}
         self.handles = [EngineHandle(number) for number in range(max(1, stream.engines))]
+        self.quarantine = EngineHandle(len(self.handles))
+        self._suspects = asyncio.Event()
         self.restarts = 0
         self._none_ready = asyncio.Event()
 
@@ -77,13 +81,15 @@ class EnginePool:
             for handle in self.handles:
                 run = self._supervise(handle) if self._stream.engines else self._run_in_process(handle)
                 group.create_task(run, name=f"engine-{handle.number}")
+            if self._stream.engines:
+                group.create_task(self._supervise_quarantine(), name="quarantine")
 
     async def stop(self, patience: float) -> None:
         """Ask idle engines to end. Engines that do not end in time are killed when `run` is cancelled."""
         self._stopping = True
         if not self.ready:
             return
-        for handle in self.handles:
+        for handle in (*self.handles, self.quarantine):
             handle.send(ToEngine(stop=True))
         try:
             async with asyncio.timeout(patience):
@@ -106,6 +112,20 @@ class EnginePool:
             handle.tickets.update([each.ticket for each in some])
             handle.send(ToEngine(some))
 
+    def submit_suspects(self, work: Sequence[MessageWork]) -> None:
+        """Send suspects to the quarantine engine, which must be ready."""
+        self.quarantine.tickets.update([each.ticket for each in work])
+        self.quarantine.send(ToEngine(list(work)))
+
+    def keep_quarantine(self, wanted: bool) -> None:
+        """Have a quarantine engine from now on, or have none."""
+        if wanted:
+            self._suspects.set()
+        elif self._suspects.is_set():
+            self._suspects.clear()
+            self.quarantine.ready = False  # What was sent after the stop would not be run.
+            self.quarantine.send(ToEngine(stop=True))
+
     def submit_live(self, work: MessageWork) -> None:
         """Send a live request, ahead of all messages."""
         handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
@@ -115,7 +135,7 @@ class EnginePool:
     def statistics(self) -> dict[str, Any]:
         """The statistics of all engines since the dispatcher started."""
         total: dict[str, Any] = {}
-        for statistics in (self._ended, *(handle.statistics for handle in self.handles)):
+        for statistics in (self._ended, *(handle.statistics for handle in (*self.handles, self.quarantine))):
             add(total, statistics)
         return total
 
@@ -136,6 +156,17 @@ class EnginePool:
             self.restarts += 1
             log.error("ENGINE DIED: another is started", engine=handle.number, why=describe_exit(status), after=pause)
             await asyncio.sleep(pause)
+
+    async def _supervise_quarantine(self) -> None:
+        """Run the quarantine engine while there are suspects."""
+        deaths = 0
+        while not self._stopping:
+            await self._suspects.wait()
+            status = await self._run_process(self.quarantine)
+            deaths = 0 if status == 0 else deaths + 1
+            if status and not self._stopping:
+                log.error("A MESSAGE ENDED ITS QUARANTINE ENGINE", why=describe_exit(status))
+                await asyncio.sleep(min(1.0, pause_after(deaths)))
 
     async def _run_process(self, handle: EngineHandle) -> int:
         """Run one engine process until it ends; returns its exit status."""

@@ -120,7 +120,7 @@ export function WorkerTable({ workers }: { workers: Worker[] }) {
             {worker.id} <span className="faint">pid {worker.pid}</span>
           </td>
           <td>
-            <State state={stateOf(worker)} /> {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
+            <State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
           </td>
           <td className="num">
             {worker.max_concurrency > 0 ? <>{worker.running} <span className="faint">of {worker.max_concurrency}</span></> : <span className="faint">–</span>}
