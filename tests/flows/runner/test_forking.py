@@ -72,6 +72,20 @@ async def test_a_fork_goes_on_from_a_tick_and_leaves_the_other_run_alone(asking:
         assert (await show_run(database, fork.id))["forked_from"] == run.id
 
 
+async def test_a_fork_from_any_tick_leaves_memory_and_goes_on_when_it_is_answered(
+    asking: App, database: Database
+) -> None:
+    rests = "SELECT count(*) FROM tidemill.run WHERE id = $1 AND seq > $2 AND owner IS NULL AND NOT awake"
+    async with asking.running():
+        run = await answered(asking, database, "yes")
+        forks = {at: await asking.runs.fork(run, at=at) for at in range(1, 5)}
+        forks |= {0: await asking.runs.fork(run, at=1, event=StartEvent(n=1))}
+        for at, fork in forks.items():
+            await eventually(lambda fork=fork, at=at: value(database, rests, fork.id, at))
+            await fork.send_event(HumanResponseEvent(word="no"))
+            assert await fork.result(timeout=120) == [1, 2, "no"], at
+
+
 async def test_a_fork_may_begin_with_another_event(asking: App, database: Database) -> None:
     async with asking.running():
         run = await answered(asking, database, "yes")

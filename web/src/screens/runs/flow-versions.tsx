@@ -11,6 +11,7 @@ import { count, plural } from "../../components/format";
 import { Panel } from "../../components/layout";
 import { Tag } from "../../components/state";
 import { Ago } from "../../components/times";
+import "./runs.css";
 
 export function FlowVersions({ workflow, may }: { workflow: string; may: boolean }) {
   const [moving, setMoving] = useState(false);
@@ -18,7 +19,7 @@ export function FlowVersions({ workflow, may }: { workflow: string; may: boolean
   const items = versions.data?.items ?? [];
   if (!items.length) return null;
   return (
-    <Panel title="Unfinished runs by version" aside={may && items.some((each) => each.is_current === false) && <Button onClick={() => setMoving(true)}>Migrate runs …</Button>}>
+    <Panel className="flow-versions" title="Unfinished runs by version" aside={may && items.some((each) => each.is_current === false) && <Button onClick={() => setMoving(true)}>Migrate runs …</Button>}>
       <ul className="versions">
         {items.map((each) => (
           <li key={each.version}>
