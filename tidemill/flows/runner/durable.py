@@ -388,7 +388,7 @@ class DurableFlowRun(DurableRun, FlowRun):
                 continue
             limit_at, limit = None, ""
             if spec.timeout is not None and number in self._began_at:
-                limit_at = self._began_at[number] + (self._time_left(spec, work) or 0.0)
+                limit_at = self._began_at[number] + self._time_left(spec.timeout, work)
                 limit = f"its timeout of {format_duration(spec.timeout)}"
             found.append(StepHere(number, work.step, task, limit_at, limit, partial(is_task_of_step, self, number)))
         return found
