@@ -323,12 +323,7 @@ class App:
         """
         if signature is not None:
             workflow.signature = signature
-        task = self.pipelines.declare_trigger(workflow)
-        for at, spec in enumerate(workflow.schedules):
-            name = task.name if at == 0 else f"{task.name}#{at + 1}"
-            args = task.signature.bind((), {"payload": {"schedule": name}})
-            self.declarations.add_schedule(Periodic(name, task.name, spec, args, catchup="one", jitter=0.0))
-        return task
+        return self.declarations.add_trigger(workflow)
 
     # -- jobs -------------------------------------------------------------------------------------
 

@@ -6,8 +6,6 @@ starts at once.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +15,7 @@ from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
 from tidemill.core.page import Page
 from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import Hooks, ResolvingTasks
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Periodic, Task, require_task
 from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
@@ -29,10 +28,9 @@ from tidemill.store.migrate import Chain
 if TYPE_CHECKING:
     from tidemill.monitors.definition.declared import Monitors
     from tidemill.pipelines.definition.declared import Pipelines
+    from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
     from tidemill.streaming import Streams
-
-_HOST = socket.gethostname()
 
 
 class Declarations:
@@ -121,6 +119,15 @@ class Declarations:
             raise ConfigError(f"two schedules are called {schedule.name!r}")
         self.schedules[check_name("schedule", schedule.name)] = schedule
 
+    def add_trigger(self, workflow: TriggerWorkflow) -> Task[Any, Any]:
+        """Declare the task of a workflow file that runs once for each event, and its schedules."""
+        task = self.pipelines.declare_trigger(workflow)
+        for at, spec in enumerate(workflow.schedules):
+            name = task.name if at == 0 else f"{task.name}#{at + 1}"
+            args = task.signature.bind((), {"payload": {"schedule": name}})
+            self.add_schedule(Periodic(name, task.name, spec, args, catchup="one", jitter=0.0))
+        return task
+
     def add_page(self, page: Page) -> None:
         if page.name in self.pages:
             raise ConfigError(f"the page {page.name} is declared twice")
@@ -171,7 +178,7 @@ class Declarations:
         """Why something that is started here exists."""
         job = find_current_job()
         by = f"app {self.name}" if job is None else f"job {job.id} ({job.task})"
-        return Origin(by=by, host=_HOST, pid=os.getpid(), parent=None if job is None else job.id)
+        return origin_here(by, parent=None if job is None else job.id)
 
     def _workflow_folder(self) -> str | None:
         return self.settings.workflow_folder

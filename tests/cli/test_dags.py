@@ -212,7 +212,7 @@ def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
     assert shown["args"] == {"day": "friday"}
 
     page = ok(folder, "run", id)
-    assert "extract" in ok(folder, "dag", "show", id)
+    assert "extract" in ok(folder, "run", id)
     assert re.search(r"├─ approve +waiting .*Load 3 rows of friday\? \(within (1h|5\dm)", page)
     assert re.search(r"├─ load +pending .*waits for 'approve' \(waiting for an answer\)", page)
     assert f"It waits for an answer to 'approve': tidemill dag submit {id} approve '{{\"rows\": ...}}'" in page
@@ -223,7 +223,9 @@ def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
     ]
     assert (asked[0]["schema"]["required"], asked[0]["due_at"] is not None) == (["rows"], True)
     assert f"{id} " in ok(folder, "dag", "inputs", "--run", id)
-    row = next(row for row in listing(folder, "dag", "runs", "--dag", "asked") if row["id"] == int(id[1:]))
+    row = next(
+        row for row in listing(folder, "runs", "--shape", "dag", "--workflow", "asked") if row["id"] == int(id[1:])
+    )
     assert (row["state"], row["asks"], row["shape"]) == ("running", 1, "dag")
 
     wrong = run(folder, "dag", "submit", id, "approve", '{"rows": "many"}')
@@ -301,7 +303,7 @@ def test_a_run_is_shown_as_it_was_after_a_tick(folder: Path) -> None:
     until(folder, id, ended)
     then = listing(folder, "run", id, "--at", "1")
     assert (then["state"], nodes(then)["extract"], nodes(then)["approve"]) == ("running", "running", "pending")
-    page = ok(folder, "dag", "show", id, "--at", "2")
+    page = ok(folder, "run", id, "--at", "2")
     assert re.search(r"├─ approve +waiting", page)
     assert "now it is succeeded." in page
 
@@ -356,8 +358,8 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         (["dag", "start", "askd", "--app", "app.py"], "there is no dag 'askd', and no such file"),
         (["dag", "start", "bad.yaml", "--app", "app.py"], "bad.yaml:4: nodes[1].budget"),
         (["dag", "start", "asked", "--app", "app.py", "--args", "[1]"], "not a JSON object"),
-        (["dag", "runs", "--state", "sleepy"], "there is no run state 'sleepy'"),
-        (["dag", "runs", "--limit", "0"], "would show nothing"),
+        (["runs", "--shape", "dag", "--state", "sleepy"], "there is no run state 'sleepy'"),
+        (["runs", "--shape", "dag", "--limit", "0"], "would show nothing"),
         (["dag", "inputs", "--run", "r999"], "there is no run 999"),
         (["dag", "submit", "r999", "approve", "1"], "there is no run 999"),
         (["dag", "submit", "twelve", "approve", "1"], "'twelve' is not a run"),
@@ -367,7 +369,7 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
         (["dag", "submit", "FLOW", "approve", "1"], "is of flow Plain, whose code makes an event of the answer"),
         (["submit", "FLOW", "approve", "1", "--app", "app.py"], "does not ask 'approve', or was answered already"),
         (["dag", "start", "asked"], "say which application has the tasks: --app app.py"),
-        (["dag", "show", "FLOW"], "is of workflow Plain, and not of a dag"),
+        (["dag", "draw", "--run", "FLOW"], "is of workflow Plain, and not of a dag"),
         (["dag", "rerun", "FLOW"], "is of workflow Plain, and not of a dag"),
         (["dag", "rerun", "RUN", "--edit", "{}"], "--edit is for one node: say which with --from NODE"),
         (["dag", "rerun", "ENDED", "--from", "zz"], "there is no node 'zz' in dag 'asked'"),
@@ -376,8 +378,8 @@ def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -
             "node 'load': arguments must be an object",
         ),
         (["dag", "rerun", "ENDED", "--from", "approve", "--edit", "{}"], "the answer does not fit"),
-        (["dag", "show", "RUN", "--at", "99"], "there is no tick 99"),
-        (["dag", "show", "RUN", "--at", "1", "--follow"], "say one of them"),
+        (["run", "RUN", "--at", "99"], "there is no tick 99"),
+        (["run", "RUN", "--at", "1", "--follow"], "say one of them"),
         (["run", "FLOW", "--follow"], "--follow is for runs of dags"),
         (["send", "RUN", "Event", "{}"], "answer what it asks with `tidemill submit`"),
         (["fork", "RUN", "--at", "1", "--app", "app.py"], "repeat it with `tidemill dag rerun`"),

@@ -21,8 +21,8 @@ from tidemill.ops.operator.cursor import write_cursor
 READS = (
     "jobs", "jobs --limit 1", "jobs --state failed --task send", f"jobs --cursor {write_cursor(2)}", "job 1", "job 2",
     "queues", "workers", "schedules", "runs", "runs --workflow order", "run r1", "run r2", "run r2 --at 1", "inputs",
-    "audit", "monitor alerts", "monitor status", "dag runs", "dag runs --state running --dag order", "stream status",
-    "stream dead-letters",
+    "audit", "monitor alerts", "monitor status", "runs --shape dag", "stream status", "stream dead-letters",
+    "runs --shape dag --state running --workflow order",
 )  # fmt: skip
 
 VERBS = (
@@ -105,7 +105,7 @@ def test_a_server_tells_the_same_as_the_database(mill: Mill) -> None:
         words = (*command.split(), "--json")
         # Something may happen between the two looks: a worker says that it is idle again, a run is let go.
         mill.until(lambda told, words=words: settled(told) == settled(json.loads(ok(mill.folder, *words))), *words[:-1])
-    for command in ("jobs", "queues", "workers", "schedules", "runs", "audit", "inputs", "dag runs"):
+    for command in ("jobs", "queues", "workers", "schedules", "runs", "audit", "inputs", "runs --shape dag"):
         tables = [ok(mill.folder, *command.split()), mill.there(*command.split()).stdout]
         heads = [table.splitlines()[0].split() for table in tables]
         assert heads[0] == heads[1], command
@@ -184,7 +184,7 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     assert (followed.returncode, followed.stdout.splitlines()[-1]) == (0, '{"ship":{"sent":2}}')
     rerun = mill.there("dag", "rerun", order, "--from", "ship", "--edit", '{"order": 5}', "--follow")
     assert (rerun.returncode, rerun.stdout.splitlines()[-1]) == (0, '{"ship":{"sent":5}}'), rerun.stderr
-    assert [run["id"] for run in mill.told("dag", "runs", "--state", "succeeded", "--limit", "1")] == [
+    assert [run["id"] for run in mill.told("runs", "--shape", "dag", "--state", "succeeded", "--limit", "1")] == [
         int(rerun.stderr.split("run r")[1].split()[0])
     ]
     assert "takes no events: answer what it asks" in mill.there("send", order, "Word", "{}").stderr

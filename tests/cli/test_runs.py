@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import PATIENCE, Process, environment
-from tests.support.cli import run as tidemill
+from tests.support.cli import PATIENCE, Process, environment, run as tidemill
 
 APP = """
 import asyncio

@@ -14,8 +14,7 @@ from uuid import UUID
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.codec import Signature, decode, encode
 from tidemill.core.errors import ConfigError, PayloadError

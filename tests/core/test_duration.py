@@ -4,8 +4,7 @@ import math
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tidemill.core.duration import format_duration, jitter_fraction, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError

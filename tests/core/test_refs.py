@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.conditions import Condition
 from tidemill.core.paths import ABSENT, RefError, format_path, look_up, parse_path

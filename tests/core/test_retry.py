@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import (

@@ -8,8 +8,7 @@ import hmac
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.webhook_signature import SignatureError, WebhookSignature, read_signature, verify_webhook

@@ -6,8 +6,7 @@ import ipaddress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.private_network import in_private_network
 from tests.support.receiver import receiver

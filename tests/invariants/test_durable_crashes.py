@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support import durable as flows
-from tests.support import eventually, lapse, locked_out, run_worker_process, running_maintenance, value
+from tests.support import (
+    durable as flows,
+    eventually,
+    lapse,
+    locked_out,
+    run_worker_process,
+    running_maintenance,
+    value,
+)
 from tests.support.durable import TURN, Chain, Fragile, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App

@@ -25,8 +25,7 @@ from tests.invariants.operations.admin import CASES as ADMIN_CASES
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import CASES as JOB_CASES
 from tests.invariants.operations.monitors import CASES as MONITOR_CASES
-from tests.invariants.operations.pipelines import CASES as PIPELINE_CASES
-from tests.invariants.operations.pipelines import FOLDER, declare
+from tests.invariants.operations.pipelines import CASES as PIPELINE_CASES, FOLDER, declare
 from tests.invariants.operations.runs import CASES as RUN_CASES
 from tests.invariants.operations.streams import CASES as STREAM_CASES
 from tests.support.grpcclient import rpc_client

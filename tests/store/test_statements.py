@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill import store
 from tidemill.core.errors import ConfigError, StoreError

@@ -12,8 +12,7 @@ from tidemill.dags import Dag, input_node, node, ref
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, sustained
 from tidemill.sources import JsonlSource
-from tidemill.streams import Plan, Stream
-from tidemill.streams import task as plan_task
+from tidemill.streams import Plan, Stream, task as plan_task
 
 app = App("harbour")
 

@@ -12,8 +12,7 @@ from tidemill.cli.pipelines.open import AppOption, PipelineWork
 from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import out, print_json, state, table
 from tidemill.cli.streams.view import dead_page
-from tidemill.ops.explain import ExplainObject, Explanation
-from tidemill.ops.explain import explain as explain_object
+from tidemill.ops.explain import ExplainObject, Explanation, explain as explain_object
 
 
 @options_of(ExplainObject, positional=("id",))

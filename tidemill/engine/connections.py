@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tidemill.engine.jobs.enqueuer import Enqueuer
 from tidemill.engine.jobs.waits import JobWaits
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.engine.sync_bridge import SyncBridge
 from tidemill.store.database import Database
 from tidemill.store.migrate import wait_for_schema
 
@@ -95,3 +94,26 @@ class Connections:
             raise
         database.translates_errors = True
         return OpenConnection(database, Enqueuer(database), JobWaits(database))
+
+
+class SyncBridge:
+    """Runs coroutines on a loop in a background thread and waits for their results."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-portal", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, run in the portal's thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """Stop the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -11,7 +11,6 @@ when that is False. If the lease is lost, `run()` raises `LeaseLostError`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from tidemill.core.errors import LeaseLostError, StoreError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import RenewedLease
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
@@ -90,9 +90,7 @@ class Life:
         A wake-up that came since the last call counts: nothing that happens between two waits is missed.
         """
         if not self._woken.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._woken.wait()
+            await wait_for_event(self._woken, seconds)
         self._woken.clear()
         return not self.stopped.is_set()
 

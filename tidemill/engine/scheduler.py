@@ -6,8 +6,6 @@ It sleeps until the next fire, or until a schedule changes. What to do about lat
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +13,9 @@ import msgspec
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.core.job import NewJob, Origin
+from tidemill.core.job import NewJob
 from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database, is_transient
@@ -90,7 +89,7 @@ class Scheduler:
         return True
 
     def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:
-        origin = Origin(by="scheduler", host=socket.gethostname(), pid=os.getpid(), schedule=name, fire=fire)
+        origin = origin_here("scheduler", schedule=name, fire=fire)
         at = jittered(fire, jitter, name) if jitter else fire
         with enqueueing(msgspec.structs.replace(template, at=at, origin=origin)) as job:
             return job

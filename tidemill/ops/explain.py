@@ -47,7 +47,7 @@ class Followed(msgspec.Struct, frozen=True):
     """Something that followed from what is explained: its id, and what it is."""
 
     id: str
-    what: str
+    what: Annotated[str, doc("What it is.")]
     state: str
 
 
@@ -62,8 +62,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     job: Job | None = None
     run: Run | None = None
     node: NodeView | None = None
-    details: StateDetails | None = None
-    """Of a state of a pipeline."""
+    details: Annotated[StateDetails | None, doc("Of a state of a pipeline.")] = None
     alert: AlertDetails | None = None
     dead_letter: DeadLetterLine | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from litestar.params import SkipValidation
 
 from tidemill.app import App
 from tidemill.core.accounts import Caller
-from tidemill.core.job import Origin
 from tidemill.engine.authentication import Authenticator
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.ops.operator.local import Local
@@ -66,10 +64,6 @@ class ServerState:
 
     def forget_live_token(self) -> None:
         self._live_token = None
-
-    def origin(self, caller: Caller) -> Origin:
-        """Why something that a caller starts exists."""
-        return Origin(by=caller.name, host=_HOST, pid=os.getpid())
 
     async def note(
         self, caller: Caller, action: str, target: str, *, before: object = None, after: object = None

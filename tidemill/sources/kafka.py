@@ -28,6 +28,7 @@ import structlog
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.sources.base import Begin, RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery, size_of
 from tidemill.sources.offsets import Offsets
@@ -173,9 +174,7 @@ class KafkaConsumer:
     async def poll(self, most: int) -> list[Delivery]:
         if not self._buffer:
             self._arrival.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._arrival.wait()
+            await wait_for_event(self._arrival, 1.0)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self._forget(set(self._offsets), list(self._offsets.values()))

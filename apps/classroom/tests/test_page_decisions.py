@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from apps.classroom.blocks import read_program
 from apps.classroom.claims import claim_in, is_present

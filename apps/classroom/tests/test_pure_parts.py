@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from apps.classroom.blocks import BadProgramError, read_program, tree_of
 from apps.classroom.episodes import Episode, Episodes, segment

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.engine.models.affinity import choose_heads
 from tidemill.store.jobs.model_claims import Head

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.blame import ALONE
 from tidemill.core.codec import decode, encode

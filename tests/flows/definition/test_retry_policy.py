@@ -8,8 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.flows import StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import (

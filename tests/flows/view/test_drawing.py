@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
 from tidemill.core.drawing.layout import lay_out

@@ -173,7 +173,7 @@ CASES: dict[str, Case] = {
         dags.GetTree(id=2),
         begun_runs,
         (dags.GetTree(id=99), dags.GetTree(id=1), dags.GetTree(id=2, at=9)),
-        command="dag show r2",
+        command="run r2",
     ),
     "rerun_dag": Case(
         dags.RerunDag(id=2, start="pack", edited={"order": 6}),

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from apps.classroom.tree_kernel import SOURCE, compiled_distance
 from tidemill.core.errors import ConfigError

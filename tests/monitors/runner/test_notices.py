@@ -279,7 +279,17 @@ async def _smtp(reader: Any, writer: Any, mails: list[str]) -> None:
 
 
 async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_in_it() -> None:
-    alert = NotifiedAlert(1, "opened", "heat", "hot", "a", "lasting", "warning", 1000.0, 1000.0)
+    alert = NotifiedAlert(
+        alert=1,
+        what="opened",
+        monitor="heat",
+        trigger="hot",
+        entity="a",
+        kind="lasting",
+        severity="warning",
+        started_at=1000.0,
+        opened_at=1000.0,
+    )
     message = Notice("m", "heat", "c", (alert,))
     with receiver(lambda request: (404, b"no such hook")) as server:
         url = f"{server.url}/services/s3cret?key=s3cret"

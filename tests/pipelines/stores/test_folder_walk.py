@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.pipelines import put
 from tidemill.pipelines import Pipeline

@@ -9,8 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.load import parse_workflow

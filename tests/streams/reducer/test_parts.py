@@ -7,8 +7,7 @@ from collections import deque
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.sources.offsets import Offsets

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from tidemill.cli.arguments import Json
 from tidemill.cli.connection_options import ANYWHERE, SERVER, ServerOptions
 from tidemill.cli.render import out, print_json, table
 from tidemill.engine.settings import ResolvedSetting, find_settings, hide_password, settings_from
 
 
-def config(*, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Show every setting and where its value came from.
-
-    Parameters
-    ----------
-    json
-        Print one JSON document.
-    """
+def config(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """Show every setting and where its value came from."""
     found = find_settings(place.given())
     settings_from(found)
     if place.server_url is not None:

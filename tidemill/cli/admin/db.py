@@ -9,10 +9,12 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
+from tidemill.cli.arguments import Json
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out, print_json, table
@@ -20,24 +22,32 @@ from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.engine.settings import Settings
 from tidemill.store.embedded.server import binaries
-from tidemill.store.migrate import OWN_CHAIN, Chain, ChainVersion, chain_versions
-from tidemill.store.migrate import downgrade as downgrade_schema
-from tidemill.store.migrate import migrate as migrate_schema
+from tidemill.store.migrate import (
+    OWN_CHAIN,
+    Chain,
+    ChainVersion,
+    chain_versions,
+    downgrade as downgrade_schema,
+    migrate as migrate_schema,
+)
 
 commands = App(name="db", help="The database: its schema's version, migrations, a shell.")
 
 
 @commands.command
-def status(app: str | None = None, /, *, json: bool = False, place: ConnectionOptions = HERE) -> None:
-    """Say where the database is, which applications it has, and whether their schemas are those that this code needs.
-
-    Parameters
-    ----------
-    app
-        The application whose own migrations to look at as well: app.py, app.py:name or package.module.
-    json
-        Print one JSON document.
-    """
+def status(
+    app: Annotated[
+        str | None,
+        Parameter(
+            help="The application whose own migrations to look at as well: app.py, app.py:name or package.module."
+        ),
+    ] = None,
+    /,
+    *,
+    json: Json = False,
+    place: ConnectionOptions = HERE,
+) -> None:
+    """Say where the database is, which applications it has, and whether their schemas fit this code."""
     known = application(app, place) if app else None
     where, chains = asyncio.run(
         _status(known.settings if known else place.settings(), known.declarations.chains if known else ())
@@ -53,15 +63,21 @@ def status(app: str | None = None, /, *, json: bool = False, place: ConnectionOp
 
 
 @commands.command
-def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> None:
+def migrate(
+    app: Annotated[
+        str | None,
+        Parameter(
+            help="The application to add if it is new, and whose own migrations to apply: app.py, "
+            "app.py:name or package.module."
+        ),
+    ] = None,
+    /,
+    *,
+    place: ConnectionOptions = HERE,
+) -> None:
     """Bring the schema to the version that this code needs; makes the embedded database if there is none.
 
     Without an application, the schemas of all applications in the database are migrated.
-
-    Parameters
-    ----------
-    app
-        The application to add if it is new, and whose own migrations to apply: app.py, app.py:name or package.module.
     """
     known = application(app, place) if app else None
     chains = (OWN_CHAIN, *(known.declarations.chains if known else ()))
@@ -74,21 +90,23 @@ def migrate(app: str | None = None, /, *, place: ConnectionOptions = HERE) -> No
 
 @commands.command
 def downgrade(
-    app: str | None = None, /, *, to: int, chain: str | None = None, yes: bool = False, place: ConnectionOptions = HERE
+    app: Annotated[
+        str | None,
+        Parameter(
+            help="The application whose own migrations to undo, in the place of Tidemill's: app.py, "
+            "app.py:name or package.module."
+        ),
+    ] = None,
+    /,
+    *,
+    to: Annotated[int, Parameter(help="The version to go back to; 0 removes everything.")],
+    chain: Annotated[
+        str | None, Parameter(help="The schema of the migrations to undo, where an application has several.")
+    ] = None,
+    yes: Annotated[bool, Parameter(help="Do not ask.")] = False,
+    place: ConnectionOptions = HERE,
 ) -> None:
-    """Undo migrations. What they had made is dropped, with all that is in it.
-
-    Parameters
-    ----------
-    app
-        The application whose own migrations to undo, in the place of Tidemill's: app.py, app.py:name or package.module.
-    to
-        The version to go back to; 0 removes everything.
-    chain
-        The schema of the migrations to undo, where an application has several.
-    yes
-        Do not ask.
-    """
+    """Undo migrations. What they had made is dropped, with all that is in it."""
     known = application(app, place) if app else None
     undoing = _own_chain(known.declarations.chains, chain) if known else OWN_CHAIN
     if not 0 <= to <= undoing.latest:

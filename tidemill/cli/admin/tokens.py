@@ -55,14 +55,12 @@ def create(
 
 
 @token.command
-def link(*, url: str = "http://127.0.0.1:7433", place: ServerOptions = ANYWHERE) -> None:
-    """Print a link that logs one browser in, once, as an admin.
-
-    Parameters
-    ----------
-    url
-        The server's address, as the browser reaches it.
-    """
+def link(
+    *,
+    url: Annotated[str, Parameter(help="The server's address, as the browser reaches it.")] = "http://127.0.0.1:7433",
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Print a link that logs one browser in, once, as an admin."""
     made = place.do(create_login_link, Nothing())
     server = place.server_url or ""
     print(login_url(server if server.startswith("http") else url, made.secret), flush=True)

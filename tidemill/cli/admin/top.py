@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 from rich.live import Live
 
@@ -28,16 +30,13 @@ HOSTS_WITHIN = 300.0
 MOST_RUNS = 8
 
 
-def top(*, once: bool = False, json: bool = False, place: ServerOptions = ANYWHERE) -> None:
-    """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.
-
-    Parameters
-    ----------
-    once
-        Print it once and leave.
-    json
-        Print one JSON document and leave.
-    """
+def top(
+    *,
+    once: Annotated[bool, Parameter(help="Print it once and leave.")] = False,
+    json: Annotated[bool, Parameter(help="Print one JSON document and leave.")] = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Watch hosts, workers, queues and runs live; q or Ctrl-C leaves."""
     if not (once or json) and not sys.stdout.isatty():
         raise ConfigError("`tidemill top` needs a terminal to draw on: use --once or --json here")
     asyncio.run(_show(place, json) if once or json else _watch(place))

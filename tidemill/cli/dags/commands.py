@@ -1,41 +1,28 @@
-"""`tidemill dag`: check, draw, start and repeat dags; show their runs, cancel nodes, and answer what they ask."""
+"""`tidemill dag`: check, draw, start and repeat dags, cancel nodes of their runs, and answer what they ask."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from cyclopts import App as Commands
-from rich.table import Table
+from cyclopts import App as Commands, Parameter
 
-from tidemill.cli.arguments import AppOption, Follow, Json, RunId, Shown, run_number
+from tidemill.cli.arguments import AppOption, Follow, Json, RunId, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.dags import files
 from tidemill.cli.dags.files import find_dag, is_file, unknown_tasks
-from tidemill.cli.dags.watch import follow_run, show_dag_run
+from tidemill.cli.dags.watch import follow_run
 from tidemill.cli.jobs.enqueue import read_arguments
-from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, print_json, show, state, table
+from tidemill.cli.render import print_json
 from tidemill.cli.run.roles import application
 from tidemill.cli.runs.inputs import inputs, read_value, submit
-from tidemill.cli.runs.list import took
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.dags.definition.files import load_dag
 from tidemill.ops.operator.operation import Nothing, Operator
-from tidemill.ops.runs.dags import (
-    CancelNode,
-    GetTree,
-    RerunDag,
-    cancel_node,
-    get_dag_tree,
-    list_workflows,
-    rerun_dag,
-)
-from tidemill.ops.runs.runs import ListRuns, RunLine, RunStarted, StartRun, list_runs, start_run
+from tidemill.ops.runs.dags import CancelNode, GetTree, RerunDag, cancel_node, get_dag_tree, list_workflows, rerun_dag
+from tidemill.ops.runs.runs import RunStarted, StartRun, start_run
 
 if TYPE_CHECKING:
     from tidemill.app import App
@@ -50,27 +37,17 @@ NO_RUN_WORKER = "no run worker is alive: the run waits until one is, `tidemill u
 
 @commands.command
 def start(
-    what: str,
+    what: Annotated[str, Parameter(help="A JSON or YAML file, or the name of a dag that the application declares.")],
     /,
     *,
     app: AppOption = None,
-    args: str = "{}",
-    key: str | None = None,
+    args: Annotated[str, Parameter(help="The arguments of the run as a JSON object.")] = "{}",
+    key: Annotated[str | None, Parameter(help="No second run of this dag with this key.")] = None,
     follow: Follow = False,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
-    """Start a durable run of a dag and print its id.
-
-    Parameters
-    ----------
-    what
-        A JSON or YAML file, or the name of a dag that the application declares.
-    args
-        The arguments of the run as a JSON object.
-    key
-        No second run of this dag with this key.
-    """
+    """Start a durable run of a dag and print its id."""
     new = StartRun(workflow=what, args=read_arguments(args), key=key)
     known: App | None = None
     if place.server_url is not None:
@@ -99,53 +76,24 @@ def start(
 
 
 @commands.command
-def runs(
-    *,
-    state: list[str] | None = None,
-    dag: str | None = None,
-    limit: Shown = 25,
-    cursor: str | None = None,
-    json: Json = False,
-    place: ServerOptions = ANYWHERE,
-) -> None:
-    """List runs of dags, the newest first.
-
-    Parameters
-    ----------
-    state
-        Only runs in this state: running, needs_attention, succeeded, failed, cancelled; may be repeated.
-    dag
-        Only runs of this dag.
-    cursor
-        Where the list begins: the cursor that the list before ended with.
-    """
-    args = ListRuns(state=tuple(state or ()), workflow=dag, shape="dag", cursor=cursor)
-    rows, after = place.run(lambda at: read_pages(at, list_runs, args, limit))
-    none = "no runs of dags: tidemill dag start FILE --app app.py" if state is dag is None else "no run matches"
-    show(rows, _runs_table, json=json, none=none, cursor=after)
-
-
-@commands.command
 def rerun(
     id: RunId,
     /,
     *,
-    from_: str | None = None,
-    edit: str | None = None,
+    from_: Annotated[str | None, Parameter(help="Do this node again too, and everything that follows from it.")] = None,
+    edit: Annotated[
+        str | None,
+        Parameter(
+            help="With --from: the node's arguments as a JSON object in place of the declared ones, or "
+            "the answer to its question."
+        ),
+    ] = None,
     app: AppOption = None,
     follow: Follow = False,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
-    """Start a new run that does again what did not succeed in another, and print its id.
-
-    Parameters
-    ----------
-    from_
-        Do this node again too, and everything that follows from it.
-    edit
-        With --from: the node's arguments as a JSON object in place of the declared ones, or the answer to its question.
-    """
+    """Start a new run that does again what did not succeed in another, and print its id."""
     if edit is not None and from_ is None:
         raise ConfigError("--edit is for one node: say which with --from NODE")
     args = RerunDag(id=run_number(id), start=from_)
@@ -161,51 +109,21 @@ def rerun(
 @commands.command(name="cancel-node")
 def cancel_node_command(
     id: RunId,
-    node: str,
+    node: Annotated[str, Parameter(help="The node, as `tidemill run ID` names it.")],
     /,
     *,
-    reason: str | None = None,
+    reason: Annotated[str | None, Parameter(help="Why, for the notes of the nodes.")] = None,
     app: AppOption = None,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Cancel a node of a run with all that follows from it, and print which nodes these are; the others go on.
-
-    Parameters
-    ----------
-    node
-        The node, as `tidemill run ID` names it.
-    reason
-        Why, for the notes of the nodes.
-    """
+    """Cancel a node of a run with all that follows from it, and print which nodes these are; the others go on."""
     args = CancelNode(id=run_number(id), node=node, reason=reason)
     cancelled = place.run(lambda at: at.do(cancel_node, args), app=app)
     if json:
         print_json(cancelled)
     else:
         print(f"cancelled: {', '.join(cancelled.nodes)}")
-
-
-@commands.command(name="show")
-def show_command(
-    id: RunId,
-    /,
-    *,
-    at: int | None = None,
-    follow: Follow = False,
-    app: AppOption = None,
-    json: Json = False,
-    place: ServerOptions = ANYWHERE,
-) -> int:
-    """Show one run: the tree of its nodes, how far each is, and why. The same as `tidemill run ID`.
-
-    Parameters
-    ----------
-    at
-        Show it as it was after this tick.
-    """
-    number = run_number(id)
-    return place.run(lambda operator: show_dag_run(operator, number, at=at, follow=follow, json=json), app=app)
 
 
 async def _require_declared(at: Operator, name: str) -> None:
@@ -235,18 +153,3 @@ async def _show_started(at: Operator, started: RunStarted, *, follow: bool, json
     if not (await at.do(get_dag_tree, GetTree(id=started.id))).run_workers:
         sys.stderr.write(f"warning: {NO_RUN_WORKER}\n")
     return 0
-
-
-def _runs_table(rows: Sequence[RunLine], now: datetime) -> Table:
-    made = table("run", "state", "dag", "asks", "started", "took", "note", numbers=("asks",), wide="note")
-    for row in rows:
-        made.add_row(
-            f"r{row.id}",
-            state(row.state),
-            row.workflow,
-            str(row.asks or ""),
-            ago(row.created_at, now),
-            took(row),
-            cut(row.note),
-        )
-    return made

@@ -6,12 +6,14 @@ import asyncio
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Json, run_number
 from tidemill.cli.connection_options import ANYWHERE, HERE, ServerOptions
-from tidemill.cli.render import out as result
-from tidemill.cli.render import print_json
+from tidemill.cli.render import out as result, print_json
 from tidemill.cli.run.roles import application
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
@@ -26,16 +28,17 @@ from tidemill.ops.runs.dags import GetTree, get_dag_tree
 FILES = (".yaml", ".yml", ".json")
 
 
-def check(file: str, /, *, app: str | None = None, json: Json = False) -> int:
-    """Say everything that is wrong with a dag file, each with its line.
-
-    Parameters
-    ----------
-    file
-        A JSON or YAML file.
-    app
-        The application: its tasks must be those that the nodes name, and refs may be its own.
-    """
+def check(
+    file: Annotated[str, Parameter(help="A JSON or YAML file.")],
+    /,
+    *,
+    app: Annotated[
+        str | None,
+        Parameter(help="The application: its tasks must be those that the nodes name, and refs may be its own."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Say everything that is wrong with a dag file, each with its line."""
     known = application(app, HERE) if app else None
     refs = known.declarations.hooks.ref_resolver if known else None
     problems = problems_in(file, refs=refs)
@@ -56,27 +59,24 @@ def check(file: str, /, *, app: str | None = None, json: Json = False) -> int:
 
 
 def draw(
-    what: str | None = None,
+    what: Annotated[
+        str | None,
+        Parameter(
+            help="A JSON or YAML file, or the name of a dag that the application declares. Not needed with --run."
+        ),
+    ] = None,
     /,
     *,
-    app: str | None = None,
-    out: str = "-",
-    run: str | None = None,
+    app: Annotated[
+        str | None, Parameter(help="The application that declares it, or brings refs of its own: app.py.")
+    ] = None,
+    out: Annotated[
+        str, Parameter(help="Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.")
+    ] = "-",
+    run: Annotated[str | None, Parameter(help="The run to draw, as `tidemill runs` shows it: r12.")] = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is.
-
-    Parameters
-    ----------
-    what
-        A JSON or YAML file, or the name of a dag that the application declares. Not needed with --run.
-    app
-        The application that declares it, or brings refs of its own: app.py.
-    out
-        Where to: nightly.svg, nightly.mmd, or - for Mermaid text on the terminal.
-    run
-        The run to draw, as `tidemill dag runs` shows it: r12.
-    """
+    """Draw a dag as Mermaid text or as an SVG picture; with a run, coloured by how far it is."""
     if out != "-" and Path(out).suffix not in (".svg", ".mmd", ".md"):
         raise ConfigError(f"--out {out}: the name of a picture ends in .svg or .mmd")
     known = application(app, place) if app else None

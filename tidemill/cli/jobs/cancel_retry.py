@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Yes, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
@@ -18,88 +20,64 @@ from tidemill.store.jobs.pages import JobFilter
 
 _FEW = 10
 
+Ids = Annotated[str, Parameter(help="The jobs (12) and runs (r12); or select jobs with the options.")]
+
 
 @options_of(JobFilter, without=("up_to",))
-def retry(wanted: JobFilter, *ids: str, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
+def retry(wanted: JobFilter, *ids: Ids, yes: Yes = False, place: ServerOptions = ANYWHERE) -> int:
     """Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.
 
     A run of a workflow that needs attention goes on: its steps in progress are tried again from their beginning.
-
-    Parameters
-    ----------
-    ids
-        The jobs (12) and runs (r12); or select jobs with the options.
-    yes
-        Do not ask.
     """
-    runs, jobs = _apart(ids)
-    if runs:
-        retry_runs(runs, place)
-    if runs and not jobs and wanted == JobFilter():
-        return 0
-    return _act("retry", retry_jobs, jobs, wanted, retry_message, yes=yes, place=place)
+    return _act("retry", retry_jobs, retry_runs, retry_message, ids, wanted, yes=yes, place=place)
 
 
 @options_of(JobFilter, without=("up_to",))
-def cancel(wanted: JobFilter, *ids: str, yes: bool = False, place: ServerOptions = ANYWHERE) -> int:
-    """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped. Runs of workflows as well.
-
-    Parameters
-    ----------
-    ids
-        The jobs (12) and runs (r12); or select jobs with the options.
-    yes
-        Do not ask.
-    """
-    runs, jobs = _apart(ids)
-    if runs:
-        cancel_runs(runs, place)
-    if runs and not jobs and wanted == JobFilter():
-        return 0
-    return _act("cancel", cancel_jobs, jobs, wanted, cancel_message, yes=yes, place=place)
-
-
-def _apart(ids: Sequence[str]) -> tuple[list[str], tuple[int, ...]]:
-    """Separate the ids of runs from those of jobs."""
-    runs = [each for each in ids if each.startswith("r")]
-    return runs, tuple(_job_id(each) for each in ids if not each.startswith("r"))
+def cancel(wanted: JobFilter, *ids: Ids, yes: Yes = False, place: ServerOptions = ANYWHERE) -> int:
+    """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped. Runs as well."""
+    return _act("cancel", cancel_jobs, cancel_runs, cancel_message, ids, wanted, yes=yes, place=place)
 
 
 def retry_message(reached: JobsReached, ids: tuple[int, ...]) -> str:
     """What a retry did, in one line."""
     done, asked, _ = _named(reached, ids)
-    parts = []
-    if reached.asked:
-        parts.append(f"enqueued again as {asked}")
-    if reached.done:
-        parts.append(f"due now: {done}")
-    return "; ".join(parts) or "nothing to retry: the jobs are running, or their unique keys are taken"
+    parts = {f"enqueued again as {asked}": reached.asked, f"due now: {done}": reached.done}
+    return _joined(parts) or "nothing to retry: the jobs are running, or their unique keys are taken"
 
 
 def cancel_message(reached: JobsReached, ids: tuple[int, ...]) -> str:
     """What a cancel did, in one line."""
     done, asked, unchanged = _named(reached, ids)
-    parts = []
-    if reached.done:
-        parts.append(f"cancelled: {done}")
-    if reached.asked:
-        parts.append(f"asked to stop: {asked}")
-    if reached.unchanged:
-        parts.append(f"had ended or been asked before: {unchanged}")
-    return "; ".join(parts) or "nothing to cancel"
+    parts = {
+        f"cancelled: {done}": reached.done,
+        f"asked to stop: {asked}": reached.asked,
+        f"had ended or been asked before: {unchanged}": reached.unchanged,
+    }
+    return _joined(parts) or "nothing to cancel"
+
+
+def _joined(parts: dict[str, int]) -> str:
+    return "; ".join(part for part, count in parts.items() if count)
 
 
 def _act(
     verb: str,
     operation: Operation[JobSelection, JobsReached],
-    ids: tuple[int, ...],
-    wanted: JobFilter,
+    on_runs: Callable[[Sequence[str], ServerOptions], None],
     message: Callable[[JobsReached, tuple[int, ...]], str],
+    named: Sequence[str],
+    wanted: JobFilter,
     *,
     yes: bool,
     place: ServerOptions,
 ) -> int:
-    """Act on named jobs, or on those that match a filter once the user has agreed to how many."""
+    """Act on named runs and jobs, or on jobs that match a filter once the user has agreed to how many."""
+    runs = [each for each in named if each.startswith("r")]
+    ids = tuple(_job_id(each) for each in named if not each.startswith("r"))
+    if runs:
+        on_runs(runs, place)
+        if not ids and wanted == JobFilter():
+            return 0
     if bool(ids) == (wanted != JobFilter()):
         raise ConfigError(f"say which jobs to {verb}: either ids, or --queue, --task, --tag, --state")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, Parameter
 
-from tidemill.cli.arguments import options_of
+from tidemill.cli.arguments import Application, Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import print_json
 from tidemill.core.errors import ConfigError, PayloadError
@@ -32,40 +32,23 @@ EXPLAIN_AFTER = 2.0
 @options_of(EnqueueJob, without=("args", "tags"))
 def enqueue(
     new: EnqueueJob,
-    app: str,
-    task: str | None = None,
-    arguments: str | None = None,
+    app: Application,
+    task: Annotated[str | None, Parameter(help="The name of the task.")] = None,
+    arguments: Annotated[str | None, Parameter(help="Its arguments as a JSON object.")] = None,
     /,
     *,
-    at: str | None = None,
-    tag: list[str] | None = None,
-    count: int = 1,
-    wait: bool = False,
-    json: bool = False,
+    at: Annotated[str | None, Parameter(help="Not before this date and time: 2030-01-31T12:00:00+01:00.")] = None,
+    tag: Annotated[list[str] | None, Parameter(help="A tag to find it by; may be repeated.")] = None,
+    count: Annotated[int, Parameter(help="Enqueue it this many times.")] = 1,
+    wait: Annotated[
+        bool, Parameter(help="Wait for it to end and print its result; the exit status says whether it succeeded.")
+    ] = False,
+    json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Enqueue a job and print its id.
 
     With a database, APP TASK '{...}'; through a server, which has the application, TASK '{...}'.
-
-    Parameters
-    ----------
-    app
-        The application: app.py, app.py:name or package.module.
-    task
-        The name of the task.
-    arguments
-        Its arguments as a JSON object.
-    at
-        Not before this date and time: 2030-01-31T12:00:00+01:00.
-    tag
-        A tag to find it by; may be repeated.
-    count
-        Enqueue it this many times.
-    wait
-        Wait for it to end and print its result; the exit status says whether it succeeded.
-    json
-        Print one JSON document.
     """
     if count < 1:
         raise ConfigError(f"--count {count} would enqueue nothing")

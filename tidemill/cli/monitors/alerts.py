@@ -89,22 +89,14 @@ def note(args: NoteAlert, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 def silence(
-    *matchers: str, until: str = "1h", comment: str = "", end: int | None = None, monitor: MonitorOption = None,
+    *matchers: Annotated[str, Parameter(help="As in trigger=hot entity=press-*; all of them must fit.")],
+    until: Annotated[str, Parameter(help="For how long.")] = "1h",
+    comment: Annotated[str, Parameter(help="Why.")] = "",
+    end: Annotated[int | None, Parameter(help="End this silence now instead.")] = None,
+    monitor: MonitorOption = None,
     place: ServerOptions = ANYWHERE,
-) -> None:  # fmt: skip
-    """Send no notices of some alerts for a time; without matchers, list the silences.
-
-    Parameters
-    ----------
-    matchers
-        As in trigger=hot entity=press-*; all of them must fit.
-    until
-        For how long.
-    comment
-        Why.
-    end
-        End this silence now instead.
-    """
+) -> None:
+    """Send no notices of some alerts for a time; without matchers, list the silences."""
     if end is not None:
         place.do(end_silence, SilenceRef(id=end))
         return out().print(f"silence {end} has ended")

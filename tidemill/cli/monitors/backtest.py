@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
 from tidemill.cli.arguments import Json
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
@@ -24,44 +25,29 @@ MOST_ALERTS = 100_000
 
 
 def backtest(
-    app: str | None = None,
+    app: Annotated[
+        str | None,
+        Parameter(help="The application: app.py, app.py:name or package.module; left out with a server, which has it."),
+    ] = None,
     /,
     *,
     monitor: MonitorOption = None,
-    since: str | None = None,
-    until: str | None = None,
-    last: str = "1d",
-    trigger: list[str] | None = None,
-    against: str | None = None,
-    svg: str | None = None,
-    replay: bool = False,
-    timeout: float = 60.0,
+    since: Annotated[str | None, Parameter(help="The beginning of the span, as in 2026-03-02T08:00.")] = None,
+    until: Annotated[str | None, Parameter(help="Its end; now, if not given.")] = None,
+    last: Annotated[str, Parameter(help="In place of --since: this long before the end.")] = "1d",
+    trigger: Annotated[list[str] | None, Parameter(help="Only this trigger; say it again for more.")] = None,
+    against: Annotated[
+        str | None, Parameter(help="Another application with a monitor of the same name, to compare with: next.py.")
+    ] = None,
+    svg: Annotated[str | None, Parameter(help="Draw a picture into this file.")] = None,
+    replay: Annotated[
+        bool, Parameter(help="Repeat all stored ticks instead, and check that the stored alerts are opened again.")
+    ] = False,
+    timeout: Annotated[float, Parameter(help="Give up after this many seconds.")] = 60.0,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
-    """Say what triggers would have opened in a stored span, before they are turned on.
-
-    Parameters
-    ----------
-    app
-        The application: app.py, app.py:name or package.module; left out with a server, which has it.
-    since
-        The beginning of the span, as in 2026-03-02T08:00.
-    until
-        Its end; now, if not given.
-    last
-        In place of --since: this long before the end.
-    trigger
-        Only this trigger; say it again for more.
-    against
-        Another application with a monitor of the same name, to compare with: next.py.
-    svg
-        Draw a picture into this file.
-    replay
-        Repeat all stored ticks instead, and check that the stored alerts are opened again.
-    timeout
-        Give up after this many seconds.
-    """
+    """Say what triggers would have opened in a stored span, before they are turned on."""
     if place.server_url is not None and (app or against):
         raise ConfigError("the server has the application: leave out APP and --against")
     wanted = BacktestMonitor(

@@ -38,8 +38,7 @@ from tidemill.ops.pipelines.pipelines import (
 from tidemill.ops.pipelines.plan import ListBuilds, PlanPipeline, PlanReport, list_builds, plan_pipeline, report_plan
 from tidemill.ops.pipelines.states import MOST_SHOWN
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
-from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline
-from tidemill.pipelines.definition.pipeline import check_order
+from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline, check_order
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.runner.runner import PipelineRunner
 from tidemill.pipelines.view.state_details import Build
@@ -62,18 +61,18 @@ def run(
     pipeline: Pipeline = None,
     /,
     *,
-    once: bool = False,
+    once: Annotated[
+        bool,
+        Parameter(
+            help="Build here and now what is missing or out of date, and end. The status is 1 if "
+            "something is left undone."
+        ),
+    ] = False,
     approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Keep pipelines up to date until stopped; with --once, bring them up to date and end.
-
-    Parameters
-    ----------
-    once
-        Build here and now what is missing or out of date, and end. The status is 1 if something is left undone.
-    """
+    """Keep pipelines up to date until stopped; with --once, bring them up to date and end."""
     if once:
         place.arguments()  # A server that is named is an error, before anything is loaded.
         return asyncio.run(_run_once(load_target(app), pipeline, approve, place))
@@ -169,16 +168,12 @@ async def draw(
 
 
 @commands.command
-def trigger(file: str, payload: str = "null", /) -> int:
-    """Run a workflow file once, as its webhook or schedule would, and print what each node gave.
-
-    Parameters
-    ----------
-    file
-        The workflow file.
-    payload
-        What it is started with, as JSON.
-    """
+def trigger(
+    file: Annotated[str, Parameter(help="The workflow file.")],
+    payload: Annotated[str, Parameter(help="What it is started with, as JSON.")] = "null",
+    /,
+) -> int:
+    """Run a workflow file once, as its webhook or schedule would, and print what each node gave."""
     try:
         given = decode(payload)
     except PayloadError as error:

@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import structlog
+from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
@@ -55,14 +56,20 @@ class Part(NamedTuple):
     patience: float | None = STOP_PATIENCE
 
 
-def maintenance(app: str | None = None, /, *, metrics: Metrics = None, place: ConnectionOptions = HERE) -> int:
-    """Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules.
-
-    Parameters
-    ----------
-    app
-        The application whose settings, migrations and schedules to use: app.py, app.py:name or package.module.
-    """
+def maintenance(
+    app: Annotated[
+        str | None,
+        Parameter(
+            help="The application whose settings, migrations and schedules to use: app.py, app.py:name "
+            "or package.module."
+        ),
+    ] = None,
+    /,
+    *,
+    metrics: Metrics = None,
+    place: ConnectionOptions = HERE,
+) -> int:
+    """Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules."""
 
     def make() -> Part:
         known = application(app, place, metrics=metrics) if app else None
@@ -78,27 +85,25 @@ def worker(
     app: Application,
     /,
     *,
-    only: Literal["jobs", "runs"] | None = None,
-    queue: list[str] | None = None,
-    max_concurrency: int | None = None,
-    quarantine: bool = False,
+    only: Annotated[
+        Literal["jobs", "runs"] | None,
+        Parameter(help="Run only jobs, or only runs of workflows and dags, in this very process."),
+    ] = None,
+    queue: Annotated[
+        list[str] | None, Parameter(help="A queue to serve; may be repeated. All that the tasks name, if not given.")
+    ] = None,
+    max_concurrency: Annotated[int | None, Parameter(help="How many jobs to run at once.")] = None,
+    quarantine: Annotated[
+        bool,
+        Parameter(
+            help="Run only suspects, apart from all other work, and end when there are none: see "
+            "docs/containment.md. Workers start this process themselves."
+        ),
+    ] = False,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Run the jobs and the durable runs of an application, each in a process that is started again when it dies.
-
-    Parameters
-    ----------
-    only
-        Run only jobs, or only runs of workflows and dags, in this very process.
-    queue
-        A queue to serve; may be repeated. All that the tasks name, if not given.
-    max_concurrency
-        How many jobs to run at once.
-    quarantine
-        Run only suspects, apart from all other work, and end when there are none: see docs/containment.md. Workers
-        start this process themselves.
-    """
+    """Run the jobs and the durable runs of an application, each in a process that is started again when it dies."""
     if quarantine and only is None:
         raise ConfigError("--quarantine is for one kind of work: add --only jobs or --only runs")
     if only == "runs" and (queue or max_concurrency is not None):

@@ -20,69 +20,72 @@ def server(
     app: Application,
     /,
     *,
-    host: str = LOOPBACK,
-    port: int = PORT,
-    or_any_port: bool = False,
-    read_only: bool = False,
-    trust_local: bool = False,
-    tls_cert: str | None = None,
-    tls_key: str | None = None,
-    behind_proxy: bool = False,
-    proxy: list[str] | None = None,
-    plain_http: bool = False,
-    name: list[str] | None = None,
-    grpc: str | None = None,
-    oidc_issuer: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_ISSUER")] = None,
-    oidc_client_id: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_CLIENT_ID")] = None,
-    oidc_client_secret_file: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_CLIENT_SECRET_FILE")] = None,
-    oidc_role: Annotated[list[str] | None, Parameter(env_var="TIDEMILL_OIDC_ROLE")] = None,
-    oidc_scope: Annotated[list[str] | None, Parameter(env_var="TIDEMILL_OIDC_SCOPE")] = None,
-    oidc_label: Annotated[str | None, Parameter(env_var="TIDEMILL_OIDC_LABEL")] = None,
+    host: Annotated[
+        str, Parameter(help="Where to listen. An address that other machines can reach needs TLS.")
+    ] = LOOPBACK,
+    port: Annotated[int, Parameter(help="The port; 0 for any free one.")] = PORT,
+    or_any_port: Annotated[bool, Parameter(help="Take any free port if this one is taken.")] = False,
+    read_only: Annotated[bool, Parameter(help="Refuse every change, also with an admin token.")] = False,
+    trust_local: Annotated[
+        bool,
+        Parameter(help="Let every process on this machine do everything without a token, also those of other users."),
+    ] = False,
+    tls_cert: Annotated[str | None, Parameter(help="A file with the certificate, for TLS.")] = None,
+    tls_key: Annotated[str | None, Parameter(help="A file with its key.")] = None,
+    behind_proxy: Annotated[bool, Parameter(help="A proxy in front terminates TLS.")] = False,
+    proxy: Annotated[
+        list[str] | None,
+        Parameter(help="The address of that proxy, whose word about the client's address is trusted; may be repeated."),
+    ] = None,
+    plain_http: Annotated[
+        bool, Parameter(help="Serve other machines without TLS: anyone who can read the traffic can read the tokens.")
+    ] = False,
+    name: Annotated[list[str] | None, Parameter(help="A host name that requests may name; may be repeated.")] = None,
+    grpc: Annotated[
+        str | None,
+        Parameter(
+            help="Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate."
+        ),
+    ] = None,
+    oidc_issuer: Annotated[
+        str | None,
+        Parameter(help="Let users log in at this OpenID Connect provider as well.", env_var="TIDEMILL_OIDC_ISSUER"),
+    ] = None,
+    oidc_client_id: Annotated[
+        str | None,
+        Parameter(help="The id that the provider has given to this application.", env_var="TIDEMILL_OIDC_CLIENT_ID"),
+    ] = None,
+    oidc_client_secret_file: Annotated[
+        str | None,
+        Parameter(
+            help="A file with the client's secret; or set TIDEMILL_OIDC_CLIENT_SECRET. A public client has none.",
+            env_var="TIDEMILL_OIDC_CLIENT_SECRET_FILE",
+        ),
+    ] = None,
+    oidc_role: Annotated[
+        list[str] | None,
+        Parameter(
+            help="Which role a claim gives, as CLAIM=VALUE:ROLE or CLAIM=VALUE:ROLE@APPLICATION; may be repeated.",
+            env_var="TIDEMILL_OIDC_ROLE",
+        ),
+    ] = None,
+    oidc_scope: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A scope to ask the provider for, besides openid; profile and email if not given. May be repeated.",
+            env_var="TIDEMILL_OIDC_SCOPE",
+        ),
+    ] = None,
+    oidc_label: Annotated[
+        str | None,
+        Parameter(help="What the button of the log-in page calls the provider.", env_var="TIDEMILL_OIDC_LABEL"),
+    ] = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Serve the console and the HTTP API of an application; by default to this machine only.
 
     It prints a link that logs one browser in. Requests need a token or such a log-in; commands of your own user need
     neither with --server unix:DIRECTORY/NAME.server.sock.
-
-    Parameters
-    ----------
-    host
-        Where to listen. An address that other machines can reach needs TLS.
-    port
-        The port; 0 for any free one.
-    or_any_port
-        Take any free port if this one is taken.
-    read_only
-        Refuse every change, also with an admin token.
-    trust_local
-        Let every process on this machine do everything without a token, also those of other users.
-    tls_cert
-        A file with the certificate, for TLS.
-    tls_key
-        A file with its key.
-    behind_proxy
-        A proxy in front terminates TLS.
-    proxy
-        The address of that proxy, whose word about the client's address is trusted; may be repeated.
-    plain_http
-        Serve other machines without TLS: anyone who can read the traffic can read the tokens.
-    name
-        A host name that requests may name; may be repeated.
-    grpc
-        Serve gRPC as well at this address, such as 127.0.0.1:7434, with the same tokens and certificate.
-    oidc_issuer
-        Let users log in at this OpenID Connect provider as well.
-    oidc_client_id
-        The id that the provider has given to this application.
-    oidc_client_secret_file
-        A file with the client's secret; or set TIDEMILL_OIDC_CLIENT_SECRET. A public client has none.
-    oidc_role
-        Which role a claim gives, as CLAIM=VALUE:ROLE or CLAIM=VALUE:ROLE@APPLICATION; may be repeated.
-    oidc_scope
-        A scope to ask the provider for, besides openid; profile and email if not given. May be repeated.
-    oidc_label
-        What the button of the log-in page calls the provider.
     """
     wanted = ServerSettings(
         host=host,

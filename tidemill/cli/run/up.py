@@ -27,39 +27,35 @@ def up(
     app: Application,
     /,
     *,
-    queue: list[str] | None = None,
-    max_concurrency: int | None = None,
-    workers: int = 1,
-    server: Annotated[bool, Parameter(negative="--no-server")] = True,
-    port: int | None = None,
-    read_only: bool = False,
-    trust_local: bool = False,
-    grpc: str | None = None,
+    queue: Annotated[
+        list[str] | None, Parameter(help="A queue to serve; may be repeated. All queues of the tasks if not given.")
+    ] = None,
+    max_concurrency: Annotated[int | None, Parameter(help="How many jobs each worker runs at once.")] = None,
+    workers: Annotated[int, Parameter(help="How many worker processes to run.")] = 1,
+    server: Annotated[
+        bool,
+        Parameter(
+            help="Serve the console and the HTTP API to this machine; a link to log in is printed. For "
+            "other machines, see `tidemill server`.",
+            negative="--no-server",
+        ),
+    ] = True,
+    port: Annotated[
+        int | None, Parameter(help="The port; the usual one or, if that is taken, any free one if not given.")
+    ] = None,
+    read_only: Annotated[bool, Parameter(help="Refuse every change through the server.")] = False,
+    trust_local: Annotated[
+        bool,
+        Parameter(help="Let every process on this machine do everything without a token, also those of other users."),
+    ] = False,
+    grpc: Annotated[
+        str | None,
+        Parameter(help="Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434."),
+    ] = None,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Start everything: database, maintenance, workers, server. Ctrl-C ends it.
-
-    Parameters
-    ----------
-    queue
-        A queue to serve; may be repeated. All queues of the tasks if not given.
-    max_concurrency
-        How many jobs each worker runs at once.
-    workers
-        How many worker processes to run.
-    server
-        Serve the console and the HTTP API to this machine; a link to log in is printed. For other machines, see
-        `tidemill server`.
-    port
-        The port; the usual one or, if that is taken, any free one if not given.
-    read_only
-        Refuse every change through the server.
-    trust_local
-        Let every process on this machine do everything without a token, also those of other users.
-    grpc
-        Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434.
-    """
+    """Start everything: database, maintenance, workers, server. Ctrl-C ends it."""
     if workers < 1:
         raise ConfigError(f"--workers {workers}: at least one worker is needed to run anything")
     if grpc is not None and not server:

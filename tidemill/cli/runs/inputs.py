@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from rich.table import Table
 
 from tidemill.cli.arguments import AppOption, Json, RunId, Shown, run_number
@@ -31,25 +32,20 @@ def inputs(
 
 def submit(
     id: RunId,
-    node: str,
-    answer: str,
+    node: Annotated[str, Parameter(help="The node that asks.")],
+    answer: Annotated[
+        str,
+        Parameter(
+            help='The answer as JSON: \'{"answer": "yes"}\'. To a flow, the fields of the event that it waits for.'
+        ),
+    ],
     /,
     *,
-    key: str | None = None,
+    key: Annotated[str | None, Parameter(help="The same key again is the same answer: safe to submit twice.")] = None,
     app: AppOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Answer what a run asks. The answer must fit the schema; the first that does counts.
-
-    Parameters
-    ----------
-    node
-        The node that asks.
-    answer
-        The answer as JSON: '{"answer": "yes"}'. To a flow, the fields of the event that it waits for.
-    key
-        The same key again is the same answer: safe to submit twice.
-    """
+    """Answer what a run asks. The answer must fit the schema; the first that does counts."""
     number, value = run_number(id), read_value(answer, "answer")
     if place.do(submit_input, SubmitInput(id=number, node=node, value=value, key=key), app=app).taken:
         return out().print(f"run r{number} has its answer to {node}")

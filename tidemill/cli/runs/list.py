@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
@@ -43,25 +44,21 @@ def runs(args: ListRuns, *, limit: Shown = 25, json: Json = False, place: Server
 def run(
     id: RunId | None = None,
     /,
-    *arguments: str,
-    at: int | None = None,
+    *arguments: Annotated[str, Parameter(help="With --as-workflows: what the program is given.")],
+    at: Annotated[
+        int | None,
+        Parameter(help="Show the state after this tick instead; of a workflow, this needs --app or a server."),
+    ] = None,
     follow: Follow = False,
     app: AppOption = None,
-    as_workflows: str | None = None,
+    as_workflows: Annotated[
+        str | None,
+        Parameter(help="Instead, run this unmodified program that imports `workflows`, with Tidemill in its place."),
+    ] = None,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int | None:
-    """Show one run: its state and why, and its journal; of a dag, the tree of its nodes.
-
-    Parameters
-    ----------
-    arguments
-        With --as-workflows: what the program is given.
-    at
-        Show the state after this tick instead; of a workflow, this needs --app or a server.
-    as_workflows
-        Instead, run this unmodified program that imports `workflows`, with Tidemill in its place.
-    """
+    """Show one run: its state and why, and its journal; of a dag, the tree of its nodes."""
     if as_workflows is not None:
         from tidemill.flows.compat import run_program
 

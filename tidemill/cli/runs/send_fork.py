@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from tidemill.cli.arguments import AppOption, RunId, run_number
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.ops.operator.operation import Operator
+from tidemill.ops.operator.operation import A, Operation, Operator
 from tidemill.ops.runs.cancel import CancelRun, cancel_run, retry_run
 from tidemill.ops.runs.events import ForkRun, SendEvent, fork_run, send_event
 from tidemill.ops.runs.runs import RunRef
@@ -17,26 +20,19 @@ from tidemill.ops.runs.runs import RunRef
 
 def send(
     id: RunId,
-    event: str,
-    fields: str = "{}",
+    event: Annotated[str, Parameter(help="The name of the event's class.")],
+    fields: Annotated[str, Parameter(help="The event's fields as a JSON object.")] = "{}",
     /,
     *,
-    step: str | None = None,
+    step: Annotated[
+        str | None, Parameter(help="The step that receives it; by default every step that accepts it.")
+    ] = None,
     app: AppOption = None,
     place: ServerOptions = ANYWHERE,
 ) -> None:
     """Send an event to a run: it is stored when this returns, and wakes the run if it sleeps.
 
     With the application, or through a server, the event is checked before it is sent; otherwise only its class is.
-
-    Parameters
-    ----------
-    event
-        The name of the event's class.
-    fields
-        The event's fields as a JSON object.
-    step
-        The step that receives it; by default every step that accepts it.
     """
     sent = place.do(send_event, SendEvent(id=run_number(id), type=event, fields=_object(fields), step=step), app=app)
     unchecked = app is None and place.server_url is None
@@ -44,14 +40,15 @@ def send(
     out().print(f"{event} sent to run r{sent.run_id}{later}")
 
 
-def fork(id: RunId, /, *, at: int, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Start a new run where another was after one of its ticks.
-
-    Parameters
-    ----------
-    at
-        The last tick that the new run shares with it.
-    """
+def fork(
+    id: RunId,
+    /,
+    *,
+    at: Annotated[int, Parameter(help="The last tick that the new run shares with it.")],
+    app: AppOption = None,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Start a new run where another was after one of its ticks."""
     number = run_number(id)
     if app is None and place.server_url is None:
         raise ConfigError("a fork begins with the workflow's code: say --app app.py")
@@ -59,26 +56,25 @@ def fork(id: RunId, /, *, at: int, app: AppOption = None, place: ServerOptions =
     out().print(f"run r{forked.id} goes on from tick {at} of run r{number}")
 
 
-def cancel_runs(ids: list[str], place: ServerOptions) -> None:
+def cancel_runs(ids: Sequence[str], place: ServerOptions) -> None:
     """Ask runs to end, one after the other."""
-    numbers = [run_number(each) for each in ids]
-
-    async def work(at: Operator) -> None:
-        for number in numbers:
-            await at.do(cancel_run, CancelRun(id=number))
-            out().print(f"run r{number} was asked to end")
-
-    place.run(work)
+    _for_each(ids, place, cancel_run, CancelRun, "was asked to end")
 
 
-def retry_runs(ids: list[str], place: ServerOptions) -> None:
+def retry_runs(ids: Sequence[str], place: ServerOptions) -> None:
     """Start runs again that need attention, one after the other."""
+    _for_each(ids, place, retry_run, RunRef, "goes on: its steps in progress are tried again")
+
+
+def _for_each(
+    ids: Sequence[str], place: ServerOptions, operation: Operation[A, Any], arguments: Callable[..., A], done: str
+) -> None:
     numbers = [run_number(each) for each in ids]
 
     async def work(at: Operator) -> None:
         for number in numbers:
-            await at.do(retry_run, RunRef(id=number))
-            out().print(f"run r{number} goes on: its steps in progress are tried again")
+            await at.do(operation, arguments(id=number))
+            out().print(f"run r{number} {done}")
 
     place.run(work)
 

@@ -72,25 +72,19 @@ class StreamTarget(msgspec.Struct, frozen=True):
 
 @commands.command
 def run(
-    target: str,
-    stream: str | None = None,
+    target: Annotated[
+        str, Parameter(help="Where streams are declared: app.py, package.module, or a file in YAML or TOML.")
+    ],
+    stream: Annotated[str | None, Parameter(help="Only this one; all of them, if not given.")] = None,
     /,
     *,
-    supervise: Annotated[bool, Parameter(negative="--no-supervise")] = True,
+    supervise: Annotated[
+        bool, Parameter(help="Start a dispatcher again when it has died.", negative="--no-supervise")
+    ] = True,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Take messages and run them through their plans until stopped.
-
-    Parameters
-    ----------
-    target
-        Where streams are declared: app.py, package.module, or a file in YAML or TOML.
-    stream
-        Only this one; all of them, if not given.
-    supervise
-        Start a dispatcher again when it has died.
-    """
+    """Take messages and run them through their plans until stopped."""
     if not supervise:
 
         def make() -> Part:
@@ -138,14 +132,14 @@ def status(
 
 @commands.command
 @options_of(PublishMessages, positional=("topic",), without=("messages", "headers"))
-def publish(args: PublishMessages, payload: list[str] | None = None, /, *, place: ServerOptions = ANYWHERE) -> None:
-    """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input.
-
-    Parameters
-    ----------
-    payload
-        The messages, as they are.
-    """
+def publish(
+    args: PublishMessages,
+    payload: Annotated[list[str] | None, Parameter(help="The messages, as they are.")] = None,
+    /,
+    *,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Append messages to a topic of the PostgreSQL log; without any given, one per line of the standard input."""
     lines = payload if payload else [line.rstrip("\n") for line in sys.stdin if line.strip()]
 
     async def work(at: Operator) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tidemill.core import retry
@@ -252,33 +253,13 @@ def _name_problems(node: Node, sources: list[RefSource], names: dict[str, int]) 
 
 def _in_order(deps: dict[str, tuple[str, ...]], names: dict[str, int]) -> Generator[DagError, None, list[str] | None]:
     """Return the names in topological order; for a cycle, yield a problem and return None."""
-    left = {name: len(needed) for name, needed in deps.items()}
-    followers: dict[str, list[str]] = {name: [] for name in deps}
-    for name, needed in deps.items():
-        for dep in needed:
-            followers[dep].append(name)
-    order = [name for name, count in left.items() if count == 0]
-    for name in order:
-        for follower in followers[name]:
-            left[follower] -= 1
-            if left[follower] == 0:
-                order.append(follower)
-    if len(order) < len(deps):
-        cycle = _cycle(deps, {name for name, count in left.items() if count})
-        path = " -> ".join((*cycle, cycle[0]))
-        yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes depend on each other in a cycle: {path}")
-        return None
-    return order
-
-
-def _cycle(deps: dict[str, tuple[str, ...]], stuck: set[str]) -> list[str]:
-    """Find one cycle among the nodes that can never start."""
-    name = next(name for name in deps if name in stuck)
-    walked: dict[str, int] = {}
-    while name not in walked:
-        walked[name] = len(walked)
-        name = next(dep for dep in deps[name] if dep in stuck)
-    return list(walked)[walked[name] :]
+    try:
+        return list(TopologicalSorter(deps).static_order())
+    except CycleError as error:
+        cycle: list[str] = error.args[1][::-1]
+    path = " -> ".join(cycle)
+    yield DagError(("nodes", names[cycle[0]], "deps"), f"these nodes depend on each other in a cycle: {path}")
+    return None
 
 
 def _unsure_reads(

@@ -24,8 +24,7 @@ from typing_extensions import TypeVar
 from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.retry import RetryPolicy
-from tidemill.core.retry import retry as retry_policy
+from tidemill.core.retry import RetryPolicy, retry as retry_policy
 
 OnFailure = Literal["fail_run", "continue"]
 SkipWith = Literal["all", "any", "none"]

@@ -8,20 +8,12 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.dry_run import Field
 from tidemill.core.errors import ConfigError
 from tidemill.core.refs import RefResolver, Refs
 from tidemill.core.template import Template
 from tidemill.dags.definition.check import condition_of, deps_of, reads
 from tidemill.dags.definition.model import RUN, Dag, InputNode, Node, SubDag, TaskNode
-
-
-class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of a node: its value, or the nodes that it waits for, or its problem."""
-
-    name: str
-    value: Any = None
-    waits: str | None = None
-    wrong: str | None = None
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -31,7 +23,7 @@ class Planned(msgspec.Struct, frozen=True):
     kind: str
     level: int
     after: list[str]
-    fields: list[Argument]
+    fields: list[Field]
     note: str
     skipped: bool | None
     """Whether it would be skipped; None if that is not known before the run."""
@@ -58,7 +50,7 @@ def _planned(
     names: Mapping[str, Node],
 ) -> Planned:
     context = {RUN: args}
-    fields: list[Argument] = []
+    fields: list[Field] = []
     if isinstance(node, InputNode):
         kind, note = "input", "asks a person" + (f", for at most {node.timeout:g} s" if node.timeout else "")
         fields.append(_prompt(node, context))
@@ -76,25 +68,25 @@ def _job(node: TaskNode) -> str:
     return f"task {node.task}{queue}" + (", one job for each item" if node.map is not None else "")
 
 
-def _argument(name: str, value: Any, context: Mapping[str, Any], refs: RefResolver) -> Argument:
+def _argument(name: str, value: Any, context: Mapping[str, Any], refs: RefResolver) -> Field:
     heads = sorted({str(source.path[0]) for source in refs.sources(value)} - {RUN})
     if heads:
-        return Argument(name, value, waits=f"it is read from {', '.join(heads)} when the node starts")
+        return Field(name, value, waits=f"it is read from {', '.join(heads)} when the node starts")
     try:
-        return Argument(name, refs.resolve(value, context))
+        return Field(name, refs.resolve(value, context))
     except ConfigError as error:
-        return Argument(name, value, wrong=str(error))
+        return Field(name, value, wrong=str(error))
 
 
-def _prompt(node: InputNode, context: Mapping[str, Any]) -> Argument:
+def _prompt(node: InputNode, context: Mapping[str, Any]) -> Field:
     template = Template(node.prompt, ("prompt",))
     heads = sorted({str(path[0]) for path in template.sources} - {RUN})
     if heads:
-        return Argument("prompt", node.prompt, waits=f"it is read from {', '.join(heads)} when the node starts")
+        return Field("prompt", node.prompt, waits=f"it is read from {', '.join(heads)} when the node starts")
     try:
-        return Argument("prompt", template.render(context))
+        return Field("prompt", template.render(context))
     except ConfigError as error:
-        return Argument("prompt", node.prompt, wrong=str(error))
+        return Field("prompt", node.prompt, wrong=str(error))
 
 
 def _skipped(node: Node, context: Mapping[str, Any], refs: RefResolver, names: Mapping[str, Node]) -> bool | None:

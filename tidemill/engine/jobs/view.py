@@ -12,17 +12,13 @@ from tidemill.core.codec import decode
 from tidemill.core.job import FINAL_STATES
 
 
-class JobView(msgspec.Struct, frozen=True):
-    """A job as of the time when it was read. `note` says why it is in its state, or what it last reported."""
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a job wherever it is shown. `note` says why it is in its state, or what it last reported."""
 
     id: int
-    task: str
-    queue: str
     state: str
-    args: Any
-    result: Any
-    note: str | None
-    progress: float | None
+    queue: str
+    task: str
     attempt: int
     failures: int
     losses: int
@@ -30,6 +26,15 @@ class JobView(msgspec.Struct, frozen=True):
     due_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    progress: float | None
+    note: str | None
+
+
+class JobView(JobFacts, frozen=True, kw_only=True):
+    """A job as of the time when it was read."""
+
+    args: Any
+    result: Any
     errors: list[dict[str, Any]]
 
     @property

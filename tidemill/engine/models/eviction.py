@@ -69,16 +69,13 @@ class Refuse(msgspec.Struct, frozen=True, eq=False):
 Command = Load | Unload | Grant | Refuse
 
 
-class ModelStatus:
+class ModelStatus(msgspec.Struct, eq=False):
     """A model that uses memory now."""
 
-    __slots__ = ("phase", "used_at", "users", "waiting")
-
-    def __init__(self, now: float) -> None:
-        self.phase: Phase = "loading"
-        self.used_at = now
-        self.users: set[Hashable] = set()
-        self.waiting: list[ModelRequest] = []
+    used_at: float
+    phase: Phase = "loading"
+    users: set[Hashable] = set()
+    waiting: list[ModelRequest] = []
 
 
 class Eviction:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
 import structlog
 
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
 
@@ -33,9 +33,7 @@ class RunWait:
 
     async def changed(self) -> None:
         """Return when something has changed, or when it is time for a safety poll."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._safety_poll):
-                await self.heard.wait()
+        await wait_for_event(self.heard, self._safety_poll)
         self.heard.clear()
         await asyncio.sleep(self._gap)
         self._gap = min(self._gap * 1.5, LONGEST_GAP)

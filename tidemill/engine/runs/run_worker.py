@@ -21,6 +21,7 @@ from tidemill.core.blame import group_size
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import PayloadError, StoreError, UnknownClassError
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Tick
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.role import Life, Role
@@ -325,10 +326,7 @@ class RunWorker:
                     raise
                 log.warning("the database is unavailable", error=str(error))
                 self._look_for_own_at = 0.0
-            try:
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
-            except TimeoutError:
+            if not await wait_for_event(self._news, pause):
                 self._claims_due = True
             self._news.clear()
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.job import Finish, Requeue
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.simulation.store import HEARTBEAT, LEASE, SimulatedRunStore
 from tidemill.engine.simulation.world import Process
 from tidemill.engine.worker.isolation import Children
@@ -45,10 +46,7 @@ class SimulatedWorker:
                 await self._cancel(runner, list(runner.slots))
             if runner.count == 0 or (not has_suspects and runner.count < 4):
                 has_suspects = await self._claim(worker, runner, queues, 4 - runner.count)
-            try:
-                async with asyncio.timeout(LOOK_EVERY):
-                    await news.wait()
-            except TimeoutError:
+            if not await wait_for_event(news, LOOK_EVERY):
                 held = runner.held_ids()
                 await self._ask("strays", lambda held=held: self._model.release_unheld(worker, held))
             news.clear()

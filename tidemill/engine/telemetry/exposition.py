@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tidemill.core.codec import decode
 from tidemill.engine.telemetry.hosts import HostSample
-from tidemill.engine.telemetry.meter import BEYOND, BOUNDS
+from tidemill.engine.telemetry.meter import BOUNDS
+from tidemill.engine.telemetry.metric_families import counter, counters, gauge, histogram
 from tidemill.engine.telemetry.stream_metrics import stream_metrics
 from tidemill.store.database import Database
 from tidemill.store.telemetry.hosts import Totals, read_totals
@@ -68,8 +69,8 @@ class _Told(Collector):
         self._took = took
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("tidemill_info", "This version of Tidemill.", ("version",), [((VERSION,), 1)])
-        yield _gauge("tidemill_scrape_seconds", "How long the database took to answer.", (), [((), self._took)])
+        yield gauge("tidemill_info", "This version of Tidemill.", ("version",), [((VERSION,), 1)])
+        yield gauge("tidemill_scrape_seconds", "How long the database took to answer.", (), [((), self._took)])
         yield from queue_metrics(self._totals)
         yield from count_metrics(self._totals)
         yield from process_metrics(self._totals)
@@ -88,37 +89,30 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
     """Waiting jobs, and workers."""
     rows = totals.queues
     states = ("waiting", "scheduled", "throttled", "no_worker", "running")
-    yield _gauge(
+    yield gauge(
         "tidemill_queue_jobs",
         "Unfinished jobs.",
         ("queue", "state"),
         [((row["queue"], state), row[state]) for row in rows for state in states],
     )
-    yield _gauge(
+    yield gauge(
         "tidemill_queue_oldest_waiting_seconds",
         "How long the oldest job that could start has been due.",
         ("queue",),
         [((row["queue"],), row["oldest"]) for row in rows],
     )
-    yield _gauge(
+    yield gauge(
         "tidemill_queue_workers", "Living workers.", ("queue",), [((row["queue"],), row["workers"]) for row in rows]
     )
     told = [((state,), totals.workers[state]) for state in ("alive", "silent")]
-    yield _gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
+    yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
 
 
 def count_metrics(totals: Totals) -> Iterator[Metric]:
     """Counts of ended work, and durations."""
-    for name, shown, about, labels in _COUNTERS:
-        counter = CounterMetricFamily(shown, about, labels=labels)
-        found = {key: value for (each, key), value in totals.counts.items() if each == name and len(key) == len(labels)}
-        if not labels:
-            found.setdefault((), 0.0)
-        for key, value in found.items():
-            counter.add_metric(key, value)
-        yield counter
+    yield from counters(_COUNTERS, totals.counts)
     for name, shown, about, labels in _HISTOGRAMS:
-        yield _histogram(totals, name, shown, about, labels)
+        yield histogram(name, shown, about, labels, map(str, BOUNDS), totals.counts)
 
 
 def process_metrics(totals: Totals) -> Iterator[Metric]:
@@ -130,9 +124,9 @@ def process_metrics(totals: Totals) -> Iterator[Metric]:
         who = (row["host"], str(row["pid"]))
         lags.append(((*who, row["role"]), gauges.get("lag", 0.0)))
         models += [((*who, figures["name"]), figures) for figures in gauges.get("models") or ()]
-    yield _gauge("tidemill_loop_lag_seconds", "How late the event loop was at worst.", ("host", "pid", "role"), lags)
+    yield gauge("tidemill_loop_lag_seconds", "How late the event loop was at worst.", ("host", "pid", "role"), lags)
     labels = ("host", "pid", "model")
-    yield _gauge(
+    yield gauge(
         "tidemill_model_memory_bytes",
         "Models in memory; 0 for those that are not.",
         labels,
@@ -144,10 +138,9 @@ def process_metrics(totals: Totals) -> Iterator[Metric]:
         ("evictions", "Times that a model was evicted."),
         ("failures", "Loads that failed."),
     ):
-        counter = CounterMetricFamily(f"tidemill_model_{field}", about, labels=labels)
-        for key, figures in models:
-            counter.add_metric(key, figures.get(field, 0))
-        yield counter
+        yield counter(
+            f"tidemill_model_{field}", about, labels, [(key, figures.get(field, 0)) for key, figures in models]
+        )
 
 
 def host_metrics(totals: Totals) -> Iterator[Metric]:
@@ -164,18 +157,18 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
         ("disk_total_bytes", "Disk, where Tidemill runs.", "disk_total"),
     ):
         told = [((host,), getattr(sample, field)) for host, sample in samples]
-        yield _gauge(f"tidemill_host_{name}", about, ("host",), told)
+        yield gauge(f"tidemill_host_{name}", about, ("host",), told)
     for what, about, part in (
         ("ours", "of our processes with their children", "ours"),
         ("cgroup", "of our control groups", "group"),
     ):
         parts = [((host,), used) for host, sample in samples if (used := getattr(sample, part)) is not None]
-        yield _gauge(f"tidemill_{what}_cpu_cores", f"CPU {about}, in cores.", ("host",), [(k, u.cpu) for k, u in parts])
-        yield _gauge(f"tidemill_{what}_memory_bytes", f"Memory {about}.", ("host",), [(k, u.memory) for k, u in parts])
+        yield gauge(f"tidemill_{what}_cpu_cores", f"CPU {about}, in cores.", ("host",), [(k, u.cpu) for k, u in parts])
+        yield gauge(f"tidemill_{what}_memory_bytes", f"Memory {about}.", ("host",), [(k, u.memory) for k, u in parts])
     yield from _limit_metrics(samples)
     for name, about, field in (("cpu_cores", "CPU", "cpu"), ("memory_bytes", "Memory", "memory")):
         told = [((host, str(each.pid)), getattr(each, field)) for host, sample in samples for each in sample.processes]
-        yield _gauge(f"tidemill_process_{name}", f"{about} of a process with its children.", ("host", "pid"), told)
+        yield gauge(f"tidemill_process_{name}", f"{about} of a process with its children.", ("host", "pid"), told)
     for name, about, field in (
         ("busy_ratio", "The share of time that a GPU was busy.", "busy"),
         ("memory_bytes", "GPU memory in use.", "memory"),
@@ -189,7 +182,7 @@ def host_metrics(totals: Totals) -> Iterator[Metric]:
             for gpu in sample.gpus
             if getattr(gpu, field) is not None
         ]
-        yield _gauge(f"tidemill_gpu_{name}", about, ("host", "gpu", "model"), told)
+        yield gauge(f"tidemill_gpu_{name}", about, ("host", "gpu", "model"), told)
 
 
 def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
@@ -200,25 +193,4 @@ def _limit_metrics(samples: list[tuple[str, HostSample]]) -> Iterator[Metric]:
         ("throttled_ratio", "The share of time for which our control groups were throttled.", "throttled"),
     ):
         told = [(key, getattr(group, field)) for key, group in groups if getattr(group, field) is not None]
-        yield _gauge(f"tidemill_cgroup_{name}", about, ("host",), told)
-
-
-def _gauge(
-    name: str, about: str, labels: tuple[str, ...], values: list[tuple[tuple[str, ...], float]]
-) -> GaugeMetricFamily:
-    made = GaugeMetricFamily(name, about, labels=labels)
-    for key, value in values:
-        made.add_metric(key, value)
-    return made
-
-
-def _histogram(totals: Totals, name: str, shown: str, about: str, labels: tuple[str, ...]) -> HistogramMetricFamily:
-    made = HistogramMetricFamily(shown, about, labels=labels)
-    sums = {key: value for (each, key), value in totals.counts.items() if each == f"{name}_sum"}
-    for key, total in sums.items():
-        upto, buckets = 0.0, []
-        for bound in (*map(str, BOUNDS), BEYOND):
-            upto += totals.counts.get((name, (*key, bound)), 0.0)
-            buckets.append((bound, upto))
-        made.add_metric(key, buckets, total)
-    return made
+        yield gauge(f"tidemill_cgroup_{name}", about, ("host",), told)

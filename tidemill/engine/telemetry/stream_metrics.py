@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from tidemill.core.codec import decode
+from tidemill.engine.telemetry.metric_families import counters, gauge, histogram
 from tidemill.store.telemetry.hosts import Key
 
 #: Plans take from microseconds to minutes: the bucket bounds are powers of two, in microseconds.
 PLAN_POWERS = tuple(range(7, 27, 2))
 PLAN_BOUNDS = tuple(f"{2**power / 1e6:g}" for power in PLAN_POWERS)
-BEYOND = "+Inf"
 
 _COUNTERS = (
     (
@@ -48,39 +48,23 @@ _OF_SOURCES = (
 
 def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iterator[Metric]:
     """The gauges of dispatchers, and the counts."""
-    for name, shown, about, labels in _COUNTERS:
-        counter = CounterMetricFamily(shown, about, labels=labels)
-        for (each, key), value in counts.items():
-            if each == name and len(key) == len(labels):
-                counter.add_metric(key, value)
-        yield counter
-    yield _latencies(counts)
-    told = [((row["stream"], row["host"], str(row["pid"])), decode(row["status"], dict[str, Any])) for row in statuses]
-    for field, shown, about in _OF_SOURCES:
-        gauge = GaugeMetricFamily(shown, about, labels=("stream", "source", "host", "pid"))
-        for (stream, *who), status in told:
-            for source in status["sources"]:
-                if source[field] is not None:
-                    gauge.add_metric((stream, source["name"], *who), source[field])
-        yield gauge
-    engines = GaugeMetricFamily("tidemill_stream_engines", "Engines ready.", labels=("stream", "host", "pid"))
-    for who, status in told:
-        engines.add_metric(who, status["engines"])
-    yield engines
-
-
-def _latencies(counts: Mapping[Key, float]) -> Metric:
-    made = HistogramMetricFamily(
+    yield from counters(_COUNTERS, counts)
+    yield histogram(
+        "stream_plan",
         "tidemill_stream_plan_seconds",
         "How long runs of plans took, by the source of the message.",
-        labels=("stream", "plan", "source"),
+        ("stream", "plan", "source"),
+        PLAN_BOUNDS,
+        counts,
     )
-    for (name, key), total in counts.items():
-        if name != "stream_plan_sum":
-            continue
-        upto, buckets = 0.0, []
-        for bound in (*PLAN_BOUNDS, BEYOND):
-            upto += counts.get(("stream_plan", (*key, bound)), 0.0)
-            buckets.append((bound, upto))
-        made.add_metric(key, buckets, total)
-    return made
+    told = [((row["stream"], row["host"], str(row["pid"])), decode(row["status"], dict[str, Any])) for row in statuses]
+    for field, shown, about in _OF_SOURCES:
+        values = [
+            ((stream, source["name"], *who), source[field])
+            for (stream, *who), status in told
+            for source in status["sources"]
+            if source[field] is not None
+        ]
+        yield gauge(shown, about, ("stream", "source", "host", "pid"), values)
+    engines = [(who, status["engines"]) for who, status in told]
+    yield gauge("tidemill_stream_engines", "Engines ready.", ("stream", "host", "pid"), engines)

@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
-from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import context as otel_context, trace
 from opentelemetry.trace import ProxyTracerProvider, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

@@ -115,8 +115,7 @@ class retry_if_not_exception_type(retry_if_exception):
         super().__init__(lambda error: not isinstance(error, exception_types))
 
 
-class retry_unless_exception_type(retry_if_not_exception_type):
-    """The same as `retry_if_not_exception_type`."""
+retry_unless_exception_type = retry_if_not_exception_type
 
 
 class retry_if_exception_message(_Condition):
@@ -264,23 +263,14 @@ class wait_exponential_jitter(_Wait):
         return min(base + self.jitter * _chance(seed, attempts), self.max)
 
 
-class wait_random_exponential(_Wait):
+class wait_random_exponential(wait_exponential):
     """A random wait from `min` to the wait of `wait_exponential`."""
 
-    def __init__(self, multiplier: float = 1.0, exp_base: float = 2.0, max: Seconds = 60.0, min: Seconds = 0.0) -> None:
-        self.multiplier, self.exp_base = float(multiplier), float(exp_base)
-        self.max, self.min = _seconds(max), _seconds(min)
-
     def __call__(self, attempts: int, *, seed: int | None = None) -> float:
-        high = max(_power(self.multiplier, self.exp_base, attempts, self.max), self.min)
-        return self.min + (high - self.min) * _chance(seed, attempts)
+        return self.min + (super().__call__(attempts) - self.min) * _chance(seed, attempts)
 
 
-def wait_full_jitter(
-    multiplier: float = 1.0, exp_base: float = 2.0, max: Seconds = 60.0, min: Seconds = 0.0
-) -> wait_random_exponential:
-    """The same as `wait_random_exponential`."""
-    return wait_random_exponential(multiplier, exp_base, max, min)
+wait_full_jitter = wait_random_exponential
 
 
 class wait_chain(_Wait):
@@ -347,11 +337,8 @@ class stop_after_delay(_Stop):
         return elapsed_time >= self.max_delay
 
 
-class stop_before_delay(_Stop):
+class stop_before_delay(stop_after_delay):
     """Give up when the next attempt would begin after this much time."""
-
-    def __init__(self, max_delay: Seconds) -> None:
-        self.max_delay = _seconds(max_delay)
 
     def __call__(self, attempts: int, elapsed_time: float, *, upcoming_sleep: float = 0.0) -> bool:
         return elapsed_time + upcoming_sleep >= self.max_delay

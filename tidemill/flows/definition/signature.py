@@ -94,7 +94,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.role == "catch_error"
 
     def accepts(self, event_class: type) -> bool:
-        """Return whether the step takes events of this class."""
+        """Return whether the step takes events of this class; a subclass counts only where the step allows it."""
         if self.accept_event_subclasses:
             return issubclass(event_class, self.accepted_events)
         return event_class in self.accepted_events

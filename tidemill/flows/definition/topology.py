@@ -48,16 +48,9 @@ class Topology:
         """Return the steps that take events of this class, in order of declaration."""
         known = self._accepting.get(kind)
         if known is None:
-            known = tuple(spec for spec in self.steps.values() if spec.role == "step" and accepts(spec, kind))
+            known = tuple(spec for spec in self.steps.values() if spec.role == "step" and spec.accepts(kind))
             self._accepting[kind] = known
         return known
-
-
-def accepts(spec: StepSpec, kind: type) -> bool:
-    """Return whether a step takes events of this class; a subclass counts only where the step allows it."""
-    if spec.accept_event_subclasses:
-        return issubclass(kind, spec.accepted_events)
-    return kind in spec.accepted_events
 
 
 def taken_of_batch(spec: StepSpec) -> int | None:

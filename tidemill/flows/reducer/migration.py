@@ -21,7 +21,7 @@ from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.older_run import OlderEvent, OlderRun
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.stored_topology import OlderVersion
-from tidemill.flows.definition.topology import Topology, accepts
+from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.classes import find_class, qualified_name, renamed_class
 from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.snapshot import FlowSnapshot, decode_state, encode_state
@@ -172,7 +172,7 @@ def _refuses(spec: StepSpec, given: Any) -> str | None:
     elif spec.collect_params:
         return "now takes several events together"
     for event in given if isinstance(given, list) else [given]:
-        if not accepts(spec, type(event)):
+        if not spec.accepts(type(event)):
             return f"no longer takes {type(event).__name__}, which the run has for it"
     return None
 

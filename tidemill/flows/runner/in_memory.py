@@ -43,7 +43,6 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
-from tidemill.flows.definition.topology import accepts
 from tidemill.flows.encoding.copies import copy_mutable
 from tidemill.flows.errors import (
     StepDiverged,
@@ -183,7 +182,7 @@ class FlowRun:
         spec = self.declared.steps.get(step)
         if spec is None:
             raise WorkflowStepDoesNotExistError(f"Step {step} does not exist: no event can be sent to it")
-        if not accepts(spec, type(event)):
+        if not spec.accepts(type(event)):
             raise WorkflowRuntimeError(f"Step {step} does not accept event of type {type(event)}")
         if spec.collection_param is not None:
             raise WorkflowRuntimeError(

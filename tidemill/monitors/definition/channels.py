@@ -111,11 +111,9 @@ class Command(Channel, frozen=True, kw_only=True):
     timeout: Duration = "30s"
 
 
-class NotifiedAlert(msgspec.Struct, frozen=True):
-    """One alert in a message."""
+class AlertFacts(msgspec.Struct, kw_only=True):
+    """What is known of an alert wherever it is used."""
 
-    alert: int
-    what: str
     monitor: str
     trigger: str
     entity: str
@@ -126,6 +124,13 @@ class NotifiedAlert(msgspec.Struct, frozen=True):
     resolved_at: float | None = None
     owner: str | None = None
     key: str | None = None
+
+
+class NotifiedAlert(AlertFacts, kw_only=True):
+    """One alert in a message; `what` happened to it."""
+
+    alert: int
+    what: str
     note: str | None = None
 
     def sentence(self) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
-from tidemill.core.find_declared import find_declared
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.monitors.definition.channels import AlertFacts
 from tidemill.monitors.definition.event import Event, Place, place_of
 from tidemill.monitors.reducer.settings_history import SettingHistory
 from tidemill.monitors.reducer.state import write_state
@@ -32,27 +33,17 @@ class EventMarks(msgspec.Struct, omit_defaults=True):
     """The newest events, for explanations."""
 
 
-class AlertRecord(msgspec.Struct):
+class AlertRecord(AlertFacts, kw_only=True):
     """An alert. `id` is 0 until it has been stored."""
 
-    monitor: str
-    trigger: str
-    entity: str
-    kind: str
-    severity: str
-    started_at: float
-    opened_at: float
     tick: int
     id: int = 0
-    key: str | None = None
-    resolved_at: float | None = None
     resolution: str | None = None
     acked_at: float | None = None
     realert: float | None = None
     realert_from: str = "ack"
     realert_at: float | None = None
     again_after: int | None = None
-    owner: str | None = None
     explain: bytes | None = None
 
     @property

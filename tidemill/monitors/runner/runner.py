@@ -21,6 +21,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.lease import Lease, describe_process
 from tidemill.engine.role import Life, Role
@@ -261,11 +262,7 @@ class MonitorDriver:
         await asyncio.sleep(least)
         if seconds <= least:
             return
-        try:
-            async with asyncio.timeout(seconds - least):
-                await self.wakeup.wait()
-        except TimeoutError:
-            return
+        await wait_for_event(self.wakeup, seconds - least)
 
     async def _write_status(self, row: Any, facts: tick.Facts, *, force: bool) -> None:
         if not self.leads or (time.monotonic() < self._status_at and not force):

@@ -9,8 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
-from tidemill.store.telemetry.hosts import list_hosts as read_hosts
-from tidemill.store.telemetry.hosts import read_samples
+from tidemill.store.telemetry.hosts import list_hosts as read_hosts, read_samples
 from tidemill.store.transaction import Reader
 
 

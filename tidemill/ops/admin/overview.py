@@ -33,9 +33,9 @@ class Counts(msgspec.Struct, frozen=True):
     """How much there is now."""
 
     jobs_waiting: int
-    jobs_scheduled: int
-    jobs_throttled: int
-    jobs_no_worker: int
+    jobs_scheduled: Annotated[int, doc("Not due yet.")]
+    jobs_throttled: Annotated[int, doc("Waiting for a limit.")]
+    jobs_no_worker: Annotated[int, doc("Waiting for a worker that knows their task.")]
     jobs_running: int
     oldest_waiting: Annotated[float | None, Meta(description="Seconds since the job that waits longest became due.")]
     runs_live: int
@@ -53,7 +53,7 @@ class AttemptsEnded(msgspec.Struct, frozen=True):
     queue: str
     task: str
     outcome: str
-    total: float
+    total: Annotated[float, doc("How many since counting began: two readings give a rate.")]
 
 
 class FailedStates(msgspec.Struct, frozen=True):
@@ -85,8 +85,8 @@ class Throughput(msgspec.Struct, frozen=True):
     """Up to a point in time: attempts a second that ended, and those among them that did not succeed."""
 
     at: datetime
-    done: float
-    failed: float
+    done: Annotated[float, doc("Attempts a second that ended.")]
+    failed: Annotated[float, doc("Those among them that did not succeed.")]
 
 
 @operation("GET /overview", role="viewer")
@@ -102,7 +102,7 @@ async def get_overview(at: Reader, args: Nothing, declared: Declarations) -> Ove
         time,
         Counts(**row),
         [AttemptsEnded(*each) for each in await read_done(at.database)],
-        [JobLine(*each) for each in jobs],
+        [JobLine(**each) for each in jobs],
         [RunLine(ticks=each["seq"], **{name: each[name] for name in names}) for each in runs],
         [FailedStates(*each) for each in states],
     )

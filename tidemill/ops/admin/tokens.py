@@ -43,7 +43,7 @@ class Token(msgspec.Struct, frozen=True):
     name: str
     role: AccountRole
     application: str | None
-    hint: str
+    hint: Annotated[str, doc("The end of its secret.")]
     created_at: datetime
     created_by: str
     expires_at: datetime | None

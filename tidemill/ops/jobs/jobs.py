@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Annotated, Any
@@ -11,11 +9,13 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import JobRef, Origin
+from tidemill.core.job import JobRef
 from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.calls import job_of_call
+from tidemill.engine.jobs.origin import origin_here
+from tidemill.engine.jobs.view import JobFacts
 from tidemill.engine.models.spec import require_model
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
@@ -25,9 +25,7 @@ from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, Pa
 from tidemill.ops.operator.task_roles import check_tasks
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.log import read_logs
-from tidemill.store.jobs.operate import Outcome
-from tidemill.store.jobs.operate import cancel_jobs as cancel_stored
-from tidemill.store.jobs.operate import retry_jobs as retry_stored
+from tidemill.store.jobs.operate import Outcome, cancel_jobs as cancel_stored, retry_jobs as retry_stored
 from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs, write_job_page
 from tidemill.store.jobs.read import describe_job
 from tidemill.store.transaction import Reader, Transaction
@@ -36,8 +34,6 @@ MOST_IDS = 10_000
 BATCH = 2_000
 MOST_NAMED = 1_000
 MOST_COPIES = 5_000
-
-_HOST = socket.gethostname()
 
 
 class ListJobs(JobFilter, frozen=True, kw_only=True):
@@ -82,23 +78,10 @@ class JobSelection(Arguments, frozen=True, kw_only=True):
     filter: Annotated[JobFilter | None, doc("Conditions that the jobs match.")] = None
 
 
-class JobLine(msgspec.Struct, frozen=True):
+class JobLine(JobFacts, frozen=True, kw_only=True):
     """A job in a list."""
 
-    id: int
-    state: str
-    queue: str
-    task: str
     priority: int
-    attempt: int
-    failures: int
-    losses: int
-    created_at: datetime
-    due_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    progress: float | None
-    note: str | None
     tags: list[str] | None
     run_id: int | None
 
@@ -128,7 +111,7 @@ class JobAttemptLog(msgspec.Struct, frozen=True):
 
     attempt: int
     began_at: datetime
-    dropped: int
+    dropped: Annotated[int, doc("Lines that came before these and were not kept.")]
     lines: list[LogLine]
 
 
@@ -136,18 +119,17 @@ class Enqueued(msgspec.Struct, frozen=True):
     """The job; `created` is false when a job with this unique key existed already."""
 
     id: int
-    created: bool
+    created: Annotated[bool, doc("False when a job with this unique key existed already.")]
 
 
 class JobsReached(msgspec.Struct, frozen=True):
     """What an operation did: `done` at once; `asked` to stop, or enqueued again; `unchanged`."""
 
     count: int
-    done: int
-    asked: int
+    done: Annotated[int, doc("Jobs that were changed at once.")]
+    asked: Annotated[int, doc("Jobs that were asked to stop, or enqueued again.")]
     unchanged: int
-    ids: list[int]
-    """The first of those that were reached; of a retry, the new jobs."""
+    ids: Annotated[list[int], doc("The first of those that were reached; of a retry, the new jobs.")]
 
 
 @operation("GET /jobs", role="viewer")
@@ -225,7 +207,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
     arguments = options.pop("args")
     for name in ("task", "count"):
         options.pop(name, None)
-    origin = Origin(by=tx.by, host=_HOST, pid=os.getpid())
+    origin = origin_here(tx.by)
     job = job_of_call(task, task.signature.pack(arguments), options, origin=origin)
     require_model(job.options and job.options.required_model, declared.models)
     refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)

@@ -46,11 +46,11 @@ class QueueLine(msgspec.Struct, frozen=True):
 
     name: str
     waiting: int
-    scheduled: int
-    throttled: int
-    no_worker: int
+    scheduled: Annotated[int, doc("Jobs that are not due yet.")]
+    throttled: Annotated[int, doc("Jobs that wait for a limit.")]
+    no_worker: Annotated[int, doc("Jobs whose task no worker knows.")]
     running: int
-    oldest: float | None
+    oldest: Annotated[float | None, doc("How many seconds ago the job that waits longest became due.")]
     workers: int
     rate: float | None
     burst: float | None
@@ -68,8 +68,8 @@ class QueueLine(msgspec.Struct, frozen=True):
 class Limited(msgspec.Struct, frozen=True):
     """The limit of a queue: jobs a second, and how many may start at once."""
 
-    rate: float | None
-    burst: float | None
+    rate: Annotated[float | None, doc("Jobs a second; null for no limit.")]
+    burst: Annotated[float | None, doc("How many may start at once.")]
 
 
 class QueueMode(msgspec.Struct, frozen=True):

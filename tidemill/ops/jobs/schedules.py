@@ -9,12 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
-from tidemill.core.schedule import Schedule as Spec
-from tidemill.core.schedule import describe, preview
+from tidemill.core.schedule import Schedule as Spec, describe, preview
 from tidemill.ops.jobs.jobs import Enqueued
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, PauseState, doc, operation
-from tidemill.store.jobs.schedules import list_schedules as read_schedules
-from tidemill.store.jobs.schedules import run_now, set_paused
+from tidemill.store.jobs.schedules import list_schedules as read_schedules, run_now, set_paused
 from tidemill.store.transaction import Reader, Transaction
 
 FORESEEN = 4
@@ -32,8 +30,8 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     name: str
     task: str
     queue: str
-    when: str
-    catchup: str
+    when: Annotated[str, doc("The cron expression or the interval.")]
+    catchup: Annotated[str, doc("What is done about missed fires: skip, one or all.")]
     jitter: float
     paused: bool
     next_fire: datetime
@@ -41,7 +39,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     last_fire: datetime | None
     last_job_id: int | None
     fired: int
-    missed: int
+    missed: Annotated[int, doc("Fires that were skipped.")]
     missed_at: datetime | None
 
 

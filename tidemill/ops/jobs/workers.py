@@ -11,8 +11,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
-from tidemill.store.jobs.workers import Mode, set_control
-from tidemill.store.jobs.workers import list_workers as read_workers
+from tidemill.store.jobs.workers import Mode, list_workers as read_workers, set_control
 from tidemill.store.transaction import Reader, Transaction
 
 
@@ -56,11 +55,11 @@ class WorkerLine(msgspec.Struct, frozen=True):
 class WorkersControlled(msgspec.Struct, frozen=True):
     """The mode before and now, and how many living workers it concerns."""
 
-    host: str
-    queue: str
+    host: Annotated[str, doc("The host; `*` for all.")]
+    queue: Annotated[str, doc("The queue; `*` for all.")]
     before: str
     now: str
-    workers: int
+    workers: Annotated[int, doc("How many living workers it concerns.")]
 
 
 @operation("GET /workers", role="viewer")

@@ -86,12 +86,12 @@ class Alert(msgspec.Struct, frozen=True):
     monitor: str
     trigger: str
     entity: str
-    kind: str
+    kind: Annotated[str, doc("The kind of its trigger.")]
     severity: str
     started_at: datetime | None
     opened_at: datetime
     resolved_at: datetime | None
-    resolution: str | None
+    resolution: Annotated[str | None, doc("Why it was resolved.")]
     acked_at: datetime | None
     acked_by: str | None
     owner: str | None
@@ -105,7 +105,7 @@ class AlertStep(msgspec.Struct, frozen=True):
 
     at: datetime
     action: str
-    who: str
+    who: Annotated[str, doc("The person or process that did it.")]
     detail: str | None
 
 
@@ -143,7 +143,7 @@ class SilenceLine(msgspec.Struct, frozen=True):
 
     id: int
     monitor: str
-    matchers: dict[str, str]
+    matchers: Annotated[dict[str, str], doc("The fields of alerts that it fits; `*` and `?` match anything.")]
     starts_at: datetime
     ends_at: datetime
 

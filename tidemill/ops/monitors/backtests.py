@@ -51,7 +51,7 @@ class WouldOpen(msgspec.Struct, frozen=True):
 
     entity: str
     trigger: str
-    kind: str
+    kind: Annotated[str, doc("The kind of its trigger.")]
     severity: str
     started_at: datetime
     opened_at: datetime

@@ -13,8 +13,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.core.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, operation
 from tidemill.store.jobs.pages import Word
-from tidemill.store.monitors import monitors as store
-from tidemill.store.monitors import roster
+from tidemill.store.monitors import monitors as store, roster
 from tidemill.store.monitors.events import read_tail
 from tidemill.store.transaction import Reader, Transaction
 
@@ -93,16 +92,16 @@ class TriggerSwitched(msgspec.Struct, frozen=True):
 
     monitor: str
     trigger: str
-    on: bool
+    on: Annotated[bool, doc("Whether it is on now.")]
 
 
 class MonitorEvent(msgspec.Struct, frozen=True):
     """An event of the log; `at` is when it happened, in seconds since 1970."""
 
     id: str
-    at: float
+    at: Annotated[float, doc("When it happened, in seconds since 1970.")]
     entity: str
-    tick: int
+    tick: Annotated[int, doc("The tick that it arrived with.")]
     data: Any
 
 

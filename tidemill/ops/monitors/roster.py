@@ -94,24 +94,24 @@ class EntityPage(msgspec.Struct, frozen=True):
     """Entities, by name; `next` is the cursor of the next page, or null on the last one."""
 
     items: list[EntityLine]
-    within: float
-    next: str | None = None
+    within: Annotated[float, doc("The time that `spark` covers, in seconds.")]
+    next: Annotated[str | None, doc("The cursor of the next page; null on the last one.")] = None
 
 
 class RosterLine(msgspec.Struct, frozen=True):
     """An entity that a monitor follows or followed: how far it is with its events, and with the reading of its past."""
 
     entity: str
-    active: bool
+    active: Annotated[bool, doc("Whether it is followed now.")]
     added_at: datetime
     last_at: float | None
     count: int
     folded: int
-    behind: bool
+    behind: Annotated[bool, doc("Whether some of its events are not evaluated yet.")]
     due_at: float | None
     labels: dict[str, Any] | None
     problem: str | None
-    backfill: dict[str, Any] | None
+    backfill: Annotated[dict[str, Any] | None, doc("How far the reading of its past is.")]
 
 
 class RosterChanged(msgspec.Struct, frozen=True):

@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.operator.errors import error_of
 
@@ -219,9 +220,7 @@ class RemoteChanges:
 
     async def wait(self, seconds: float) -> None:
         """Return at a change, or after so many seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._heard.wait()
+        await wait_for_event(self._heard, seconds)
         self._heard.clear()
 
     def read(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Literal
 
 import msgspec
@@ -110,21 +112,21 @@ class BackfillStarted(msgspec.Struct, frozen=True):
     """A backfill, and how many states it has."""
 
     id: int
-    total: int
+    total: Annotated[int, doc("How many states it has.")]
 
 
 class BackfillStopped(msgspec.Struct, frozen=True):
     """How many states of a backfill were left, and stay as they are."""
 
     id: int
-    left: int
+    left: Annotated[int, doc("How many of its states were not built, and stay as they are.")]
 
 
 class PipelinePaused(msgspec.Struct, frozen=True):
     """Whether a pipeline, or a stage of it, is paused."""
 
     pipeline: str
-    stage: str | None
+    stage: Annotated[str | None, doc("Null for the whole pipeline.")]
     paused: bool
 
 
@@ -132,8 +134,8 @@ class StageApproved(msgspec.Struct, frozen=True):
     """A stage, how many of its states waited for approval, and for how many seconds they may be built again."""
 
     stage: str
-    states: int
-    lasts: float
+    states: Annotated[int, doc("How many of its states waited for approval.")]
+    lasts: Annotated[float, doc("For how many seconds they may be built again.")]
 
 
 class PipelineCleaned(msgspec.Struct, frozen=True):
@@ -158,12 +160,11 @@ async def invalidate_states(at: Reader, args: InvalidateStates, declared: Declar
     states = _built(snapshot, states)
     check_count(args.count, len(states))
     reached = effect(snapshot, states, again=True)
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         if args.approve:
             await _approve(tx, snapshot, list(reached.approvals))
         for stage, entities in by_stage(states).items():
             await requests.invalidate_states(tx, args.name, stage, entities)
-    cache_of(at.database, declared.pipelines).has_changed(args.name)
     return msgspec.structs.replace(reached, approvals={}) if args.approve else reached
 
 
@@ -180,10 +181,9 @@ async def retry_states(at: Reader, args: RetryStates, declared: Declarations) ->
     snapshot, states = await _selected(at, args, declared)
     states = _failed(snapshot, states)
     check_count(args.count, len(states))
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         for stage, entities in by_stage(states).items():
             await requests.retry_failures(tx, args.name, stage, entities)
-    cache_of(at.database, declared.pipelines).has_changed(args.name)
     return effect(snapshot, states)
 
 
@@ -215,46 +215,39 @@ async def start_backfill(at: Reader, args: StartBackfill, declared: Declarations
         rate,
     )
     approved_for = APPROVED_FOR + (0.0 if rate is None else len(states) / rate)
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         number, total = await backfills.start_backfill(tx, new, approved_for=approved_for)
-    cache_of(at.database, declared.pipelines).has_changed(args.name)
     return BackfillStarted(number, total)
 
 
 @operation("POST /pipelines/{name}/backfills/{id}/stop", role="operator")
 async def stop_backfill(at: Reader, args: BackfillRef, declared: Declarations) -> BackfillStopped:
     """Stop a backfill: states that are not built yet stay as they are."""
-    cache = cache_of(at.database, declared.pipelines)
-    cache.require(args.name)
-    async with at.transaction() as tx:
+    cache_of(at.database, declared.pipelines).require(args.name)
+    async with _changing(at, args.name, declared) as tx:
         left = await backfills.stop_backfill(tx, args.name, args.id if 0 < args.id < 2**63 else 0)
-    if left is None:
-        raise NotFoundError(f"pipeline {args.name} has no backfill {args.id} that could be stopped")
-    cache.has_changed(args.name)
+        if left is None:
+            raise NotFoundError(f"pipeline {args.name} has no backfill {args.id} that could be stopped")
     return BackfillStopped(args.id, left)
 
 
 @operation("POST /pipelines/{name}/approve", role="operator")
 async def approve_stage(at: Reader, args: StageRef, declared: Declarations) -> StageApproved:
     """Approve for a day that many states of a stage are built again by its current code."""
-    cache = cache_of(at.database, declared.pipelines)
-    snapshot, jobs = await read_states(cache, args.name)
+    snapshot, jobs = await read_states(cache_of(at.database, declared.pipelines), args.name)
     snapshot.stage(args.stage)
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         await _approve(tx, snapshot, [args.stage])
-    cache.has_changed(args.name)
     return StageApproved(args.stage, snapshot.counts(args.stage, jobs).get("needs_approval", 0), APPROVED_FOR)
 
 
 @operation("POST /pipelines/{name}/accept", role="operator")
 async def accept_stage(at: Reader, args: StageRef, declared: Declarations) -> Effect:
     """Accept a change of a stage's code that changes no result: its states count as built by the current code."""
-    cache = cache_of(at.database, declared.pipelines)
-    snapshot, _ = await read_states(cache, args.name)
+    snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
     code = snapshot.stage(args.stage).code.total
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         done = await requests.accept_code(tx, args.name, args.stage, code)
-    cache.has_changed(args.name)
     return Effect(done, {args.stage: done} if done else {}, [])
 
 
@@ -273,8 +266,7 @@ async def resume_pipeline(at: Reader, args: PausePipeline, declared: Declaration
 @operation("POST /pipelines/{name}/clean", role="operator")
 async def clean_pipeline(at: Reader, args: CleanPipeline, declared: Declarations) -> PipelineCleaned:
     """Archive or delete states whose inputs are gone. They are read again first: states with inputs are left alone."""
-    cache = cache_of(at.database, declared.pipelines)
-    snapshot, _ = await read_states(cache, args.name, fresh=True)
+    snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name, fresh=True)
     found = orphans_of(snapshot, args.stage)
     if problems := snapshot.pipeline_view.problems:
         raise ConflictError(f"not everything can be read, so nothing is known to be gone: {problems[0]}")
@@ -298,13 +290,20 @@ async def clean_pipeline(at: Reader, args: CleanPipeline, declared: Declarations
         done = await clean_orphans(snapshot.pipeline_view, orphans, how=args.how)
     except (StateStoreError, OSError) as error:
         raise StoreError(f"not everything could be cleaned up: {error}") from error
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         await requests.announce(tx, args.name)
-    cache.has_changed(args.name)
     return PipelineCleaned(len(done["keep"]), len(done["archive"]), len(done["delete"]))
 
 
 # -- inner parts ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _changing(at: Reader, pipeline: str, declared: Declarations) -> AsyncIterator[Transaction]:
+    """A transaction that changes states of a pipeline, which is read again afterwards."""
+    async with at.transaction() as tx:
+        yield tx
+    cache_of(at.database, declared.pipelines).has_changed(pipeline)
 
 
 async def _selected(
@@ -340,12 +339,10 @@ async def _approve(tx: Transaction, snapshot: PipelineSnapshot, stages: list[str
 
 
 async def _set_paused(at: Reader, args: PausePipeline, declared: Declarations, *, paused: bool) -> PipelinePaused:
-    cache = cache_of(at.database, declared.pipelines)
-    pipeline = cache.require(args.name)
+    pipeline = cache_of(at.database, declared.pipelines).require(args.name)
     if args.stage is not None and args.stage not in pipeline.stages:
         known = ", ".join(pipeline.stages)
         raise NotFoundError(f"pipeline {args.name} has no stage {args.stage!r}; its stages: {known}")
-    async with at.transaction() as tx:
+    async with _changing(at, args.name, declared) as tx:
         await requests.set_paused(tx, args.name, args.stage or "", paused=paused)
-    cache.has_changed(args.name)
     return PipelinePaused(args.name, args.stage, paused)

@@ -46,10 +46,10 @@ class GetPipelineGraph(Arguments, frozen=True, kw_only=True):
 class Approval(msgspec.Struct, frozen=True):
     """How many states of a stage wait for approval to be built again, and why they would be."""
 
-    states: int
-    above: int
+    states: Annotated[int, doc("How many wait.")]
+    above: Annotated[int, doc("The number above which its stage asks for approval.")]
     reason: str
-    because: str
+    because: Annotated[str, doc("Why they would be built again.")]
 
 
 class StageLine(msgspec.Struct, frozen=True):
@@ -59,14 +59,15 @@ class StageLine(msgspec.Struct, frozen=True):
     inputs: list[str]
     output: str
     variables: list[str]
-    takes: list[str]
-    queue: str | None
-    """Where its builds wait for workers; null if they run in the process that keeps the pipeline."""
+    takes: Annotated[list[str], doc("The stages before it.")]
+    queue: Annotated[
+        str | None, doc("Where its builds wait for workers; null if they run in the process that keeps the pipeline.")
+    ]
     on_orphan: str
     approve_above: int | None
     paused_by: str | None
     approval: Approval | None
-    counts: dict[str, int]
+    counts: Annotated[dict[str, int], doc("How many of its states are fresh, stale and so on.")]
     bytes: int
     code: str
 
@@ -76,8 +77,7 @@ class PipelineLine(msgspec.Struct, frozen=True):
 
     name: str
     place: str
-    kept: bool
-    """Whether a process keeps it up to date now."""
+    kept: Annotated[bool, doc("Whether a process keeps it up to date now.")]
     paused_by: str | None
     stages: list[StageLine]
     counts: dict[str, int]

@@ -55,9 +55,8 @@ class PlanStep(msgspec.Struct, frozen=True):
     entity: str
     state: str
     reason: str
-    told: str
-    path: str | None
-    """Its output; null where it has many."""
+    told: Annotated[str, doc("The reason, in words.")]
+    path: Annotated[str | None, doc("Its output; null where it has many.")]
     is_build: bool
 
 
@@ -99,11 +98,9 @@ class Backfill(msgspec.Struct, frozen=True):
     stopped_at: datetime | None
     stopped_by: str | None
     total: int
-    left: int
-    failed: int
-    """How many of those that are left have failed since it began."""
-    rate: float | None = None
-    """At most so many are built a second; null for no limit."""
+    left: Annotated[int, doc("How many are not built yet.")]
+    failed: Annotated[int, doc("How many of those have failed since it began.")]
+    rate: Annotated[float | None, doc("At most so many are built a second; null for no limit.")] = None
 
 
 class Backfills(msgspec.Struct, frozen=True):

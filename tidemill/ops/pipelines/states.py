@@ -96,9 +96,8 @@ class StateGrid(msgspec.Struct, frozen=True):
     stages: list[str]
     items: list[GridRow]
     total: int
-    before: int
-    """How many rows come before this page."""
-    next: str | None
+    before: Annotated[int, doc("How many rows come before this page.")]
+    next: Annotated[str | None, doc("The cursor of the next page; null on the last one.")]
     looked_at: datetime
 
 

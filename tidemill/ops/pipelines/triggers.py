@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -11,9 +9,9 @@ import msgspec
 
 from tidemill.core.accounts import AccountRole
 from tidemill.core.errors import NotFoundError
-from tidemill.core.job import Origin
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.ops.jobs.jobs import Enqueued
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks
@@ -76,7 +74,7 @@ async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations)
         raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known}")
     task = declared.pipelines.trigger_task(args.name)
     check_tasks(tx, declared, [task.name])
-    origin = Origin(by=tx.by, host=socket.gethostname(), pid=os.getpid())
+    origin = origin_here(tx.by)
     job = task.new_job(task.signature.bind((args.payload,), {}), origin=origin)
     (ref,) = await insert_jobs(tx.database, tx.connection, [job], notify=True)
     await tx.audit("workflow.trigger", args.name, after={"job": ref.id})

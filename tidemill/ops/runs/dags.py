@@ -69,8 +69,8 @@ class DeclaredWorkflow(msgspec.Struct, frozen=True):
 
     name: str
     shape: str
-    definition: Any = None
-    graph: FlowGraph | None = None
+    definition: Annotated[Any, doc("Of a dag.")] = None
+    graph: Annotated[FlowGraph | None, doc("Of a flow.")] = None
 
 
 class DagTree(msgspec.Struct, frozen=True):
@@ -82,9 +82,8 @@ class DagTree(msgspec.Struct, frozen=True):
     nodes: list[NodeView]
     why: list[str]
     at: datetime
-    run_workers: int
-    tick: int | None = None
-    """The tick after which it is shown, if not as it is now."""
+    run_workers: Annotated[int, doc("How many run workers could drive it.")]
+    tick: Annotated[int | None, doc("The tick after which it is shown; null if it is shown as it is now.")] = None
 
 
 @operation("GET /workflows", role="viewer")

@@ -8,8 +8,9 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.declarations import Declarations
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.ops.operator.operation import Arguments, doc, operation
-from tidemill.ops.runs.runs import RunRef, RunStarted, deliver, find_flow, origin_of
+from tidemill.ops.runs.runs import RunRef, RunStarted, deliver, find_flow
 from tidemill.store.runs.runs import known_events, new_token
 from tidemill.store.transaction import Transaction
 
@@ -72,6 +73,6 @@ async def fork_run(tx: Transaction, args: ForkRun, declared: Declarations) -> Ru
     row = await find_flow(tx, args.id)
     workflow = declared.runs.flow(row["workflow"]).workflow
     event = None if args.event is None else named_event(workflow, args.event.type, args.event.fields)
-    number = await fork(tx, workflow, args.id, at=args.at, origin=encode(origin_of(tx)), event=event)
+    number = await fork(tx, workflow, args.id, at=args.at, origin=encode(origin_here(tx.by)), event=event)
     await tx.audit("run.fork", f"r{args.id}", after={"run": number, "at": args.at})
     return RunStarted(number, True)

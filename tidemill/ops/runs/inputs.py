@@ -18,8 +18,7 @@ from tidemill.ops.runs.journal import load_state
 from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.inbox import has_arrived
-from tidemill.store.runs.inputs import is_asked
-from tidemill.store.runs.inputs import list_inputs as read_inputs
+from tidemill.store.runs.inputs import is_asked, list_inputs as read_inputs
 from tidemill.store.runs.runs import new_token
 from tidemill.store.transaction import Reader
 

@@ -5,8 +5,6 @@ Flows and dags are imported where they are needed: a command that works through 
 
 from __future__ import annotations
 
-import os
-import socket
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +17,7 @@ from tidemill.core.job import Origin
 from tidemill.core.json_rows import RUN_JSON, readable
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
@@ -28,16 +27,13 @@ from tidemill.store.large_values import find_cut
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
-from tidemill.store.runs.runs import OWN_KEY, show_run
-from tidemill.store.runs.runs import start_run as store_run
+from tidemill.store.runs.runs import OWN_KEY, show_run, start_run as store_run
 from tidemill.store.runs.turns import BufferedEvents
 from tidemill.store.runs.workers import slot_holders
 from tidemill.store.transaction import Reader, Transaction
 
 if TYPE_CHECKING:
     from tidemill.dags.runner.runner import DagKind
-
-_HOST = socket.gethostname()
 
 
 class ListRuns(RunFilter, frozen=True, kw_only=True):
@@ -108,7 +104,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     """The run; `created` is false when a run with this key existed already."""
 
     id: int
-    created: bool
+    created: Annotated[bool, doc("False when a run with this key existed already.")]
 
 
 @operation("GET /runs", role="viewer")
@@ -125,7 +121,7 @@ async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> 
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
         raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
     check_tasks(tx, declared, tasks_in(args.definition))
-    new = await _new_run(args, declared, origin_of(tx))
+    new = await _new_run(args, declared, origin_here(tx.by))
     number, created = await store_run(tx, **msgspec.structs.asdict(new), key=key)
     await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})
     return RunStarted(number, created)
@@ -193,11 +189,6 @@ def dag_kind(declared: Declarations | None) -> DagKind:
     from tidemill.dags.runner.runner import DagKind
 
     return DagKind({})
-
-
-def origin_of(tx: Transaction) -> Origin:
-    """Why a run exists that a caller starts."""
-    return Origin(by=tx.by, host=_HOST, pid=os.getpid())
 
 
 async def deliver(tx: Transaction, id: int, tick: bytes) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,30 +16,10 @@ from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, opera
 from tidemill.store.jobs.pages import Word
 from tidemill.store.large_values import SHOWN_BYTES, VALUES
 from tidemill.store.streams import streams as store
-from tidemill.store.streams.streams import DeadFilter
+from tidemill.store.streams.streams import DeadFilter, DeadLetterFilter
 from tidemill.store.transaction import Reader, Transaction
 
 IN_A_LIST = 4000
-
-Why = Literal["failed", "undecodable", "lost"]
-
-
-class DeadLetterFilter(Arguments, frozen=True, kw_only=True):
-    """Conditions that dead letters match; none given means all."""
-
-    source: Annotated[Word | None, doc("Only of this source.")] = None
-    plan: Annotated[Word | None, doc("Only those that this plan failed for.")] = None
-    why: Annotated[Why | None, doc("Only those that failed, could not be decoded, or were lost.")] = None
-    error: Annotated[Word | None, doc("Only those whose error contains this text.")] = None
-    since: Annotated[datetime | None, doc("Only those given up at this moment or later.")] = None
-
-    def matching(self, stream: str | None, ids: tuple[int, ...] | list[int] | None, up_to: int | None) -> DeadFilter:
-        """The filter as the store takes it."""
-        if any(not 0 < each < 2**63 for each in (*(ids or ()), up_to or 1)):
-            raise NotFoundError("there is no such dead letter")
-        since = None if self.since is None else zoned(self.since)
-        chosen = None if ids is None else tuple(ids)
-        return DeadFilter(stream, self.source, self.plan, self.why, self.error, since, chosen, up_to)
 
 
 class ListDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
@@ -70,7 +51,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     id: int
     stream: str
     source: str
-    place: str
+    place: Annotated[str, doc("Where its source had it.")]
     plans: list[str] | None
     why: str
     error: str | None
@@ -82,9 +63,8 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     key: str | None
     headers: Any
     kind: str | None
-    truncated: bool = False
-    whole: str | None = None
-    """Where the whole payload is, if it is cut."""
+    truncated: Annotated[bool, doc("Whether the payload is cut.")] = False
+    whole: Annotated[str | None, doc("Where the whole payload is, if it is cut.")] = None
     payload_bytes: int = 0
 
 
@@ -92,8 +72,8 @@ class DeadLetterPage(msgspec.Struct, frozen=True):
     """Dead letters, newest first, and how many match; `next` is the cursor of the next page, or null."""
 
     items: list[DeadLetterLine]
-    total: int
-    next: str | None = None
+    total: Annotated[int, doc("How many match.")]
+    next: Annotated[str | None, doc("The cursor of the next page; null on the last one.")] = None
 
 
 class Replayed(msgspec.Struct, frozen=True):
@@ -105,7 +85,7 @@ class Replayed(msgspec.Struct, frozen=True):
 @operation("GET /dead-letters", role="viewer")
 async def list_dead_letters(at: Reader, args: ListDeadLetters) -> DeadLetterPage:
     """List messages that were given up, newest first. `total` is how many a replay of the same would reach."""
-    which = args.matching(args.stream, args.id or None, None)
+    which = _matching(args, args.stream, args.id or None)
     rows = await store.list_dead(at.database, which, before=read_cursor(args.cursor), limit=args.limit, shown=IN_A_LIST)
     letters = [_letter(row) for row in rows]
     total = await store.count_dead(at.database, which)
@@ -125,14 +105,25 @@ async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
 @operation("POST /dead-letters/replay/preview", role="viewer")
 async def preview_replay_dead_letters(at: Reader, args: ReplayDeadLetters) -> Preview:
     """Count the dead letters that a replay of the same would reach."""
-    which = args.matching(args.stream, args.ids, args.up_to)
+    which = _matching(args, args.stream, args.ids, args.up_to)
     return preview_of(await store.match_dead(at.database, which, limit=MOST_MATCHES + 1))
 
 
 @operation("POST /dead-letters/replay", role="operator", preview=preview_replay_dead_letters)
 async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Replayed:
     """Make messages of dead letters again, with a fresh number of attempts."""
-    return Replayed(await store.replay_dead(tx, args.matching(args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
+    return Replayed(await store.replay_dead(tx, _matching(args, args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
+
+
+def _matching(
+    args: DeadLetterFilter, stream: str | None, ids: Sequence[int] | None = None, up_to: int | None = None
+) -> DeadFilter:
+    """The filter as the store takes it."""
+    if any(not 0 < each < 2**63 for each in (*(ids or ()), up_to or 1)):
+        raise NotFoundError("there is no such dead letter")
+    fields = {name: getattr(args, name) for name in DeadLetterFilter.__struct_fields__}
+    fields["since"] = None if args.since is None else zoned(args.since)
+    return DeadFilter(**fields, stream=stream, ids=None if ids is None else tuple(ids), up_to=up_to)
 
 
 def _letter(row: Any) -> DeadLetterLine:

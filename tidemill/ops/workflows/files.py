@@ -137,8 +137,7 @@ class WorkflowFileLine(msgspec.Struct, frozen=True):
     name: str | None
     nodes: int
     errors: int
-    trouble: str | None
-    """Why it cannot be opened, if it cannot."""
+    trouble: Annotated[str | None, doc("Why it cannot be opened, if it cannot.")]
 
 
 class WorkflowFileList(msgspec.Struct, frozen=True):
@@ -153,7 +152,7 @@ class WorkflowFile(msgspec.Struct, frozen=True):
 
     path: str
     text: str
-    version: str
+    version: Annotated[str, doc("Its ETag: name it to save over this version.")]
     checked: Checked
 
 
@@ -164,8 +163,7 @@ class WorkflowTried(msgspec.Struct, frozen=True):
     mode: str | None
     entity: str | None = None
     entities: list[str] = []
-    looked: bool = False
-    """Whether files were read."""
+    looked: Annotated[bool, doc("Whether files were read.")] = False
     stages: list[dry_run.StageRun] = []
     nodes: list[Rehearsed] = []
     plan: list[dag_dry_run.Planned] = []

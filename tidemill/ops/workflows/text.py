@@ -6,8 +6,7 @@ A file is a graph of nodes or a list of stages (see `tidemill.pipelines.workflow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path as FilePath
-from pathlib import PurePosixPath
+from pathlib import Path as FilePath, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
@@ -21,8 +20,7 @@ from tidemill.dags.errors import DagError
 from tidemill.declarations import Declarations
 from tidemill.ops.workflows.required_role import admin_reason
 from tidemill.pipelines.workflows.check import find_problems
-from tidemill.pipelines.workflows.load import form_of as workflow_form
-from tidemill.pipelines.workflows.load import has_states
+from tidemill.pipelines.workflows.load import form_of as workflow_form, has_states
 
 Form = Literal["graph", "stages", "dag"]
 MOST_PROBLEMS = 200

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
-from tidemill.core.find_declared import find_declared
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
-from tidemill.pipelines.runner.build_job import Reach, here, stage_task, task_name
+from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
 from tidemill.pipelines.runner.runner import PipelineRunner
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
@@ -143,7 +144,7 @@ class Pipelines:
 
         async def enqueue(workflow: TriggerWorkflow, payload: Any) -> None:
             task = self.trigger_task(workflow.name)
-            job = task.new_job(task.signature.bind((payload,), {}), origin=here("workflow schedule"))
+            job = task.new_job(task.signature.bind((payload,), {}), origin=origin_here("workflow schedule"))
             async with database.transaction() as connection:
                 await insert_jobs(database, connection, [job], notify=True)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.job import NewJob, Origin
+from tidemill.core.job import NewJob
 from tidemill.core.retry import Discard, Snooze, retry
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer import reasons
@@ -22,7 +23,7 @@ from tidemill.pipelines.reducer.facts import FileFact, PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.staleness import input_text
 from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
-from tidemill.pipelines.runner.commit import Committer
+from tidemill.pipelines.runner.commit import CommitBatch
 from tidemill.pipelines.stores.base import SeenFile, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
@@ -69,14 +70,9 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     )
 
 
-def here(by: str) -> Origin:
-    """The origin of jobs that this process enqueues."""
-    return Origin(by=by, host=socket.gethostname(), pid=os.getpid())
-
-
 async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep]) -> list[int]:
     """Store a job for each step; a state whose build is queued or running keeps its job."""
-    origin = here("pipeline")
+    origin = origin_here("pipeline")
     ids: list[int] = []
     for start in range(0, len(steps), CHUNK):
         jobs: list[NewJob] = []
@@ -128,7 +124,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     for path, one in (await states.contents(list(result.outputs))).items():
         if isinstance(one, SeenFile):
             world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
-    done = await Committer(database, states, pipeline.name, builder).commit(stage, [(step, result)], world)
+    done = await CommitBatch(database, states, pipeline.name, builder, stage, world).commit([(step, result)])
     if done.failed:
         raise Discard(result.error or "the build failed")
     if done.overtaken:

@@ -50,36 +50,20 @@ class Committed(msgspec.Struct):
     overtaken: list[str] = []
 
 
-class Committer:
-    """Publishes results of one pipeline."""
+class CommitBatch(msgspec.Struct, eq=False):
+    """Results of one stage that are published together; `builder` is the process that publishes them."""
 
-    def __init__(self, database: Database, states: States, pipeline: str, builder: str) -> None:
-        self._database = database
-        self._states = states
-        self._pipeline = pipeline
-        self._builder = builder
-
-    async def commit(self, stage: Stage, builds: Sequence[Build], world: PipelineFacts) -> Committed:
-        """Publish results and store failures; updates the facts."""
-        return await _Batch(self._database, self._states, self._pipeline, self._builder, stage, world).commit(builds)
-
-
-class _Batch:
-    """Results of one stage that are published together."""
-
-    def __init__(
-        self, database: Database, states: States, pipeline: str, builder: str, stage: Stage, world: PipelineFacts
-    ) -> None:
-        self._database = database
-        self._states = states
-        self._pipeline = pipeline
-        self._builder = builder
-        self._stage = stage
-        self._world = world
-        self._prepared: dict[str, list[Prepared]] = {}
-        self._news = Committed()
+    database: Database
+    states: States
+    pipeline: str
+    builder: str
+    stage: Stage
+    world: PipelineFacts
+    prepared: dict[str, list[Prepared]] = {}
+    news: Committed = msgspec.field(default_factory=Committed)
 
     async def commit(self, builds: Sequence[Build]) -> Committed:
+        """Publish results and store failures; updates the facts."""
         good = [build for build in builds if build[1].error is None]
         await self._prepare(good)
         await self._fail([build for build in builds if build[1].error is not None])
@@ -88,34 +72,34 @@ class _Batch:
             try:
                 await self._put_in_place(good)
             except BaseException:
-                await self._states.discard([each for step, _ in good for each in self._prepared[step.entity]])
+                await self.states.discard([each for step, _ in good for each in self.prepared[step.entity]])
                 raise
-        return self._news
+        return self.news
 
     async def _prepare(self, good: Sequence[Build]) -> None:
         """Store contents under hidden names; content in chunks may only fail now."""
-        world, drafts = self._world, []
+        world, drafts = self.world, []
         for step, result in good:
-            self._prepared[step.entity] = []
+            self.prepared[step.entity] = []
             for path, content in result.outputs.items():
                 fact = world.files.get(path)
                 before = None if fact is None else fact.signature
                 same = _unchanged(world, path, content)
                 if same is not None:
                     there = Prepared(path, *same, result.needs, step.entity, before)
-                    self._prepared[step.entity].append(there)
+                    self.prepared[step.entity].append(there)
                 else:
                     drafts.append(StateDraft(path, content, result.needs, step.entity, before))
-        for each in await self._states.prepare(drafts):
-            self._prepared[each.entity].append(each)
-        least = self._stage.options.min_size
+        for each in await self.states.prepare(drafts):
+            self.prepared[each.entity].append(each)
+        least = self.stage.options.min_size
         for step, result in good:
-            for each in self._prepared[step.entity]:
+            for each in self.prepared[step.entity]:
                 if each.error is None and each.size < least:
                     each.error = f"the result has {each.size} bytes, and must have at least {least}"
                 result.error = result.error or each.error
             if result.error is not None:
-                await self._states.discard(self._prepared[step.entity])
+                await self.states.discard(self.prepared[step.entity])
 
     async def _undisturbed(self, builds: list[Build]) -> list[Build]:
         """Filter skipped and failed builds: they count only if their inputs are unchanged since their start.
@@ -125,18 +109,18 @@ class _Batch:
         unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
         if not unsure:
             return builds
-        there = await self._states.look({path for _, result in unsure for path in result.needs})
+        there = await self.states.look({path for _, result in unsure for path in result.needs})
         disturbed = {
             step.entity
             for step, result in unsure
             if any(there[path] != needed for path, needed in result.needs.items())
         }
-        self._news.overtaken += disturbed
+        self.news.overtaken += disturbed
         return [build for build in builds if build[0].entity not in disturbed]
 
     async def _put_in_place(self, good: Sequence[Build]) -> None:
-        database, pipeline, stage = self._database, self._pipeline, self._stage
-        by, prepared = secrets.token_hex(8), self._prepared
+        database, pipeline, stage = self.database, self.pipeline, self.stage
+        by, prepared = secrets.token_hex(8), self.prepared
         new = {step.entity: self._new_state(step) for step, _ in good}
         async with database.transaction() as connection:
             going = await record_intent(database, connection, pipeline, stage.name, by, list(new.values()))
@@ -145,7 +129,7 @@ class _Batch:
             held = await lock_pending_writes(
                 database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
             )
-            signatures = await self._states.publish([each for entity in held for each in prepared[entity]])
+            signatures = await self.states.publish([each for entity in held for each in prepared[entity]])
             for step, result in good:
                 mine = prepared[step.entity]
                 if step.entity in held and all(each.path in signatures for each in mine):
@@ -153,37 +137,37 @@ class _Batch:
                     outcome = _outcome(mine)
                     built.append(Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None))
             gone = await self._take_away({one.entity: held[one.entity] for one in built})
-            versions = await promote(database, connection, pipeline, stage.name, self._builder, built)
+            versions = await promote(database, connection, pipeline, stage.name, self.builder, built)
             changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
             changed += gone
-            news = StatesChanged(pipeline, self._builder, stage.name, list(versions), changed)
+            news = StatesChanged(pipeline, self.builder, stage.name, list(versions), changed)
             await notify_states(database, connection, news)
-        await self._states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
+        await self.states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
         self._learn(new, versions, signatures, gone)
-        self._news.changed += changed
+        self.news.changed += changed
 
     def _new_state(self, step: BuildStep) -> NewState:
-        mine = self._prepared[step.entity]
+        mine = self.prepared[step.entity]
         if not mine:
             content = NOTHING
-        elif self._stage.scatter:
+        elif self.stage.scatter:
             content = input_text([each.path for each in mine], [each.content for each in mine])
         else:
             content = mine[0].content
         size = sum(each.size for each in mine)
-        return NewState(step.entity, content, self._stage.code.total, step.inputs, size, step.version)
+        return NewState(step.entity, content, self.stage.code.total, step.inputs, size, step.version)
 
     async def _take_away(self, before: Mapping[str, str]) -> list[str]:
         """Delete outputs that a state had `before` and no longer has; returns their paths."""
-        stage, left = self._stage, set[str]()
+        stage, left = self.stage, set[str]()
         for entity, content in before.items():
-            made = {each.path for each in self._prepared[entity]}
+            made = {each.path for each in self.prepared[entity]}
             had = input_pairs(content).keys() if stage.scatter else {stage.quick_path(entity)}
             left |= had - made
-        there = [path for path, signature in (await self._states.look(left)).items() if signature is not None]
+        there = [path for path, signature in (await self.states.look(left)).items() if signature is not None]
         if there:
             archive = stage.options.on_orphan == "archive"
-            await (self._states.archive(there) if archive else self._states.remove(there))
+            await (self.states.archive(there) if archive else self.states.remove(there))
         return there
 
     def _learn(
@@ -194,27 +178,27 @@ class _Batch:
         gone: Iterable[str],
     ) -> None:
         """Update the facts with what was published."""
-        world, name = self._world, self._stage.name
+        world, name = self.world, self.stage.name
         for path in gone:
             world.see(path, None)
         for entity, state in new.items():
             if entity not in versions:
-                self._news.overtaken.append(entity)
+                self.news.overtaken.append(entity)
                 continue
-            for each in self._prepared[entity]:
+            for each in self.prepared[entity]:
                 world.see(each.path, signatures[each.path])
                 fact = world.files[each.path]
                 fact.known, fact.content, fact.size = fact.signature, each.content, each.size
             record = StateRecord(state.content, state.code, state.inputs, state.size, versions[entity])
             world.records[name][entity] = record
             world.failures[name].pop(entity, None)
-            self._news.done.append(entity)
+            self.news.done.append(entity)
 
     async def _fail(self, bad: list[Build]) -> None:
         bad = await self._undisturbed(bad)
         if not bad:
             return
-        stage = self._stage
+        stage = self.stage
         failures = [
             NewFailure(
                 step.entity, stage.code.total, input_key(step.inputs), (result.error or "")[:2000],
@@ -223,12 +207,12 @@ class _Batch:
             for step, result in bad
         ]  # fmt: skip
         rows = await fail_states(
-            self._database, self._pipeline, stage.name, failures, builder=self._builder, waits=stage.options.backoff
+            self.database, self.pipeline, stage.name, failures, builder=self.builder, waits=stage.options.backoff
         )
         for row in rows:
             values = dict(row)
-            self._world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, BuildFailure)
-            self._news.failed.append(row["entity"])
+            self.world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, BuildFailure)
+            self.news.failed.append(row["entity"])
 
 
 async def finish_intents(

@@ -18,7 +18,7 @@ from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
-from tidemill.pipelines.runner.commit import Build, Committed, Committer, finish_intents
+from tidemill.pipelines.runner.commit import Build, CommitBatch, Committed, finish_intents
 from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.running_builds import BuildMarks
@@ -55,7 +55,6 @@ class Driver:
         self.idle = asyncio.Event()
         self.idle.set()
         self._database = database
-        self._committer = Committer(database, self.pipeline_view.states, pipeline.name, self.builder)
         self._dispatch = dispatch
         self._on_news = on_news
         self._lines: dict[str, LocalBuilder] = {}
@@ -213,7 +212,10 @@ class Driver:
         """Publish results of a local builder, and plan their consumers."""
         entities = [step.entity for step, _ in builds]
         try:
-            news = await self._committer.commit(stage, builds, self.world)
+            batch = CommitBatch(
+                self._database, self.pipeline_view.states, self.pipeline.name, self.builder, stage, self.world
+            )
+            news = await batch.commit(builds)
         except StateStoreError as error:
             self.trouble = str(error)
             log.error("states cannot be written", pipeline=self.pipeline.name, stage=stage.name, error=str(error))

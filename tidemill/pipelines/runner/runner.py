@@ -15,6 +15,7 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.role import Life
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import BuildStep
@@ -121,9 +122,7 @@ class PipelineRunner:
             if await mark_backfill_due(self._database, list(self._kept)):
                 await asyncio.sleep(PACE)
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HOUSEKEEPING):
-                    await self._told.wait()
+            await wait_for_event(self._told, HOUSEKEEPING)
 
     def _heard(self, payload: str) -> None:
         if payload == ANYTHING:
@@ -178,9 +177,7 @@ class PipelineRunner:
                 if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STAND_BY):
-                    await kept.leaving.wait()
+            await wait_for_event(kept.leaving, STAND_BY)
 
     def _note_driven(self, pipeline: Pipeline) -> None:
         """Record that a pipeline is driven, here or elsewhere."""
@@ -293,9 +290,7 @@ class PipelineRunner:
         writing = driver.manifests.due_in()
         if writing is not None:
             until = min(until, now + max(writing, 0.05))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0.0, until - now)):
-                await pending.event.wait()
+        await wait_for_event(pending.event, max(0.0, until - now))
 
     # -- builds by workers --------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ A local build is only marked after a moment: most end before they could be shown
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import msgspec
 
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.build_job import task_name
 from tidemill.pipelines.runner.log import log
@@ -58,56 +58,46 @@ async def builds_under_way(database: Database, pipeline: Pipeline, stages: Itera
     return found
 
 
-class BuildMarks:
+class BuildMarks(msgspec.Struct, eq=False):
     """Marks the builds that run in this process, while there are any."""
 
-    def __init__(
-        self,
-        database: Database,
-        pipeline: str,
-        builder: str,
-        running: Callable[[], Iterable[tuple[str, str, float]]],
-        is_idle: Callable[[], bool],
-    ) -> None:
-        """`running` returns the running builds: stage, entity, and start by the monotonic clock."""
-        self._database = database
-        self._pipeline = pipeline
-        self._builder = builder
-        self._running = running
-        self._is_idle = is_idle
-        self._task: asyncio.Task[None] | None = None
-        self._closing = asyncio.Event()
+    database: Database
+    pipeline: str
+    builder: str
+    running: Callable[[], Iterable[tuple[str, str, float]]]
+    """The running builds: stage, entity, and start by the monotonic clock."""
+    is_idle: Callable[[], bool]
+    task: asyncio.Task[None] | None = None
+    closing: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def begin(self) -> None:
         """Start marking: builds have started."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._say())
-            self._task.add_done_callback(self._ended)
+        if self.task is None:
+            self.task = asyncio.create_task(self._say())
+            self.task.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Remove the marks."""
-        self._closing.set()
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        self.closing.set()
+        if self.task is not None:
+            await asyncio.wait([self.task])
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
+        self.task = None
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.warning("builds cannot be marked", pipeline=self._pipeline, error=str(error))
-        elif not self._closing.is_set() and not self._is_idle():
+            log.warning("builds cannot be marked", pipeline=self.pipeline, error=str(error))
+        elif not self.closing.is_set() and not self.is_idle():
             self.begin()  # Builds may have started while the last marks were removed.
 
     async def _say(self) -> None:
         """Mark running builds until there are none."""
         said: set[tuple[str, str]] = set()
         due = 0.0
-        while not self._closing.is_set() and not self._is_idle():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY):
-                    await self._closing.wait()
+        while not self.closing.is_set() and not self.is_idle():
+            await wait_for_event(self.closing, LOOK_EVERY)
             now = time.monotonic()
-            long = [each for each in self._running() if now - each[2] >= WORTH_A_MARK][:MOST]
+            long = [each for each in self.running() if now - each[2] >= WORTH_A_MARK][:MOST]
             names = {(stage, entity) for stage, entity, _ in long}
             if names != said or (names and now >= due):
                 said, due = names, now + SAY_AGAIN
@@ -118,7 +108,7 @@ class BuildMarks:
 
     async def _set(self, marks: list[tuple[str, str, float]]) -> None:
         try:
-            await set_marks(self._database, self._pipeline, self._builder, marks)
+            await set_marks(self.database, self.pipeline, self.builder, marks)
         except Exception as error:
             if not (is_unavailable(error) or is_full(error)):
                 raise

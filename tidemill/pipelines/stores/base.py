@@ -66,6 +66,14 @@ class StateDraft(msgspec.Struct):
     entity: str = ""
     before: int | None = None  # the signature of what it replaces
 
+    def prepared(self, content: str, size: int, held: Any) -> Prepared:
+        """The result if it is stored."""
+        return Prepared(self.path, content, size, self.needs, self.entity, self.before, held)
+
+    def failed(self, error: ContentError) -> Prepared:
+        """The result if its content failed."""
+        return Prepared(self.path, "", 0, self.needs, self.entity, self.before, error=str(error))
+
 
 class Prepared(msgspec.Struct):
     """Content that is stored under a hidden name, ready to be published."""
@@ -78,16 +86,6 @@ class Prepared(msgspec.Struct):
     before: int | None = None
     held: Any = None  # private to the store: a hidden file's name, or the bytes; None if already published
     error: str | None = None  # why the content failed; nothing is stored then
-
-
-def prepared(draft: StateDraft, content: str, size: int, held: Any) -> Prepared:
-    """The result for a draft that is stored."""
-    return Prepared(draft.path, content, size, draft.needs, draft.entity, draft.before, held)
-
-
-def failed(draft: StateDraft, error: ContentError) -> Prepared:
-    """The result for a draft whose content failed."""
-    return Prepared(draft.path, "", 0, draft.needs, draft.entity, draft.before, error=str(error))
 
 
 class States(Protocol):

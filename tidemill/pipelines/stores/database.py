@@ -20,11 +20,9 @@ from tidemill.pipelines.stores.base import (
     StateDraft,
     Survey,
     Unreadable,
-    failed,
     hash_content,
     hash_pieces,
     manifest_path,
-    prepared,
 )
 from tidemill.pipelines.stores.manifest import changed_manifest, entries_in
 from tidemill.store.database import Database
@@ -101,9 +99,9 @@ class DatabaseStates:
             try:
                 data = draft.content if isinstance(draft.content, bytes) else b"".join(hash_pieces(draft.content, {}))
             except ContentError as error:
-                done.append(failed(draft, error))
+                done.append(draft.failed(error))
             else:
-                done.append(prepared(draft, hash_content(data), len(data), data))
+                done.append(draft.prepared(hash_content(data), len(data), data))
         return done
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:

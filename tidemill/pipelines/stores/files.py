@@ -29,10 +29,8 @@ from tidemill.pipelines.stores.base import (
     StateStoreError,
     Survey,
     Unreadable,
-    failed,
     hash_content,
     hash_pieces,
-    prepared,
 )
 from tidemill.pipelines.stores.folder_walk import Known, Walk, signature
 from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
@@ -182,7 +180,7 @@ class FileStates:
                 try:
                     done.append(self._write(draft, sync=not together))
                 except ContentError as error:
-                    done.append(failed(draft, error))
+                    done.append(draft.failed(error))
             if together and done:
                 _sync_all(self.root)
         except OSError as error:
@@ -218,7 +216,7 @@ class FileStates:
             raise
         finally:
             os.close(opened)
-        return prepared(draft, found["content"], found["size"], temporary)
+        return draft.prepared(found["content"], found["size"], temporary)
 
     def _check_inside(self, folder: str) -> None:
         """Check that a folder is inside the root after symlinks are resolved."""

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from tidemill.pipelines.definition.pattern import Pattern, Segment
 from tidemill.pipelines.stores.base import Survey
 
@@ -24,16 +26,15 @@ class Known(Protocol):
     def get(self, path: str, /) -> int | None: ...
 
 
-class _Node:
+class _Node(msgspec.Struct, eq=False):
     """A node in the tree of patterns: what may follow here."""
 
-    def __init__(self, *, is_deep: bool = False) -> None:
-        self.is_deep = is_deep  # also applies to all folders below
-        self.deep: _Node | None = None
-        self.literal: dict[str, _Node] = {}
-        self.open: list[tuple[Fits, _Node, str]] = []
-        self.files: list[tuple[Fits, Pattern]] = []
-        self.names: dict[str, list[Pattern]] = {}
+    is_deep: bool = False  # also applies to all folders below
+    deep: _Node | None = None
+    literal: dict[str, _Node] = {}
+    open: list[tuple[Fits, _Node, str]] = []
+    files: list[tuple[Fits, Pattern]] = []
+    names: dict[str, list[Pattern]] = {}
 
     def child(self, segment: Segment, pattern: Pattern) -> _Node:
         if segment.is_deep:

@@ -30,11 +30,9 @@ from tidemill.pipelines.stores.base import (
     StateStoreError,
     Survey,
     Unreadable,
-    failed,
     hash_content,
     hash_pieces,
     manifest_path,
-    prepared,
 )
 from tidemill.pipelines.stores.manifest import changed_manifest, entries_in
 
@@ -160,7 +158,7 @@ class ObjectStates:
     async def _prepare(self, draft: StateDraft) -> Prepared:
         """Keep content in memory; upload content in chunks under a hidden name, because a put is all or nothing."""
         if isinstance(draft.content, bytes):
-            return prepared(draft, hash_content(draft.content), len(draft.content), draft.content)
+            return draft.prepared(hash_content(draft.content), len(draft.content), draft.content)
         found: dict[str, Any] = {}
         trouble: list[ContentError] = []
         pieces = hash_pieces(draft.content, found)
@@ -180,9 +178,9 @@ class ObjectStates:
         except Exception as error:
             if trouble:
                 await self._drop(key)
-                return failed(draft, trouble[0])
+                return draft.failed(trouble[0])
             raise StateStoreError(f"{draft.path} cannot be uploaded: {error}") from error
-        return prepared(draft, found["content"], found["size"], Uploaded(key))
+        return draft.prepared(found["content"], found["size"], Uploaded(key))
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
         needed = await self.look({path for each in ready for path in each.needs})

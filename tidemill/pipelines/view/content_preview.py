@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from contextlib import aclosing
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.stores.files import FileStates
@@ -25,16 +26,15 @@ _PICTURES = (
 
 
 class Content(msgspec.Struct, frozen=True):
-    """The content of a file. `kind` is text, picture or bytes; a picture is in base64, bytes are not returned."""
+    """The content of a file; that of bytes is not returned."""
 
     path: str
     size: int
-    kind: str
+    kind: Annotated[str, Meta(description="text, picture or bytes.")]
     media_type: str
     text: str | None = None
-    data: str | None = None
-    truncated: bool = False
-    """Whether this is only its beginning."""
+    data: Annotated[str | None, Meta(description="A picture in base64.")] = None
+    truncated: Annotated[bool, Meta(description="Whether this is only its beginning.")] = False
 
 
 async def preview(snapshot: PipelineSnapshot, path: str) -> Content:

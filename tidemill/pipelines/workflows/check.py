@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import msgspec
@@ -166,27 +167,11 @@ def _link_problems(
 
 def _circle(above: Mapping[str, list[str]]) -> list[str] | None:
     """The nodes of a cycle, if there is one."""
-    left = {id: len(set(before)) for id, before in above.items()}
-    below: dict[str, set[str]] = {id: set() for id in above}
-    for id, before in above.items():
-        for each in before:
-            below[each].add(id)
-    free = [id for id, count in left.items() if count == 0]
-    for id in free:
-        for each in below[id]:
-            left[each] -= 1
-            if left[each] == 0:
-                free.append(each)
-    stuck = {id for id, count in left.items() if count}
-    if not stuck:
-        return None
-    walked: dict[str, int] = {}
-    id = next(iter(stuck))
-    while id not in walked:
-        walked[id] = len(walked)
-        id = next(each for each in above[id] if each in stuck)
-    circle = list(walked)[walked[id] :]
-    return [circle[0], *reversed(circle[1:]), circle[0]]
+    try:
+        TopologicalSorter(above).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return None
 
 
 def _all_above(id: str, above: Mapping[str, list[str]]) -> set[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.core.dry_run import Field
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
@@ -23,7 +24,7 @@ from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
 from tidemill.pipelines.workflows.node_graph import Wiring, wire
 from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
-from tidemill.pipelines.workflows.rehearsal import Field, Rehearsal, Rehearsed, Unknown, fill_field, rehearse_node
+from tidemill.pipelines.workflows.rehearsal import Rehearsal, Rehearsed, Unknown, fill_field, rehearse_node
 from tidemill.pipelines.workflows.stage_list import read_stages
 from tidemill.store.database import Database
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from tidemill.core.dry_run import Field
 from tidemill.core.errors import TidemillError
 from tidemill.pipelines.workflows.expression_methods import ExpressionError
 from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots_of
@@ -39,15 +40,6 @@ class Unknown:
 
     __bool__ = __eq__ = __ne__ = __len__ = _refuse  # pyright: ignore[reportAssignmentType]
     __hash__ = object.__hash__
-
-
-class Field(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of a node in a dry run: its value, why it is unknown, or its error."""
-
-    name: str
-    value: Any = None
-    waits: str | None = None
-    wrong: str | None = None
 
 
 class Rehearsed(msgspec.Struct, frozen=True):

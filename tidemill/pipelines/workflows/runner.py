@@ -16,6 +16,7 @@ import watchfiles
 
 from tidemill.core.schedule import Schedule, next_fire
 from tidemill.engine.cancellation import end, is_ending
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.role import Life
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.log import log
@@ -122,9 +123,7 @@ class WorkflowRunner:
                 if not is_unavailable(error):
                     raise
                 log.warning("the database is unavailable", error=str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STAND_BY):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, STAND_BY)
 
     async def _lead_schedules(self) -> None:
         """Fire due schedules while the files and the connection stay; return if another process does it."""

@@ -19,6 +19,7 @@ import structlog
 
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.server.problems import Refused
 from tidemill.store.change_log import (
     CHANGES_CHANNEL,
@@ -159,9 +160,7 @@ class Hub:
                 continue
             # Without subscribers nothing is read: the log in the database keeps the changes.
             waking, most = (self._notifier, SAFETY) if self.watching else (self._subscribed, KEEP_EVERY)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(most):
-                    await waking.wait()
+            await wait_for_event(waking, most)
 
     async def _read_once(self) -> bool:
         """Read new changes; returns whether there were any."""

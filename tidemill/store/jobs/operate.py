@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
@@ -58,13 +60,12 @@ UNION SELECT id, state FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 """
 
 
-class Outcome:
+class Outcome(msgspec.Struct):
     """What an operation did to each job: `done` at once, `asked` to stop (or enqueued again), or left `unchanged`."""
 
-    def __init__(self) -> None:
-        self.done: list[int] = []
-        self.asked: list[int] = []
-        self.unchanged: list[int] = []
+    done: list[int] = []
+    asked: list[int] = []
+    unchanged: list[int] = []
 
 
 async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:

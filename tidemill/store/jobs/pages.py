@@ -127,12 +127,11 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return msgspec.structs.replace(self, state=states)
 
 
-class Conditions:
+class Conditions(msgspec.Struct):
     """A WHERE clause and its parameters, built only from our own SQL fragments."""
 
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self.values: list[Any] = []
+    parts: list[str] = []
+    values: list[Any] = []
 
     def add(self, part: str, value: Any) -> None:
         """Add a condition in which `{}` is the value's parameter; no condition if the value is None."""

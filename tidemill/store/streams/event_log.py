@@ -135,16 +135,13 @@ class Range(msgspec.Struct):
     done: frozenset[int] = frozenset()
 
 
-class _Row:
+class _Row(msgspec.Struct):
     """A row of the log that can still take messages."""
 
-    __slots__ = ("headers", "keys", "payloads", "room")
-
-    def __init__(self) -> None:
-        self.room = MOST_BYTES
-        self.payloads: list[bytes] = []
-        self.keys: dict[int, str] = {}
-        self.headers: dict[int, bytes] = {}
+    room: int = MOST_BYTES
+    payloads: list[bytes] = []
+    keys: dict[int, str] = {}
+    headers: dict[int, bytes] = {}
 
     def record(self, topic: str) -> tuple[Any, ...]:
         keys, headers, many = self.keys, self.headers, range(len(self.payloads))

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import asyncpg
 import msgspec
+from msgspec import Meta
 
 from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.pages import Word
 from tidemill.store.transaction import Transaction
 
 #: Takes over a partition's cursor; returns where to begin.
@@ -196,6 +198,10 @@ OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
 Span = tuple[int | None, int]
 
 
+#: Why a message was given up.
+Why = Literal["failed", "undecodable", "lost"]
+
+
 class StoredCursor(msgspec.Struct, frozen=True):
     """The progress of a partition: everything up to `position` is done, and `done` beyond it; None if unknown."""
 
@@ -204,15 +210,20 @@ class StoredCursor(msgspec.Struct, frozen=True):
     done: tuple[Span, ...]
 
 
-class DeadFilter(msgspec.Struct, frozen=True):
-    """Dead letters that match every condition that is given; none given means all. `up_to` is the newest id."""
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conditions that dead letters match; none given means all."""
+
+    source: Annotated[Word | None, Meta(description="Only of this source.")] = None
+    plan: Annotated[Word | None, Meta(description="Only those that this plan failed for.")] = None
+    why: Annotated[Why | None, Meta(description="Only those that failed, could not be decoded, or were lost.")] = None
+    error: Annotated[Word | None, Meta(description="Only those whose error contains this text.")] = None
+    since: Annotated[datetime | None, Meta(description="Only those given up at this moment or later.")] = None
+
+
+class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
+    """The same for some streams and ids; `up_to` is the newest id."""
 
     stream: str | None = None
-    source: str | None = None
-    plan: str | None = None
-    why: str | None = None
-    error: str | None = None
-    since: datetime | None = None
     ids: tuple[int, ...] | None = None
     up_to: int | None = None
 

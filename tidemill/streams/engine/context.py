@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -14,6 +12,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin
 from tidemill.engine.jobs.calls import job_of_call, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Call, P, Task
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
@@ -120,7 +119,4 @@ class Context:
         return f"{self._place}/{self._plan}/{len(self.outbox)}"
 
     def _origin(self) -> Origin:
-        return Origin(by=f"stream {self.message.stream} ({self.message.source})", host=_HOST, pid=os.getpid())
-
-
-_HOST = socket.gethostname()
+        return origin_here(f"stream {self.message.stream} ({self.message.source})")

@@ -16,6 +16,7 @@ import sys
 import structlog
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
@@ -71,10 +72,7 @@ async def serve(stream: Stream, end: socket.socket) -> None:
     link.send(ToDispatcher(ready=True))
     told: object = None
     while not ended.is_set():
-        try:
-            async with asyncio.timeout(TELL_EVERY):
-                await ended.wait()
-        except TimeoutError:
+        if not await wait_for_event(ended, TELL_EVERY):
             statistics = engine.statistics()
             # Without news an empty frame is sent, as a heartbeat.
             link.send(ToDispatcher(statistics=None if statistics == told else statistics))

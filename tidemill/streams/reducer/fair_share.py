@@ -11,29 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sized
 
+import msgspec
+
 from tidemill.streams.reducer.token_bucket import TokenBucket
 
 NEVER = math.inf
 
 
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """One source in the round: its weight, its limit, its queue, and when it may send."""
 
-    __slots__ = ("bucket", "credit", "enabled", "held_until", "name", "quantum", "queue", "room", "size", "weight")
-
-    def __init__(self, name: str, queue: Sized, *, weight: float = 1.0, bucket: TokenBucket | None = None) -> None:
-        self.name = name
-        self.queue = queue
-        self.size = 0
-        """The bytes of its waiting messages, including those that wait behind their keys."""
-        self.weight = weight
-        self.bucket = bucket
-        self.enabled = True
-        self.held_until = 0.0
-        self.credit = 0.0
-        self.quantum = 1.0
-        self.room: int | None = None
-        """How many more of its messages may be in flight; None for as many as there are slots."""
+    name: str
+    queue: Sized
+    weight: float = 1.0
+    bucket: TokenBucket | None = None
+    size: int = 0
+    """The bytes of its waiting messages, including those that wait behind their keys."""
+    enabled: bool = True
+    held_until: float = 0.0
+    credit: float = 0.0
+    quantum: float = 1.0
+    room: int | None = None
+    """How many more of its messages may be in flight; None for as many as there are slots."""
 
     def sendable(self, now: float) -> int:
         """How many messages it could send now, regardless of its share."""

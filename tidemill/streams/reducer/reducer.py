@@ -24,7 +24,7 @@ from tidemill.sources.delivery import Delivery, size_of
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
-from tidemill.streams.reducer.key_order import KeyOrder
+from tidemill.streams.reducer.key_order import KeyOrder, take_lost
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
 from tidemill.streams.reducer.token_bucket import bucket_for
 
@@ -367,13 +367,9 @@ class StreamReducer:
         for delivery in dropped:
             self._lanes[delivery.source].size -= len(delivery.payload)
         for lane, queue in zip(self._lanes, self._queues, strict=True):
-            gone = [delivery for delivery in queue if is_lost(delivery)]
-            if gone:
-                kept = [delivery for delivery in queue if not is_lost(delivery)]
-                queue.clear()
-                queue.extend(kept)
-                lane.size -= size_of(gone)
-                dropped += gone
+            gone = take_lost(queue, is_lost)
+            lane.size -= size_of(gone)
+            dropped += gone
         later = [entry[2] for entry in self._later if is_lost(entry[2])]
         self._later = [entry for entry in self._later if not is_lost(entry[2])]
         heapq.heapify(self._later)

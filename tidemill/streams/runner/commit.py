@@ -42,41 +42,30 @@ class PendingCommit(msgspec.Struct):
         return self.outcome.delivery
 
 
-class OutcomeCommitter:
-    """Stores outcomes; calls `on_settled` when they are stored, `on_fenced` if another dispatcher has taken over."""
+class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
+    """Stores outcomes; calls `on_committed` when they are stored, `on_fenced` if another dispatcher has taken over."""
 
-    def __init__(
-        self,
-        database: Database,
-        stream: str,
-        sources: Sequence[Source],
-        consumers: Sequence[Consumer],
-        *,
-        states: StateWriter | None = None,
-        on_committed: Callable[[list[PendingCommit]], None],
-        on_fenced: Callable[[list[PendingCommit]], None],
-    ) -> None:
-        self._database = database
-        self._stream = stream
-        self._sources = sources
-        self._consumers = consumers
-        self._states = states
-        self._on_committed = on_committed
-        self._on_fenced = on_fenced
-        self._waiting: list[PendingCommit] = []
-        self._wakeup = asyncio.Event()
+    database: Database
+    stream: str
+    sources: Sequence[Source]
+    consumers: Sequence[Consumer]
+    states: StateWriter | None = None
+    on_committed: Callable[[list[PendingCommit]], None]
+    on_fenced: Callable[[list[PendingCommit]], None]
+    waiting: list[PendingCommit] = []
+    wakeup: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     def put(self, commit: PendingCommit) -> None:
-        self._waiting.append(commit)
-        self._wakeup.set()
+        self.waiting.append(commit)
+        self.wakeup.set()
 
     async def run(self) -> None:
         """Commit outcomes until cancelled."""
         while True:
-            await self._wakeup.wait()
-            batch, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-            if not self._waiting:
-                self._wakeup.clear()
+            await self.wakeup.wait()
+            batch, self.waiting = self.waiting[:TOGETHER], self.waiting[TOGETHER:]
+            if not self.waiting:
+                self.wakeup.clear()
             await self._commit(batch)
 
     async def store_live_outbox(self, outbox: Sequence[OutboxItem]) -> None:
@@ -91,7 +80,7 @@ class OutcomeCommitter:
                 await self._one_by_one(batch)
                 return
             log.warning("a message belongs to another dispatcher now", why=str(error))
-            self._on_fenced(batch)
+            self.on_fenced(batch)
             return
         except Exception as error:
             if len(batch) > 1:
@@ -101,7 +90,7 @@ class OutcomeCommitter:
                 raise
             await self._give_up(batch[0], error)
             return
-        self._on_committed(batch)
+        self.on_committed(batch)
 
     async def _one_by_one(self, batch: list[PendingCommit]) -> None:
         """One message failed and the transaction was rolled back: commit each by itself."""
@@ -123,13 +112,13 @@ class OutcomeCommitter:
         while True:
             try:
                 if transaction is not None:
-                    became = await store.outcome_of(self._database, transaction)
+                    became = await store.outcome_of(self.database, transaction)
                     if became == "committed":
                         return
                     if became == "in progress":
                         raise TimeoutError("the transaction whose connection was lost has not ended yet")
                     transaction = None
-                async with self._database.transaction() as connection:
+                async with self.database.transaction() as connection:
                     transaction = await store.current_transaction(connection)
                     await work(connection)
                 return
@@ -143,7 +132,7 @@ class OutcomeCommitter:
             pause = min(_LONGEST_PAUSE, pause * 2)
 
     async def _store(self, connection: Executor, batch: list[PendingCommit]) -> None:
-        database, stream = self._database, self._stream
+        database, stream = self.database, self.stream
         rows = [each.delivery.retry_row for each in batch if each.delivery.retry_row is not None]
         if rows and len(await store.drop_retries(database, connection, rows)) < len(set(rows)):
             raise FencedError("its attempt was finished by another dispatcher")
@@ -162,21 +151,21 @@ class OutcomeCommitter:
         through = [outcome.delivery for outcome in outcomes if not outcome.stays]
         if noted := [(self._name(delivery), delivery.place) for delivery in through if delivery.noted]:
             await store.forget_attempts(database, connection, stream, noted)
-        for index, consumer in enumerate(self._consumers):
+        for index, consumer in enumerate(self.consumers):
             mine = [each for each in through if each.source == index and each.retry_row is None]
             if mine and consumer.transactional:
                 await consumer.commit(connection, mine)
 
     async def _store_outbox(self, connection: Executor, outbox: Sequence[OutboxItem], *, exact: bool) -> None:
         if outbox:
-            await store_outbox(self._database, connection, outbox, exact=exact, states=self._states)
+            await store_outbox(self.database, connection, outbox, exact=exact, states=self.states)
 
     def _is_exact(self, delivery: Delivery) -> bool:
         """Whether its position is stored in the same transaction."""
-        return delivery.retry_row is not None or self._consumers[delivery.source].transactional
+        return delivery.retry_row is not None or self.consumers[delivery.source].transactional
 
     def _name(self, delivery: Delivery) -> str:
-        return self._sources[delivery.source].name
+        return self.sources[delivery.source].name
 
     def _note_row(self, delivery: Delivery, retry: RetryLater) -> tuple[Any, ...]:
         return (

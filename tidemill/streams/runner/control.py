@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 
@@ -34,11 +35,7 @@ class StreamController:
     async def run(self) -> None:
         """Apply changes until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(EVERY):
-                    await self._wakeup.wait()
-            except TimeoutError:
-                pass
+            await wait_for_event(self._wakeup, EVERY)
             self._wakeup.clear()
             await self.apply()
 

@@ -21,8 +21,7 @@ import structlog
 from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end, is_ending
 from tidemill.engine.role import Life, Role
-from tidemill.engine.telemetry.meter import Meter
-from tidemill.engine.telemetry.meter import MeterReporter as CountReporter
+from tidemill.engine.telemetry.meter import Meter, MeterReporter as CountReporter
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
@@ -83,10 +82,10 @@ class Dispatcher:
         context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_notify)
         self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
         self._committer = OutcomeCommitter(
-            database,
-            stream.name,
-            stream.sources,
-            self.consumers,
+            database=database,
+            stream=stream.name,
+            sources=stream.sources,
+            consumers=self.consumers,
             states=stream.states,
             on_committed=self._committed,
             on_fenced=self._fenced,

@@ -10,7 +10,6 @@ least once a second; one that has been silent for too long, because a task block
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import structlog
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.supervisor import describe_exit, pause_after
 from tidemill.streams.definition.stream import Stream
@@ -91,10 +91,7 @@ class EnginePool:
             return
         for handle in (*self.handles, self.quarantine):
             handle.send(ToEngine(stop=True))
-        try:
-            async with asyncio.timeout(patience):
-                await self._none_ready.wait()
-        except TimeoutError:
+        if not await wait_for_event(self._none_ready, patience):
             log.warning("engines did not stop in time: killing them", engines=self.ready)
 
     def submit(self, work: Sequence[MessageWork]) -> None:
@@ -189,9 +186,7 @@ class EnginePool:
             handle.send = link.send
             verdict = await self._watch(handle, process)
             status = await process.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LAST_WORDS):
-                    await gone.wait()  # Answers that it sent before its end still count.
+            await wait_for_event(gone, LAST_WORDS)  # Answers that it sent before its end still count.
         except BaseException:
             if process.returncode is None:
                 process.kill()
@@ -263,10 +258,7 @@ class EnginePool:
         self._received(handle, ToDispatcher(ready=True))
         try:
             while not ended.is_set():
-                try:
-                    async with asyncio.timeout(1.0):
-                        await ended.wait()
-                except TimeoutError:
+                if not await wait_for_event(ended, 1.0):
                     handle.statistics = engine.statistics()
         finally:
             await engine.stop()

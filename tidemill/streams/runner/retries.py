@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from tidemill.core.codec import decode
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.sources.base import headers_of
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, is_transient
@@ -100,11 +101,7 @@ class RetryFeeder:
             except Exception as error:
                 if not is_transient(error):
                     raise
-            try:
-                async with asyncio.timeout(wait):
-                    await self._wakeup.wait()
-            except TimeoutError:
-                continue
+            await wait_for_event(self._wakeup, wait)
 
     async def _claim(self) -> float:
         """Claim due messages that fit; returns how long to wait before the next claim."""

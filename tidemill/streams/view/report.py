@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import encode
-from tidemill.engine.telemetry.meter import Meter
-from tidemill.engine.telemetry.stream_metrics import BEYOND, PLAN_BOUNDS, PLAN_POWERS
+from tidemill.engine.telemetry.meter import BEYOND, Meter
+from tidemill.engine.telemetry.stream_metrics import PLAN_BOUNDS, PLAN_POWERS
 from tidemill.store.database import Database, is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.hosts import Key
