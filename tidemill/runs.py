@@ -33,8 +33,8 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import DAG_KIND
+from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import show_run, start_run
-from tidemill.store.runs.turns import NewRun
 from tidemill.store.transaction import transaction
 
 _NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"

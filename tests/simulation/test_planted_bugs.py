@@ -20,7 +20,7 @@ from tidemill.flows.reducer.state_paths import read_path
 from tidemill.flows.runner.durable import DurableFlowRun
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.store.runs.model import DuplicateTick, StoreModel
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 pytestmark = pytest.mark.long
 

@@ -21,8 +21,8 @@ from tidemill.store.jobs.workers import END_LAPSED, END_WORKER, WorkerCard, regi
 from tidemill.store.runs.claims import FREE_RUNS
 from tidemill.store.runs.inbox import CANCEL_STOPPED, SEND
 from tidemill.store.runs.model import StoreModel
+from tidemill.store.runs.run_turn import NewRun, RunTurn, job_row
 from tidemill.store.runs.runs import OWN_KEY, start_run
-from tidemill.store.runs.turns import NewRun, RunTurn, job_row
 
 OPERATIONS = 120
 HOUR = 3600.0

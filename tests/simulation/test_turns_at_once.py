@@ -18,7 +18,7 @@ from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.values import unpack
 from tidemill.flows.runner.durable import FlowKind
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 RUNS = 3 * WORTH_SHARING
 

@@ -9,7 +9,8 @@ import pytest
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
 from tidemill.store.runs.inbox import DUE_INBOX
-from tidemill.store.runs.turns import ONE_TICK, RunTurn, _Turns  # pyright: ignore[reportPrivateUsage]
+from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.turns import ONE_TICK, _Turns
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"

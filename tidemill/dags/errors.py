@@ -16,7 +16,6 @@ class DagError(ConfigError):
     ) -> None:
         self.place = place
         self.problem = problem
-        self.dag = dag
         self.file = file
         self.line = line
         where = [f"{file}:{line}" if line else file] if file else [f"dag {dag!r}"] if dag else []

@@ -37,7 +37,7 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.restore import JournalFold
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.store.runs.published import EVENT_GAP
-from tidemill.store.runs.turns import NewRun
+from tidemill.store.runs.run_turn import NewRun
 
 #: The reaction of a person to a published event: an event for the run, several events, or None.
 Person = Callable[[Event], Event | Iterable[Event] | None]

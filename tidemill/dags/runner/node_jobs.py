@@ -12,7 +12,7 @@ from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
 from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.engine.jobs.task import Task, TaskOptions
-from tidemill.store.runs.turns import Gate, JobRow
+from tidemill.store.runs.run_turn import Gate, JobRow
 
 
 class NodeJob:

@@ -28,7 +28,7 @@ from tidemill.dags.runner.node_jobs import NodeJobs
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd
-from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
+from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker

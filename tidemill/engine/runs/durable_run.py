@@ -17,7 +17,7 @@ import structlog
 from tidemill.core.codec import storable
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.store.runs.turns import JobRow, NewRun, RunTurn
+from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker

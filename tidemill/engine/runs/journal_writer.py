@@ -16,7 +16,7 @@ import structlog
 from tidemill.core.codec import storable
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.store.database import CLASHES, is_full, is_unavailable
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 log = structlog.get_logger("tidemill.runs")
 

@@ -31,7 +31,8 @@ from tidemill.store.runs.claims import (
 from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
 from tidemill.store.runs.log import trim_step_logs, write_step_logs
 from tidemill.store.runs.published import publish
-from tidemill.store.runs.turns import WRITTEN_RUNS, RunTurn, cancel_unwanted, commit_turn, reserve_numbers
+from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.turns import WRITTEN_RUNS, cancel_unwanted, commit_turn, reserve_numbers
 from tidemill.store.runs.versions import Definitions, declare_versions, load_journals, read_definitions
 
 log = structlog.get_logger("tidemill.runs")

@@ -34,7 +34,7 @@ from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 log = structlog.get_logger("tidemill.runs")
 

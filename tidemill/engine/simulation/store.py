@@ -15,7 +15,7 @@ from tidemill.engine.simulation.world import Process, patiently
 from tidemill.engine.watchdog import Watchdog
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.model import StoreView
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 if TYPE_CHECKING:
     from tidemill.engine.simulation.simulation import Simulation

@@ -44,7 +44,7 @@ from tidemill.flows.runner.sending import known_events
 from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
 from tidemill.store.runs.log import NewStepLog
-from tidemill.store.runs.turns import BufferedEvents, JobRow, NewRun, RunTurn, job_row
+from tidemill.store.runs.run_turn import BufferedEvents, JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker

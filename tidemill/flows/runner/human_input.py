@@ -24,7 +24,7 @@ from tidemill.flows.definition.topology import Topology
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import WaitAsked
 from tidemill.flows.runner.sending import make_event
-from tidemill.store.runs.turns import RunTurn
+from tidemill.store.runs.run_turn import RunTurn
 
 PROMPTS = ("prompt", "question", "prefix", "message", "text")  # the fields that may contain the text of a request
 LONGEST_PROMPT = 2000

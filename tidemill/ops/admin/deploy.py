@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,16 +12,9 @@ from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import NewJob
 from tidemill.core.schedule import Schedule
 from tidemill.declarations import Declarations
-from tidemill.ops.operator.operation import Nothing, operation
+from tidemill.ops.operator.operation import Nothing, doc, operation
 from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
-from tidemill.store.deploy import (
-    known_monitors,
-    known_streams,
-    read_only,
-    state_codes,
-    stored_schedules,
-    waiting_jobs,
-)
+from tidemill.store.deploy import known_monitors, known_streams, read_only, state_codes, stored_schedules, waiting_jobs
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.versions import live_runs, load_journals
 from tidemill.store.transaction import Reader, Transaction
@@ -32,7 +25,7 @@ class MisfitJobs(msgspec.Struct, frozen=True):
 
     task: str
     queue: str
-    why: str
+    why: Annotated[str, doc("Why they could not run.")]
     count: int
     ids: list[int]
 
@@ -43,7 +36,7 @@ class RebuiltStates(msgspec.Struct, frozen=True):
     pipeline: str
     stage: str
     count: int
-    why: str
+    why: Annotated[str, doc("Why they would be built again, or by no stage.")]
 
 
 class ScheduleChange(msgspec.Struct, frozen=True):
@@ -51,7 +44,7 @@ class ScheduleChange(msgspec.Struct, frozen=True):
 
     name: str
     change: str
-    breaks: bool = False
+    breaks: Annotated[bool, doc("Whether it could not be fired.")] = False
 
 
 class WithoutCode(msgspec.Struct, frozen=True):
@@ -65,15 +58,11 @@ class DeployCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What would happen if this version of the application were deployed now."""
 
     application: str
-    breaks: bool
-    """Whether a run, a job or a schedule could not go on."""
-    runs: int
-    """How many unfinished runs were checked."""
-    migrated: int
-    """How many of them would be moved to another version of their workflow."""
+    breaks: Annotated[bool, doc("Whether a run, a job or a schedule could not go on.")]
+    runs: Annotated[int, doc("How many unfinished runs were checked.")]
+    migrated: Annotated[int, doc("How many of them would be moved to another version of their workflow.")]
     stuck: list[StuckRuns]
-    jobs: int
-    """How many waiting jobs were checked."""
+    jobs: Annotated[int, doc("How many waiting jobs were checked.")]
     misfits: list[MisfitJobs]
     states: list[RebuiltStates]
     schedules: list[ScheduleChange]

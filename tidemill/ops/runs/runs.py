@@ -27,8 +27,8 @@ from tidemill.store.large_values import find_cut
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
+from tidemill.store.runs.run_turn import BufferedEvents
 from tidemill.store.runs.runs import OWN_KEY, show_run, start_run as store_run
-from tidemill.store.runs.turns import BufferedEvents
 from tidemill.store.runs.workers import slot_holders
 from tidemill.store.transaction import Reader, Transaction
 

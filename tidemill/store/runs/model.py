@@ -18,7 +18,8 @@ from tidemill.core.clock import Clock
 from tidemill.core.codec import decode, encode
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.runs.claims import DAG_KIND
-from tidemill.store.runs.turns import POSTPONED_SECONDS, UNWANTED, RunTurn
+from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.turns import POSTPONED_SECONDS, UNWANTED
 
 LIVE = ("running", "needs_attention")
 

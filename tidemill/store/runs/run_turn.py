@@ -1,0 +1,121 @@
+"""What one run writes in one turn of its owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidemill.core.codec import encode
+from tidemill.core.job import NewJob
+from tidemill.store.runs.log import NewStepLog
+
+#: A concurrency key, and how many of its jobs may run at once.
+Gate = tuple[str, int]
+
+
+#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its concurrency key.
+JobRow = tuple[
+    str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
+]
+
+
+class NewRun(msgspec.Struct, gc=False):
+    """A run that its owner has started; it is stored with its first turn."""
+
+    kind: str
+    workflow: str
+    version: str
+    input: bytes
+    origin: bytes | None = None
+
+
+class BufferedEvents(msgspec.Struct, frozen=True):
+    """The events that a run has kept because no step and no wait has taken them yet: how many of each class.
+
+    `dropped` is how many were dropped because there were too many."""
+
+    events: dict[str, int] = {}
+    dropped: int = 0
+
+
+class RunTurn(msgspec.Struct, gc=False):
+    """What one run writes in one turn. `before` is the last tick that it knows to be stored."""
+
+    run_id: int
+    before: int
+    last: int
+    ticks: list[bytes] = []
+    shown: list[tuple[int, bytes]] = []
+    """What the run publishes, each with the last tick before it."""
+    used: list[int] = []
+    postponed: list[int] = []
+    """Inbox rows that this version of the workflow cannot read; another one may."""
+    timers: dict[str, float | None] = {}
+    jobs: list[tuple[int, JobRow]] = []
+    stops: list[int] = []
+    asks: list[tuple[str, str, bytes | None, float | None]] = []
+    """Nodes that wait for a person's input: the prompt, the schema of the answer, the deadline."""
+    answered: list[str] = []
+    """Nodes that no longer wait for input."""
+    logs: list[NewStepLog] = []
+    new: NewRun | None = None
+    reaches_out: bool = True
+    """Whether the run may have jobs or questions to people, which end with it."""
+    state: str | None = None
+    result: bytes | None = None
+    error: bytes | None = None
+    note: str | None = None
+    buffered: bytes | None = None
+    """The events in the run's mailbox, if they have changed."""
+    version: str | None = None
+    """The version of the workflow that drives the run from now on, if it is another one."""
+    renamed: list[tuple[str, str]] = []
+    """Nodes that wait for a person's input under another name now."""
+    snapshot: bytes | None = None
+    trim: bool = False
+    """Whether the ticks before the snapshot are dropped, and all but the last published events."""
+    trim_logs: bool = False
+    """Whether the log lines of all but its last steps are dropped, too."""
+    within: Any = None
+    """A connection with an open transaction that commits with this turn."""
+    release: bool = False
+    awake: bool = False
+    """Whether a released run has work to do, whatever is in its inbox."""
+    cleared: bool = False
+    """Whether the steps of a suspect that may have ended its process have ended by themselves."""
+
+    @property
+    def is_more_than_ticks(self) -> bool:
+        """Whether the turn changes anything except the journal and the run's own row."""
+        inbox, asked = self.used or self.postponed or self.timers, self.asks or self.answered or self.renamed
+        return bool(inbox or asked or self.jobs or self.stops)
+
+    @property
+    def changes_head(self) -> bool:
+        """Whether the turn changes more than the number of ticks in the run's row."""
+        changed = (self.state, self.note, self.buffered, self.version)
+        return self.release or self.cleared or any(each is not None for each in changed)
+
+    @property
+    def is_one_tick(self) -> bool:
+        """Whether the turn only adds one tick to a run that is stored already."""
+        more = self.new or self.shown or self.snapshot or self.changes_head or self.is_more_than_ticks
+        return len(self.ticks) == 1 and not more
+
+
+def job_row(job: NewJob) -> JobRow:
+    """A job as a row of a turn."""
+    return (
+        job.queue,
+        job.task,
+        bytes(job.args),
+        job.priority,
+        job.at,
+        job.delay,
+        job.deadline,
+        None if job.options is None else encode(job.options),
+        None if job.origin is None else encode(job.origin),
+        None if job.tags is None else encode(job.tags),
+        None if job.concurrency_key is None else (job.concurrency_key, job.max_concurrency),
+    )
