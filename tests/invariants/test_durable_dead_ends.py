@@ -7,6 +7,7 @@ import pytest
 from tests.support import eventually, value
 from tests.support.durable import running_run_worker
 from tidemill import App
+from tidemill.core.errors import ConfigError
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.errors import RunNeedsAttentionError, WorkflowRuntimeError
 from tidemill.store.database import Database
@@ -112,3 +113,23 @@ async def test_a_follower_resumes_from_the_number_of_any_event(app: App) -> None
         for place, (number, _) in enumerate(shown):
             rest = [each async for each in run.stream_events(after=number, numbered=True)]
             assert [each for each, _ in rest] == [each for each, _ in shown[place + 1 :]]
+
+
+async def test_an_event_that_run_workers_do_not_know_is_refused_before_it_is_sent(app: App, database: Database) -> None:
+    @app.workflow
+    class Waiting(Workflow):
+        @step
+        async def wait(self, ctx: Context, ev: StartEvent) -> StopEvent:
+            return StopEvent(result=(await ctx.wait_for_event(Middle)) is not None)
+
+    run = await app.start(Waiting)
+    async with running_run_worker(app):
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.worker WHERE events IS NOT NULL"))
+
+        class Midle(Event):
+            """Defined after the run worker has said what it knows."""
+
+        with pytest.raises(ConfigError, match=r"Midle is not an event class of this .*; did you mean 'Middle'"):
+            await run.send_event(Midle())
+        await run.send_event(Middle())
+        assert await run.result(timeout=120)

@@ -35,10 +35,10 @@ def known_events(workflow: object) -> list[type[Event]]:
 
 def check_is_known(name: str, known: Sequence[str]) -> None:
     """Raise if run workers have said which event classes they know, and none is meant by this name."""
+    # An application that is loaded from its file may have another name there than where it is imported.
     bare = [each.rpartition(".")[2] for each in known]
-    if known and name not in known and name not in bare:
-        hint = did_you_mean(name.rpartition(".")[2], bare)
-        raise ConfigError(f"{name} is not an event class of this application{hint}")
+    if known and (wanted := name.rpartition(".")[2]) not in bare:
+        raise ConfigError(f"{name} is not an event class of this application{did_you_mean(wanted, bare)}")
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:
