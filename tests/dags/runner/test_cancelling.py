@@ -316,6 +316,8 @@ async def test_a_parked_run_is_cancelled_with_its_jobs_though_no_run_worker_live
         await set_input(database, run, b'{"dag": {}}')
         async with running_run_worker(app):
             await eventually(lambda: is_parked(run))
+        with pytest.raises(DagRunError, match=rf"run r{run.id} needs attention: "):
+            await run.result(timeout=120)
         await set_input(database, run, stored)
         await run.cancel("enough")
         await is_cancelled(run)
