@@ -330,7 +330,8 @@ async def test_a_run_whose_step_was_renamed_parks_with_the_reason_and_can_be_can
             await eventually(lambda run=run: needs_attention(database, run))
             note = await value(database, "SELECT note FROM tidemill.run WHERE id = $1", run.id)
             assert "ask" in note
-            assert "cancel the run, or deploy what fits" in note
+            assert "which the workflow no longer has" in note
+            assert "deploy that, and then `tidemill runs migrate`; or cancel the run" in note
         await runs[0].cancel()
         with pytest.raises(WorkflowCancelledByUser):
             await runs[0].result(timeout=120)
