@@ -58,49 +58,39 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """What it gets in its environment besides ours."""
 
 
-class Supervisor:
-    """Runs children until stopped. `on_line` is given what they print; without it they print where we do.
+class Supervisor(msgspec.Struct, eq=False):
+    """Runs children until stopped."""
 
-    `on_death` gets the process id of a child that failed, before it is started again.
-    """
-
-    def __init__(
-        self,
-        specs: Sequence[ChildSpec],
-        *,
-        grace: float,
-        on_line: Callable[[str, str], None] | None = None,
-        on_death: Callable[[int], Awaitable[None]] | None = None,
-        silence: float = SILENCE,
-    ) -> None:
-        """A child that shows no sign of life for `silence` seconds is killed."""
-        self.stopping = False
-        self._silence = silence
-        self._specs = specs
-        self._grace = grace
-        self._on_line = on_line
-        self._on_death = on_death
-        self._stop_news = asyncio.Event()
-        self._children: dict[str, asyncio.subprocess.Process] = {}
-        self._failed = False
+    specs: Sequence[ChildSpec]
+    grace: float
+    on_line: Callable[[str, str], None] | None = None
+    """Is given what they print; without it they print where we do."""
+    on_death: Callable[[int], Awaitable[None]] | None = None
+    """Is given the process id of a child that failed, before it is started again."""
+    silence: float = SILENCE
+    """A child that shows no sign of life for so many seconds is killed."""
+    stopping: bool = False
+    stop_news: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    children: dict[str, asyncio.subprocess.Process] = {}
+    failed: bool = False
 
     def stop(self) -> None:
         """Ask all children to end; a second call makes them hurry."""
         if not self.stopping:
             self.stopping = True
-            self._stop_news.set()
-            for spec in self._specs:
-                grace = self._grace if spec.grace is None else spec.grace
+            self.stop_news.set()
+            for spec in self.specs:
+                grace = self.grace if spec.grace is None else spec.grace
                 asyncio.get_running_loop().call_later(grace + KILL_MARGIN, self._kill, spec.name)
-        for child in self._children.values():
+        for child in self.children.values():
             _signal(child, signal.SIGTERM)
 
     async def run(self) -> int:
         """Keep the children running until told to stop; returns 0 if all went well."""
         async with asyncio.TaskGroup() as group:
-            for spec in self._specs:
+            for spec in self.specs:
                 group.create_task(self._keep(spec), name=spec.name)
-        return 1 if self._failed else 0
+        return 1 if self.failed else 0
 
     async def _keep(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
@@ -110,14 +100,14 @@ class Supervisor:
             status = await self.live(spec)
             if self.stopping:
                 if status not in (0, -signal.SIGTERM):
-                    self._failed = True
+                    self.failed = True
                     log.error("did not stop well", role=spec.name, why=describe_exit(status))
                 return
             if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
                 stable, deaths = True, 0
             deaths += 1
             if not stable and is_hopeless(status, deaths):
-                self._failed = True
+                self.failed = True
                 log.error("cannot be started: giving up", role=spec.name, why=describe_exit(status))
                 self.stop()
                 return
@@ -125,13 +115,13 @@ class Supervisor:
             log.warning("starting again", role=spec.name, why=describe_exit(status), after=f"{pause:g}s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._stop_news.wait()
+                    await self.stop_news.wait()
 
     async def live(self, spec: ChildSpec) -> int:
         """One life of a child, from start to end; whatever it leaves behind is ended with it."""
-        reading, writing = os.pipe() if self._on_line else (None, None)
+        reading, writing = os.pipe() if self.on_line else (None, None)
         heard, sign = os.pipe()
-        said = f"{os.getpid()}:{'pipe' if self._on_line else 'own'}:{sign}"
+        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}"
         try:
             child = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -149,19 +139,19 @@ class Supervisor:
             os.close(sign)
             if writing is not None:
                 os.close(writing)
-        self._children[spec.name] = child
+        self.children[spec.name] = child
         listening = asyncio.ensure_future(self._listen(spec.name, reading))
         watching = asyncio.ensure_future(self._watch(spec.name, child, heard))
         try:
             if self.stopping:
                 _signal(child, signal.SIGTERM)
             status = await child.wait()
-            if status != 0 and self._on_death is not None:
-                await self._on_death(child.pid)
+            if status != 0 and self.on_death is not None:
+                await self.on_death(child.pid)
             return status
         finally:
             _kill_group(child.pid)
-            del self._children[spec.name]
+            del self.children[spec.name]
             watching.cancel()
             await asyncio.wait([listening], timeout=1.0)
             listening.cancel()
@@ -172,7 +162,7 @@ class Supervisor:
         is_ours, silent = False, 0
         try:
             while silent <= LOOKS:  # Looks are counted, and not seconds: this process may have been suspended itself.
-                await asyncio.sleep(self._silence / LOOKS)
+                await asyncio.sleep(self.silence / LOOKS)
                 try:
                     is_alive = bool(os.read(heard, LINE_LIMIT))
                 except BlockingIOError:
@@ -186,7 +176,7 @@ class Supervisor:
 
     async def _listen(self, name: str, reading: int | None) -> None:
         """Pass on what a child prints, line by line, however long the lines are."""
-        if reading is None or self._on_line is None:
+        if reading is None or self.on_line is None:
             return
         reader = asyncio.StreamReader()
         pipe = os.fdopen(reading, "rb", buffering=0)
@@ -200,14 +190,14 @@ class Supervisor:
                 if len(rest) > LINE_LIMIT:
                     lines, rest = [*lines, rest], b""
                 for line in lines:
-                    self._on_line(name, line.decode(errors="replace"))
+                    self.on_line(name, line.decode(errors="replace"))
             if rest:
-                self._on_line(name, rest.decode(errors="replace"))
+                self.on_line(name, rest.decode(errors="replace"))
         finally:
             transport.close()
 
     def _kill(self, name: str) -> None:
-        child = self._children.get(name)
+        child = self.children.get(name)
         if child is not None:
             log.error("did not stop in time: killing it", role=name, pid=child.pid)
             _kill_group(child.pid)

@@ -308,14 +308,17 @@ async def _supervise(known: App, specs: list[ChildSpec]) -> int:
     try:
         if not await opened_for_role(database):
             return 0
-        supervisor = Supervisor(
-            specs,
-            grace=known.settings.grace_seconds,
-            on_death=announcer(database),
-            silence=known.settings.lease_seconds,
-        )
-        hear_signals(supervisor.stop)
-        async with serving_metrics(database, known.settings.metrics):
-            return await supervisor.run()
+        return await supervise(known, database, specs)
     finally:
         await database.close()
+
+
+async def supervise(known: App, database: Database, specs: list[ChildSpec]) -> int:
+    """Keep these processes running until a signal."""
+    settings = known.settings
+    supervisor = Supervisor(
+        specs, grace=settings.grace_seconds, on_death=announcer(database), silence=settings.lease_seconds
+    )
+    hear_signals(supervisor.stop)
+    async with serving_metrics(database, settings.metrics):
+        return await supervisor.run()

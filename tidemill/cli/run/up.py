@@ -13,7 +13,7 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import application, child, hear_signals, opened_for_role, worker_processes
+from tidemill.cli.run.roles import application, child, hear_signals, opened_for_role, supervise, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.quarantine import announcer
@@ -110,15 +110,7 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)
-        supervisor = Supervisor(
-            specs,
-            grace=known.settings.grace_seconds,
-            on_death=announcer(database),
-            silence=known.settings.lease_seconds,
-        )
-        hear_signals(supervisor.stop)
-        async with serving_metrics(database, known.settings.metrics):
-            return await supervisor.run()
+        return await supervise(known, database, specs)
     finally:
         await database.close()
 

@@ -14,10 +14,11 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import structlog
+from msgspec import Meta
 
 log = structlog.get_logger("tidemill.telemetry")
 
@@ -37,15 +38,15 @@ ROCM_SMI = (
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The current state of one GPU: `busy` from 0 to 1, memory in bytes, degrees Celsius, watts. None if unknown."""
+    """The current state of one GPU; None for what is unknown."""
 
     index: int
     name: str
-    busy: float | None = None
-    memory: int | None = None
+    busy: Annotated[float | None, Meta(description="The share of time that it was busy, from 0 to 1.")] = None
+    memory: Annotated[int | None, Meta(description="Bytes in use.")] = None
     memory_total: int | None = None
-    temperature: float | None = None
-    power: float | None = None
+    temperature: Annotated[float | None, Meta(description="Degrees Celsius.")] = None
+    power: Annotated[float | None, Meta(description="Watts.")] = None
 
 
 class Probe(Protocol):

@@ -61,9 +61,9 @@ class FailedStates(msgspec.Struct, frozen=True):
 
     pipeline: str
     states: int
-    needs_attention: int
+    needs_attention: Annotated[int, doc("How many of them are not tried again by themselves.")]
     stage: str
-    entity: str
+    entity: Annotated[str, doc("The newest of them.")]
     note: str
     failed_at: datetime
 

@@ -26,17 +26,15 @@ class BrowserSession(msgspec.Struct, frozen=True):
 
     id: int
     name: str
-    grants: Grants
-    """Roles by application; `*` stands for all of them."""
-    token_id: int | None
-    """The token that it was opened with; null for a log-in by OIDC."""
+    grants: Annotated[Grants, doc("Roles by application; `*` stands for all of them.")]
+    token_id: Annotated[int | None, doc("The token that it was opened with; null for a log-in by OIDC.")]
     address: str | None
     agent: str | None
     created_at: datetime
     used_at: datetime | None
     expires_at: datetime
-    own: bool
-    current: bool
+    own: Annotated[bool, doc("Whether it is a session of the caller.")]
+    current: Annotated[bool, doc("Whether it is the one that asks.")]
 
 
 @operation("GET /sessions", role="viewer")

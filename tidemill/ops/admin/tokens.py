@@ -40,7 +40,7 @@ class Token(msgspec.Struct, frozen=True):
     """A token, without its secret: `hint` is the end of it."""
 
     id: int
-    name: str
+    name: Annotated[str, doc("Who or what uses it, as the audit trail names it.")]
     role: AccountRole
     application: str | None
     hint: Annotated[str, doc("The end of its secret.")]

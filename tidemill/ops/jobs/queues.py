@@ -45,7 +45,7 @@ class QueueLine(msgspec.Struct, frozen=True):
     """A queue now. `oldest` is how many seconds ago the job that waits longest became due."""
 
     name: str
-    waiting: int
+    waiting: Annotated[int, doc("Jobs that are due and have not started.")]
     scheduled: Annotated[int, doc("Jobs that are not due yet.")]
     throttled: Annotated[int, doc("Jobs that wait for a limit.")]
     no_worker: Annotated[int, doc("Jobs whose task no worker knows.")]

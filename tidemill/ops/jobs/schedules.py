@@ -28,7 +28,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     """A schedule, and when it fires next. `missed` fires were skipped, as its `catchup` says."""
 
     name: str
-    task: str
+    task: Annotated[str, doc("The task that it enqueues.")]
     queue: str
     when: Annotated[str, doc("The cron expression or the interval.")]
     catchup: Annotated[str, doc("What is done about missed fires: skip, one or all.")]

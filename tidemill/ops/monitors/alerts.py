@@ -84,8 +84,8 @@ class Alert(msgspec.Struct, frozen=True):
 
     id: int
     monitor: str
-    trigger: str
-    entity: str
+    trigger: Annotated[str, doc("The trigger that opened it.")]
+    entity: Annotated[str, doc("What it is about.")]
     kind: Annotated[str, doc("The kind of its trigger.")]
     severity: str
     started_at: datetime | None
@@ -135,7 +135,7 @@ class SilenceAdded(msgspec.Struct, frozen=True):
     """The new silence, and when it ends."""
 
     id: int
-    ends_at: datetime
+    ends_at: Annotated[datetime, doc("When it ends.")]
 
 
 class SilenceLine(msgspec.Struct, frozen=True):

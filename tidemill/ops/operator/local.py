@@ -37,25 +37,17 @@ def encoded(json: bytes, kind: type[T]) -> T:
     return cast(T, Encoded(json))
 
 
-class Local:
+class Local(msgspec.Struct, frozen=True, eq=False):
     """Does operations on a database in the name of one caller.
 
     With an idempotency `key`, an operation that was done before raises `AnsweredError`. The key is claimed in the first
     transaction of the operation, and the answer of an operation with one transaction is kept in it.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        caller: Caller,
-        declared: Declarations | None = None,
-        *,
-        key: IdempotencyKey | None = None,
-    ) -> None:
-        self.database = database
-        self.caller = caller
-        self._declared = declared
-        self._key = key
+    database: Database
+    caller: Caller
+    declared: Declarations | None = None
+    key: IdempotencyKey | None = None
 
     @property
     def where(self) -> str:
@@ -83,12 +75,12 @@ class Local:
 
     async def _run(self, operation: Operation[A, Any], args: A) -> Any:
         check_role(self.caller, operation.role)
-        if operation.needs_application and self._declared is None:
+        if operation.needs_application and self.declared is None:
             raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
-        more = (self._declared,) if operation.takes_application else ()
+        more = (self.declared,) if operation.takes_application else ()
         key = None
-        if self._key is not None and operation.acts and not operation.secret:
-            key = msgspec.structs.replace(self._key, repeatable=operation.preview is not None)
+        if self.key is not None and operation.acts and not operation.secret:
+            key = msgspec.structs.replace(self.key, repeatable=operation.preview is not None)
         reader = Reader(self.database, self.caller.name, caller=self.caller, key=key)
         try:
             if operation.writes:

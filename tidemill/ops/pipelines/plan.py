@@ -66,8 +66,8 @@ class PlanPart(msgspec.Struct, frozen=True):
     stage: str
     reason: str
     state: str
-    states: int
-    first: str
+    states: Annotated[int, doc("How many there are.")]
+    first: Annotated[str, doc("The first of them.")]
     told: str
 
 

@@ -106,9 +106,9 @@ class Orphan(msgspec.Struct, frozen=True):
 
     stage: str
     entity: str
-    paths: list[str]
+    paths: Annotated[list[str], doc("Its files.")]
     bytes: int
-    how: str
+    how: Annotated[str, doc("What its stage does with it: keep, archive or delete.")]
 
 
 class Orphans(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, delete, get, post
@@ -11,6 +11,7 @@ from litestar.params import JSONBody
 
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
+from tidemill.ops.operator.operation import doc
 from tidemill.server.middleware.authentication import CALLER, OPEN, csrf_token
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
@@ -25,17 +26,15 @@ class Session(msgspec.Struct, frozen=True):
     """The caller and its role. `csrf` goes into the header X-CSRF-Token of everything but GET."""
 
     authenticated: bool
-    login_required: bool
-    read_only: bool
+    login_required: Annotated[bool, doc("Whether a caller must log in.")]
+    read_only: Annotated[bool, doc("Whether the server refuses every change.")]
     application: str | None = None
     version: str | None = None
     name: str | None = None
-    role: str | None = None
-    csrf: str | None = None
-    only: str | None = None
-    """The only application that the role is for; null for all."""
-    oidc: str | None = None
-    """What the identity provider is called, if users can log in there."""
+    role: Annotated[str | None, doc("The caller's role.")] = None
+    csrf: Annotated[str | None, doc("Goes into the header X-CSRF-Token of everything but GET.")] = None
+    only: Annotated[str | None, doc("The only application that the role is for; null for all.")] = None
+    oidc: Annotated[str | None, doc("What the identity provider is called, if users can log in there.")] = None
 
 
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
