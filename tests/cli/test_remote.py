@@ -142,7 +142,7 @@ def test_jobs_are_enqueued_cancelled_and_retried_under_the_name_of_a_token(mill:
 
     trail = {entry["action"]: entry["who"] for entry in mill.told("audit", "--limit", "9")}
     assert {"job.enqueue", "job.cancel", "job.retry"} <= set(trail)
-    assert trail["job.cancel"] == trail["job.retry"] == "who may operate (token 2)"
+    assert trail["job.cancel"] == trail["job.retry"] == "the operator (token 2)"
     assert {"tag": "late"}.items() <= next(
         entry["after"]["filter"] for entry in mill.told("audit", "--limit", "9") if "filter" in (entry["after"] or {})
     ).items()
@@ -229,7 +229,7 @@ def test_a_token_that_only_reads_does_nothing(mill: Mill) -> None:
 
 def test_who_is_not_let_in_is_told_why_and_no_token_is_shown(mill: Mill, tmp_path: Path) -> None:
     kept = tmp_path / "token"
-    kept.write_text(f"{mill.tokens['read']}\n")
+    kept.write_text(f"{mill.tokens['viewer']}\n")
     server = {"TIDEMILL_SERVER": mill.asking}
     assert mill.there("jobs", "--token-file", str(kept), **server).returncode == 0
     assert mill.there("jobs", **server, TIDEMILL_TOKEN_FILE=str(kept)).returncode == 0

@@ -74,6 +74,7 @@ def screens(shop: Harbour) -> dict[str, str]:
         "workers": "/workers",
         "host": f"/workers/{host}",
         "audit": "/audit",
+        "accounts": "/accounts",
         "settings": "/settings",
         "nowhere": "/no-such-screen",
         "nothing": "/jobs?task=no-such-task",

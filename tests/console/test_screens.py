@@ -360,7 +360,7 @@ def test_an_alert_is_told_acknowledged_and_silenced_where_it_is_seen(shop: Harbo
 
 
 def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_log(console: Watched) -> None:
-    page = console.open("/settings", "Settings")
+    page = console.open("/accounts", "Accounts")
     page.get_by_role("button", name="Create token").click()
     page.get_by_label("Name").fill("night watch")
     page.get_by_label("Role").select_option("operator")
@@ -374,7 +374,7 @@ def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_log(cons
     row.get_by_role("button", name="Revoke").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(row.get_by_text("revoked")).to_be_visible()
-    console.keep("settings")
+    console.keep("accounts")
     console.open("/audit?action=token", "Audit log")
     expect(page.get_by_role("cell", name="token.create").first).to_be_visible()
     expect(page.get_by_role("cell", name="token.revoke").first).to_be_visible()

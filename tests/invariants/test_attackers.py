@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import hashlib
+import hmac
 import io
 import json
 import os
@@ -45,6 +47,7 @@ APP = ROOT / "tests" / "support" / "attacked_app.py"
 FOLDER = "ATTACKED_FOLDER"
 OTHER_USER = 65534
 REFUSED = (401, 403, 429)
+HOOK_SECRET = "a secret of two services"
 SECRET = "the administrator's secret"
 
 #: Everything over HTTP, with the whole path.
@@ -64,6 +67,7 @@ class Site:
         self.database_url = server.create()
         self.grpc = f"127.0.0.1:{free_port()}"
         os.environ[FOLDER] = str(folder)
+        os.environ["ATTACKED_HOOK"] = HOOK_SECRET
         self.web = WebServer(self.database_url, LOGIN_NEEDED, f"--grpc={self.grpc}", app=APP)
         asyncio.run(self.web.wait_ready())
         self.tokens: dict[str, str] = asyncio.run(self._make_tokens())
@@ -104,7 +108,7 @@ def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     yield made
     made.web.close()
     server.drop(made.database_url)
-    del os.environ[FOLDER]
+    del os.environ[FOLDER], os.environ["ATTACKED_HOOK"]
 
 
 def send(client: httpx.Client, site: Site, method: str, path: str, **headers: str) -> httpx.Response:
@@ -239,8 +243,26 @@ def test_the_author_of_the_applications_page_shows_only_files_of_its_folder(site
             assert part in policy, "its scripts load nothing from elsewhere, and send nothing there"
 
 
-def test_the_sender_of_a_webhook_reaches_no_workflow_that_runs_a_command(site: Site) -> None:
-    """The account of a sender is an operator's token at most; a command needs an admin."""
+def test_the_sender_of_a_webhook_runs_what_it_signs_for_and_nothing_else(site: Site) -> None:
+    """A signature is no account: it opens the one workflow whose secret made it, for the body that it is of."""
+    body, before, opened = b"{}", site.changes(), {}
+    digest = hmac.new(HOOK_SECRET.encode(), body, hashlib.sha256).hexdigest()
+    signed = {"X-Hub-Signature-256": f"sha256={digest}", "Content-Type": "application/json"}
+    with httpx.Client(timeout=20) as sender:
+        for (method, path), needed in EVERYTHING.items():
+            with sender.stream(method, site.web.url + filled(path), content=body, headers=signed) as response:
+                if needed != OPEN and response.status_code not in REFUSED:
+                    opened[method, path] = response.status_code
+        hook = f"{site.web.url}{API}/webhooks"
+        assert sender.post(f"{hook}/shell", content=body, headers=signed).status_code == 404, "it declares no signature"
+        assert sender.post(f"{hook}/signed", content=b"[]", headers=signed).status_code == 401, "another body"
+        assert sender.post(f"{hook}/signed", content=body).status_code == 401
+        assert opened == {}
+        assert site.changes() <= before + 1, "a refusal is in the audit trail, at most once a minute"
+        assert sender.post(f"{hook}/signed", content=body, headers=signed).status_code == 202
+
+
+def test_an_operators_token_for_webhooks_reaches_no_workflow_that_runs_a_command(site: Site) -> None:
     for role in (None, "viewer", "operator", "editor"):
         headers = {} if role is None else {"Authorization": f"Bearer {site.tokens[role]}"}
         with httpx.Client(timeout=20, headers=headers) as sender:
@@ -339,7 +361,7 @@ async def test_over_grpc_each_account_may_call_what_its_role_says_and_nothing_mo
     async with rpc_client(site.grpc, site.tokens.get(account)) as rpc:
         for (service, method), needed in GRPC.items():
             try:
-                if method == "Watch":
+                if method in ("Watch", "Read"):
                     async for _ in rpc.many(service, method, timeout=20.0):
                         break
                 else:
@@ -380,7 +402,7 @@ def test_by_commands_each_role_does_what_it_may_and_the_one_below_does_not(
     """The lowest account that may, and the highest that may not: the server decides, as for every request."""
     built = main.build(whole=True)
     monkeypatch.setattr(main, "build", lambda *, whole=False: built)  # Once is enough.
-    wrong: dict[str, str] = {}
+    before, refused, wrong = site.changes(), 0, dict[str, str]()
     below = {"viewer": None, "operator": "viewer", "admin": "editor"}
     for name, (needed, text) in CLI.items():
         if needed == HERE:
@@ -388,9 +410,14 @@ def test_by_commands_each_role_does_what_it_may_and_the_one_below_does_not(
         account = needed if enough else below[needed]
         status, said = command(text, site.web.url, None if account is None else site.tokens[account])
         is_refused = status == 1 and REFUSALS.search(said) is not None
-        if status == 2 or "unexpected" in said or is_refused is enough:
+        found_nothing = not enough and needed == "operator" and not is_refused  # It ends with what it reads first.
+        if status == 2 or "unexpected" in said or (is_refused is enough and not found_nothing):
             wrong[name] = f"{status}: {said.strip()[:200]}"
+        refused += is_refused
     assert wrong == {}
+    if not enough:
+        assert site.changes() == before, "what was not refused has changed nothing"
+        assert refused > 0.8 * sum(needed != HERE for needed, _ in CLI.values())
 
 
 @pytest.mark.parametrize("token", ["wrong", "revoked", "expired", "foreign"])

@@ -198,7 +198,7 @@ def test_the_word_of_a_cookie_is_no_token_and_a_token_no_cookie(place: Place) ->
     assert place.ask("GET", "/jobs", role=None, Cookie=f"__Host-tidemill={cookie}").status_code == 200
     assert place.ask("GET", "/jobs", role=None, Authorization=f"Bearer {cookie}").status_code == 401
     assert place.ask("GET", "/jobs").status_code == 200
-    assert place.ask("GET", "/jobs", role=None, Cookie=f"__Host-tidemill={place.tokens['read']}").status_code == 401
+    assert place.ask("GET", "/jobs", role=None, Cookie=f"__Host-tidemill={place.tokens['viewer']}").status_code == 401
 
 
 def _log_in(place: Place, role: str = "operator") -> str:
@@ -283,7 +283,7 @@ async def test_the_log_tells_how_a_call_over_grpc_has_ended_and_whose_it_was(pla
 
     enqueued = await eventually(lambda: line("Jobs/Enqueue"))
     assert "status=PERMISSION_DENIED" in enqueued
-    assert "read (token 1)" in enqueued
+    assert "viewer (token 1)" in enqueued
     assert "status=UNAUTHENTICATED" in await eventually(lambda: line("Jobs/Cancel"))
 
 

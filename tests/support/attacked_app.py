@@ -9,6 +9,7 @@ from litestar import get, post
 
 from tests.support.web_app import make_app, make_greetings, make_notes, make_ovens
 from tidemill.core.page import Page
+from tidemill.core.webhook_signature import WebhookSignature
 from tidemill.pipelines.workflows import parse_workflow
 
 
@@ -44,4 +45,7 @@ app.pipeline(make_notes())
 app.monitor(make_ovens())
 for workflow in [*make_greetings(), *parse_workflow(shell_workflow(), "shell").triggers]:
     app.trigger(workflow)
+(signed,) = make_greetings()
+signed.name = "signed"
+app.trigger(signed, signature=WebhookSignature(form="github", secret_variable="ATTACKED_HOOK"))
 app.add_page(Page("board", "Board", folder / "page", [look, act, undeclared]))
