@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from tests.support.waiting import turns
+from tidemill.engine.worker.threads import STEP_THREADS
 from tidemill.flows import Context, Workflow, step
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 
@@ -104,3 +106,23 @@ async def test_a_failed_run_makes_room_for_the_next() -> None:
     with pytest.raises(ValueError):
         await first
     assert await second == 1
+
+
+async def test_plain_steps_that_hang_fail_at_their_timeout_and_take_no_thread_from_others() -> None:
+    may_end = threading.Event()
+
+    class Hanging(Workflow):
+        @step(timeout=0.1)
+        def hang(self, ev: StartEvent) -> StopEvent:
+            if ev.hangs:
+                may_end.wait()
+            return StopEvent(result="done")
+
+    try:
+        hung = [Hanging().run(hangs=True) for _ in range(STEP_THREADS + 2)]
+        ended = await asyncio.gather(*hung, return_exceptions=True)
+        assert all(isinstance(each, TimeoutError) for each in ended), ended
+        assert "step hang of run" in str(ended[0])
+        assert await Hanging().run(hangs=False) == "done"
+    finally:
+        may_end.set()

@@ -244,3 +244,61 @@ async def test_stopping_ends_what_runs_and_waits_for_its_end() -> None:
         made.give(b"1")
         await begun.wait()
     assert ended == ["message", "plan"]
+
+
+async def test_plain_tasks_that_hang_fail_alone_and_later_messages_are_run() -> None:
+    may_end = threading.Event()
+
+    class Hanging(Plan, eligibility="x"):
+        @task(timeout=0.1)
+        def work(self, ctx: Any) -> None:
+            if ctx.value == "hang":
+                may_end.wait()
+
+    async with bench(Hanging, threads=2) as made:
+        try:
+            hung = made.give(*[b'"hang"'] * 5)
+            for ticket in hung:
+                answer = await made.answer(ticket)
+                assert answer.status == "failed"
+            for ticket in made.give(*[b'"good"'] * 10):
+                assert (await made.answer(ticket)).status == "ok"
+        finally:
+            may_end.set()
+
+
+async def test_a_batched_call_that_hangs_fails_alone_and_later_messages_are_run() -> None:
+    may_end = threading.Event()
+
+    class Hanging(Plan, eligibility="x"):
+        @task(batch=Batch(max_size=1), timeout=0.1)
+        def work(self, contexts: list[Any]) -> list[None]:
+            if contexts[0].value == "hang":
+                may_end.wait()
+            return [None]
+
+    async with bench(Hanging, threads=2) as made:
+        try:
+            (hung,) = made.give(b'"hang"')
+            assert (await made.answer(hung)).status == "failed"
+            (good,) = made.give(b'"good"')
+            assert (await made.answer(good)).status == "ok"
+        finally:
+            may_end.set()
+
+
+async def test_a_live_request_does_not_wait_for_a_thread_behind_messages() -> None:
+    may_end = threading.Event()
+
+    class Plain(Plan, eligibility="x"):
+        @task
+        def work(self, ctx: Any) -> None:
+            if not ctx.message.live:
+                may_end.wait()
+
+    async with bench(Plain, threads=1) as made:
+        try:
+            made.give(*[b"1"] * 20)
+            assert (await made.answer(made.ask(b"1", "x"))).status == "ok"
+        finally:
+            may_end.set()

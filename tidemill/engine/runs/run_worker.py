@@ -32,6 +32,7 @@ from tidemill.engine.runs.run_store import RunStore
 from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
+from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.runs.run_turn import RunTurn
@@ -67,6 +68,7 @@ class RunWorker:
         """One that `is_quarantine` owns only suspects, and stops when there are none."""
         self.runs: dict[int, DurableRun] = {}
         self.quarantine: Quarantine | None = None
+        self.threads = WorkThreads(STEP_THREADS, "tidemill-step", self._replace_process)
         self.is_quarantine = is_quarantine
         self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
         self._has_suspects = False
@@ -181,6 +183,7 @@ class RunWorker:
             for stored in self._born.values():
                 if not stored.done():
                     stored.set_exception(StoreError("the run worker has stopped: the run may or may not be stored"))
+            self.threads.close()
             await self._store.close()
 
     async def _declare_versions(self) -> None:
@@ -192,6 +195,9 @@ class RunWorker:
         }
         if versions:
             await self._store.declare_versions(versions)
+
+    def _replace_process(self) -> None:
+        self._life.give_up(f"ended itself: {STEP_THREADS} threads of plain steps did not come back")
 
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.

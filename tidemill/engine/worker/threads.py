@@ -1,15 +1,26 @@
 """Runs plain functions in threads and passes on every way they can end.
 
 A future cannot carry a `StopIteration` from a thread: the waiting code would hang.
+
+A thread cannot be stopped: a function that hangs keeps its thread after its timeout. `WorkThreads` writes such a thread
+off, starts another in its place, and says so, because the function may overlap with its own retry.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
+
+import structlog
+
+log = structlog.get_logger("tidemill.threads")
+
+STEP_THREADS = 32
+"""How many plain steps run at once in a process."""
 
 
 def caught(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -27,3 +38,89 @@ async def in_thread(call: Callable[[], Any], executor: Executor | None = None) -
     if error is not None:
         raise error
     return result
+
+
+class _Call:
+    """A call in a thread: whether it has begun, has ended, and was given up."""
+
+    __slots__ = ("given_up", "has_begun", "has_ended", "lock", "what")
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.has_begun = self.has_ended = self.given_up = False
+        self.lock = threading.Lock()
+
+
+class WorkThreads:
+    """A pool of threads for the plain functions of one place. Threads that do not come back are replaced.
+
+    `on_exhausted` is called when as many threads are lost as the pool has: the process should be replaced.
+    """
+
+    def __init__(self, size: int, name: str, on_exhausted: Callable[[], None] = lambda: None) -> None:
+        self._size = size
+        self._name = name
+        self._on_exhausted = on_exhausted
+        self._executor = ThreadPoolExecutor(size, thread_name_prefix=name)
+        self._lost: set[_Call] = set()
+
+    @property
+    def lost(self) -> list[str]:
+        """What runs in the threads that did not come back."""
+        return sorted(call.what for call in self._lost)
+
+    async def run(self, call: Callable[[], Any], what: str, timeout: float | None = None) -> Any:
+        """Call in a thread with the caller's context variables; returns or raises what the call did.
+
+        The timeout begins when there is a thread for it. Raises `TimeoutError`.
+        """
+        loop, context, mine, begun = asyncio.get_running_loop(), copy_context(), _Call(what), asyncio.Event()
+
+        def body() -> tuple[Any, BaseException | None]:
+            mine.has_begun = True
+            if timeout is not None:
+                loop.call_soon_threadsafe(begun.set)
+            ended = context.run(caught, call)
+            with mine.lock:
+                mine.has_ended = True
+            if mine.given_up:
+                loop.call_soon_threadsafe(self._came_back, mine)
+            return ended
+
+        future, limit = loop.run_in_executor(self._executor, body), asyncio.timeout(timeout)
+        try:
+            if timeout is not None:
+                await begun.wait()
+            async with limit:
+                result, error = await future
+        except BaseException:
+            future.cancel()
+            self._give_up(mine)
+            if limit.expired():
+                raise TimeoutError(f"{what} took longer than {timeout:g} s") from None
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """Start no more calls."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _give_up(self, call: _Call) -> None:
+        """Replace the thread of a call that was cancelled or timed out and has not ended."""
+        with call.lock:
+            if call.has_ended or not call.has_begun:
+                return
+            call.given_up = True
+        self._lost.add(call)
+        log.warning("a thread did not come back in time: it may overlap with a retry", call=call.what, pool=self._name)
+        self._executor._max_workers += 1
+        self._executor._adjust_thread_count()
+        if len(self._lost) == self._size:
+            log.error("THREADS LOST: the process is replaced", pool=self._name, calls=self.lost)
+            self._on_exhausted()
+
+    def _came_back(self, call: _Call) -> None:
+        self._lost.discard(call)
+        self._executor._max_workers -= 1

@@ -22,6 +22,7 @@ from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Res
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, StepHere, WorkEnd
 from tidemill.engine.worker.log_capture import listen
+from tidemill.engine.worker.threads import WorkThreads
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatchEvent
 from tidemill.flows.definition.signature import StepSpec
@@ -174,6 +175,10 @@ class DurableFlowRun(DurableRun, FlowRun):
         if renamed and self.stored:
             turn.renamed += renamed_questions(self.loop.state, renamed)
             turn.answered += renamed  # The questions of these steps are asked again under their new names.
+
+    @property
+    def threads(self) -> WorkThreads:
+        return self._run_worker.threads
 
     # -- journaling -------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from pydantic import InstanceOf, TypeAdapter
@@ -38,7 +39,7 @@ from tidemill.core.ticks import (
     Tick,
 )
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.engine.worker.threads import in_thread
+from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.retry_policy import next_delay
@@ -415,6 +416,14 @@ class FlowRun:
         if replay is None or replay.diverged is None:
             self.ended(spec, work, ended)
 
+    @property
+    def threads(self) -> WorkThreads:
+        """The threads of plain steps."""
+        found = _threads.get(self._home)
+        if found is None:
+            found = _threads[self._home] = WorkThreads(STEP_THREADS, "tidemill-step")
+        return found
+
     def begun(self, work: Work) -> None:
         """Called in the context of an attempt when it starts."""
 
@@ -437,7 +446,9 @@ class FlowRun:
         else:
             begin = partial(spec.function, *args, **kwargs)
             if not spec.is_async:
-                begin = partial(in_thread, partial(_in_root, context, begin))
+                what = f"step {spec.name} of run {self.run_id}"
+                begin = partial(self.threads.run, partial(_in_root, context, begin), what, timeout)
+                timeout = None  # It begins with the thread.
             call = spans.call_in_span(spec, args, kwargs, begin) if self._is_traced else begin()
         return call if timeout is None else limited(call, timeout)
 
@@ -458,6 +469,10 @@ class FlowRun:
         trace = "".join(traceback.format_exception(error))
         kind = f"{type(error).__module__}.{type(error).__qualname__}"
         return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
+
+
+#: The threads of plain steps of runs in memory, by event loop.
+_threads: WeakKeyDictionary[asyncio.AbstractEventLoop, WorkThreads] = WeakKeyDictionary()
 
 
 def _in_root(context: Context[Any], call: Callable[[], Any]) -> Any:

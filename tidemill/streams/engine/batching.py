@@ -21,7 +21,7 @@ from typing import Any
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
-from tidemill.engine.worker.threads import in_thread
+from tidemill.engine.worker.threads import WorkThreads
 
 Entry = tuple[Any, "asyncio.Future[Any]", float]
 
@@ -37,6 +37,7 @@ class Batched:
         max_wait: Duration = 0.005,
         max_concurrency: int = 1,
         name: str = "",
+        threads: WorkThreads | None = None,
     ) -> None:
         self._function = function
         self._threaded = not inspect.iscoroutinefunction(function)
@@ -44,6 +45,7 @@ class Batched:
         self._max_wait = parse_duration(max_wait, what="max_wait")
         self._free = max_concurrency
         self._name = name or getattr(function, "__name__", "batch")
+        self._threads = threads or WorkThreads(max_concurrency, f"batch-{self._name}")
         self._waiting: deque[Entry] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -87,12 +89,19 @@ class Batched:
             call = asyncio.get_running_loop().create_task(self._call(entries), name=f"batch {self._name}")
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
+            for _, answer, _ in entries:
+                answer.add_done_callback(partial(self._left, call, entries))
+
+    def _left(self, call: asyncio.Task[None], entries: list[Entry], answer: asyncio.Future[Any]) -> None:
+        """Give up a call when all of its callers have: one that hangs must not keep the others from theirs."""
+        if answer.cancelled() and all(entry[1].done() for entry in entries):
+            call.cancel()
 
     async def _call(self, entries: list[Entry]) -> None:
         items = [entry[0] for entry in entries]
         try:
             if self._threaded:
-                results = await in_thread(partial(self._function, items))
+                results = await self._threads.run(partial(self._function, items), self._name)
             else:
                 results = await self._function(items)
             self._answer(entries, results)

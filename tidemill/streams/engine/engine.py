@@ -12,7 +12,6 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.cancellation import end
+from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
@@ -46,7 +46,8 @@ class Engine:
     def __init__(self, stream: Stream, send: Send) -> None:
         self._stream = stream
         self._send = send
-        self._threads = ThreadPoolExecutor(stream.threads, thread_name_prefix=f"stream-{stream.name}")
+        self._threads = WorkThreads(stream.threads, f"stream-{stream.name}", self._exhausted)
+        self._live_threads = WorkThreads(stream.threads, f"live-{stream.name}", self._exhausted)
         self._plans: dict[str, RunningPlan] = {}
         self._statistics: dict[tuple[str, str], PlanStatistics] = {}
         self._of_source: list[tuple[RunningPlan, ...]] = []
@@ -71,7 +72,7 @@ class Engine:
                 continue
             plan = kind()
             await plan.start()
-            self._plans[plan.name] = RunningPlan(plan, settings, breakers, self._threads)
+            self._plans[plan.name] = RunningPlan(plan, settings, breakers, self._threads, self._live_threads)
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
     async def stop(self) -> None:
@@ -81,7 +82,12 @@ class Engine:
         await end(self._workers)
         for running in self._plans.values():
             await running.plan.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+        self._live_threads.close()
+
+    def _exhausted(self) -> None:
+        """Too many threads are lost: the dispatcher sends nothing more, and ends this engine when its messages have."""
+        self._send(ToDispatcher(exhausted=True))
 
     def submit(self, work: Sequence[MessageWork], live: Sequence[MessageWork] = ()) -> None:
         """Take messages; each is answered once."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
-from tidemill.engine.worker.threads import in_thread as call_in_thread
+from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
 from tidemill.streams.definition.stream import PlanSettings
 from tidemill.streams.engine.batching import Batched
@@ -36,11 +35,14 @@ class Breakers:
 class RunningPlan:
     """One plan of one engine."""
 
-    def __init__(self, plan: Plan, settings: PlanSettings, breakers: Breakers, threads: Executor) -> None:
+    def __init__(
+        self, plan: Plan, settings: PlanSettings, breakers: Breakers, threads: WorkThreads, live_threads: WorkThreads
+    ) -> None:
+        """Live requests have threads of their own: they do not wait behind the plain functions of messages."""
         self.plan = plan
         self.name = plan.name
         self.settings = settings
-        self._threads = threads
+        self._threads, self._live_threads = threads, live_threads
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
@@ -110,6 +112,7 @@ class RunningPlan:
                 max_wait=rule.batch.max_wait,
                 max_concurrency=rule.batch.max_concurrency,
                 name=f"{self.name}.{rule.name}",
+                threads=self._threads,
             )
 
             async def batch(ctx: Context) -> Any:
@@ -117,14 +120,16 @@ class RunningPlan:
 
             step = batch
         elif rule.threaded:
+            what = f"task {self.name}.{rule.name}"
 
             async def in_thread(ctx: Context) -> Any:
-                return await call_in_thread(partial(body, ctx), self._threads)
+                threads = self._live_threads if ctx.message.live else self._threads
+                return await threads.run(partial(body, ctx), what, rule.timeout)
 
             step = in_thread
         else:
             step = body
-        if rule.timeout is not None:
+        if rule.timeout is not None and (rule.batch is not None or not rule.threaded):
             step = _timed(step, rule.timeout, f"task {self.name}.{rule.name}")
         if (breaker := breakers.of(rule)) is not None:
             step = _guarded(step, breaker)

@@ -41,6 +41,8 @@ class EngineHandle:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ready = False
+        self.is_retiring = False
+        """Whether it gets no more messages, and is stopped when it has ended those that it has."""
         self.tickets: set[int] = set()
         self.statistics: dict[str, Any] = {}
         self.silent_for = 0
@@ -223,8 +225,15 @@ class EnginePool:
             self._listener.on_ready()
         if frame.stopped:
             self._not_ready(handle)
+        if frame.exhausted:
+            log.error("ENGINE REPLACED: too many of its threads did not come back", engine=handle.number)
+            handle.is_retiring = True
+            self._not_ready(handle)
         if frame.ok or frame.answers:
             self._listener.on_frame(handle, frame)
+        if handle.is_retiring and not handle.tickets:
+            handle.is_retiring = False
+            handle.send(ToEngine(stop=True))
 
     def _not_ready(self, handle: EngineHandle) -> None:
         handle.ready = False
@@ -234,6 +243,7 @@ class EnginePool:
     def _engine_ended(self, handle: EngineHandle, why: str) -> None:
         self._not_ready(handle)
         handle.silent_for = 0
+        handle.is_retiring = False
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.statistics)
         handle.statistics = {}

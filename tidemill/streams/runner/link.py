@@ -46,6 +46,8 @@ class ToDispatcher(msgspec.Struct, array_like=True):
     statistics: dict[str, Any] | None = None
     ready: bool = False
     stopped: bool = False
+    exhausted: bool = False
+    """Too many of its threads did not come back: it is to be replaced."""
 
 
 class EngineLink(asyncio.Protocol):
