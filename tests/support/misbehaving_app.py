@@ -112,3 +112,25 @@ class BlockingForEver(Workflow):
 
 app.workflow(Blocking)
 app.workflow(BlockingForEver)
+
+
+class Noting(Workflow):
+    """Two steps that note each time that they begin, in a file."""
+
+    @step
+    async def first(self, ev: StartEvent) -> Asked:
+        await note_and_wait(ev.file, "first", ev.seconds)
+        return Asked(n=1)
+
+    @step
+    async def second(self, ev: Asked) -> StopEvent:
+        return StopEvent(result="done")
+
+
+async def note_and_wait(file: str, what: str, seconds: float) -> None:
+    with open(file, "a") as notes:
+        notes.write(f"{what}\n")
+    await asyncio.sleep(seconds)
+
+
+app.workflow(Noting)

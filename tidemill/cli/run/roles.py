@@ -118,7 +118,7 @@ def worker(
         if only == "runs":
             database = known.database(label=f"tidemill run worker {known.name}")
             role = runs_role(declared, database=database, quarantine=apart, is_quarantine=quarantine)
-            return Part(role, database, known.settings)
+            return Part(role, database, known.settings, patience=None)
         database = known.database(label=f"tidemill worker {known.name}")
         queues = served_queues(known, queue, max_concurrency)
         role = jobs_role(

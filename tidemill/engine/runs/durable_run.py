@@ -134,6 +134,11 @@ class DurableRun:
         return self.at_rest
 
     @property
+    def has_steps_here(self) -> bool:
+        """Whether steps of the run are at work in this process, other than waiting."""
+        return False
+
+    @property
     def in_progress(self) -> str:
         """What runs in this process for the run, for people."""
         return "its work"
@@ -250,6 +255,8 @@ class DurableRun:
         if self.is_suspect and turn.state is None and self.is_cleared:
             self.is_suspect, turn.cleared = False, True
             turn.release = turn.release or self._run_worker.is_quarantine
+        if self._run_worker.is_stopping and turn.state is None and not self.has_steps_here:
+            turn.release = True  # What would be started next is started by its next owner.
         if turn.release:
             turn.awake = not self.at_rest
             if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.is_stopping):

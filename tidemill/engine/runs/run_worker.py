@@ -68,6 +68,8 @@ class RunWorker:
         """One that `is_quarantine` owns only suspects, and stops when there are none."""
         self.runs: dict[int, DurableRun] = {}
         self.quarantine: Quarantine | None = None
+        self.grace_seconds = 0.0
+        """How long steps may go on when it is asked to stop."""
         self.threads = WorkThreads(STEP_THREADS, "tidemill-step", self._replace_process)
         self.is_quarantine = is_quarantine
         self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
@@ -561,7 +563,21 @@ class RunWorker:
         return soonest
 
     async def _let_go_of_all(self) -> None:
-        """Release every run for other owners, with what has happened to it so far."""
+        """Release every run for other owners: when its steps have ended, or when the grace period is over."""
+        loop, hurried = asyncio.get_running_loop(), asyncio.ensure_future(self._life.hurried.wait())
+        give_up = loop.time() + self.grace_seconds
+        try:
+            while (left := give_up - loop.time()) > 0 and not hurried.done():
+                for run in self.runs.values():
+                    if not run.has_steps_here:
+                        run.turn().release = True
+                if not self.runs:
+                    return
+                held = [run.result for run in self.runs.values()]
+                await asyncio.wait([*held, hurried], timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0)
+        finally:
+            hurried.cancel()
         try:
             async with asyncio.timeout(LETTING_GO):
                 while runs := list(self.runs.values()):
@@ -587,10 +603,11 @@ def run_worker_role(
     lease_seconds: float = 15.0,
     heartbeat_seconds: float = 3.0,
     quarantine: ChildSpec | None = None,
-    grace_seconds: float = 30.0,
+    grace_seconds: float = 0.0,
     stall_limit: float = STALL_LIMIT,
 ) -> Role[RunWorker]:
     """A run worker with its lease, which its store gives, and its process for suspects, if there can be one."""
+    worker.grace_seconds = grace_seconds
     if not worker.is_quarantine:
         worker.quarantine = Quarantine(
             quarantine, worker.next_suspect, take=worker.take_suspects, grace=grace_seconds, database=database

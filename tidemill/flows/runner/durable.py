@@ -284,6 +284,11 @@ class DurableFlowRun(DurableRun, FlowRun):
         return self.at_rest or (not self._tasks and self._begun_before.keys().isdisjoint(self.loop.state.works))
 
     @property
+    def has_steps_here(self) -> bool:
+        works = self.loop.state.works.values()
+        return any(work.slot >= 0 and not work.suspended and work.id in self._tasks for work in works)
+
+    @property
     def in_progress(self) -> str:
         steps = sorted(set(self._begun_before.values()))
         return f"step {' or '.join(steps)}" if steps else super().in_progress
