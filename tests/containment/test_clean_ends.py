@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.blamed import settled_runs
 from tests.support.misbehaving_app import Noting
 from tests.support.roles import running_maintenance
@@ -11,6 +13,8 @@ from tests.support.supervised import MISBEHAVING, command
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.store.database import Database
+
+pytestmark = pytest.mark.containment
 
 
 async def test_a_step_under_way_ends_before_its_process_does_and_is_not_repeated(
