@@ -102,9 +102,12 @@ def test_a_change_in_place_that_another_step_has_overtaken_fails_the_step() -> N
         async def write(self, ctx: Context, ev: HumanResponseEvent) -> None:
             await ctx.store.set("numbers", [7])
 
-    with pytest.raises(WorkflowRuntimeError, match="changed the value at 'numbers' of the state in place"):
+    def under_many_orders() -> None:
         for seed in range(40):  # It is overtaken under some of them.
             simulate(Overtaken(), seed=seed, person=lambda ev: [HumanResponseEvent()] * bool(answer(ev))).result()
+
+    with pytest.raises(WorkflowRuntimeError, match="changed the value at 'numbers' of the state in place"):
+        under_many_orders()
 
 
 async def test_a_write_inside_an_edit_is_refused_instead_of_waiting_for_itself() -> None:

@@ -255,11 +255,11 @@ class DurableRun:
         if self.is_suspect and turn.state is None and self.is_cleared:
             self.is_suspect, turn.cleared = False, True
             turn.release = turn.release or self._run_worker.is_quarantine
-        if self._run_worker.is_stopping and turn.state is None and not self.has_steps_here:
+        if self._run_worker.gives_back and turn.state is None and not self.has_steps_here:
             turn.release = True  # What would be started next is started by its next owner.
         if turn.release:
             turn.awake = not self.at_rest
-            if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.is_stopping):
+            if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.gives_back):
                 turn.release = False  # Something has arrived since its release was planned.
         if turn.state is None and (turn.trim or turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
             self._take_snapshot(turn)

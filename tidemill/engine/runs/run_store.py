@@ -7,6 +7,7 @@ operation at a time, so that the simulation can put a crash, a delay or a second
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,7 +17,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
 from tidemill.engine.watchdog import Watchdog
 from tidemill.store.database import Connection, Database, is_unavailable
-from tidemill.store.jobs.workers import WorkerCard
+from tidemill.store.jobs.workers import CONTROL_CHANNEL, Mode, WorkerCard, read_host_control
 from tidemill.store.notify import Listener
 from tidemill.store.runs.claims import (
     FIND_SUSPECTS,
@@ -145,6 +146,10 @@ class RunStore(Protocol):
         """Cancel jobs that runs no longer need and that no worker has started."""
         ...
 
+    async def mode(self) -> Mode:
+        """What operators have asked of all work on this host."""
+        ...
+
 
 class RunPost(Protocol):
     """What a step that runs in another process needs of its run's store."""
@@ -204,6 +209,7 @@ class PostgresRunStore:
     async def listen(self, hear: Callable[[str], None], ready: asyncio.Event) -> None:
         listener = Listener(self._database)
         listener.on(RUNS_CHANNEL, hear)
+        listener.on(CONTROL_CHANNEL, lambda _: hear("control"))
         async with asyncio.TaskGroup() as group:
             group.create_task(listener.run())
             await listener.wait_ready()
@@ -306,6 +312,9 @@ class PostgresRunStore:
 
     async def clear_away(self) -> None:
         await cancel_unwanted(self._database)
+
+    async def mode(self) -> Mode:
+        return await read_host_control(self._database, socket.gethostname())
 
     # -- for steps that run elsewhere -------------------------------------------------------------
 

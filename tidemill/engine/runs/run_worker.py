@@ -34,7 +34,7 @@ from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
-from tidemill.store.jobs.workers import WorkerCard
+from tidemill.store.jobs.workers import Mode, WorkerCard
 from tidemill.store.runs.run_turn import RunTurn
 
 log = structlog.get_logger("tidemill.runs")
@@ -47,6 +47,7 @@ MOST_INBOX = 5000
 WAKE_AT_MOST_EVERY = 0.05
 LOOK_FOR_OWN = 5.0
 LETTING_GO = 10.0
+CONTROL_POLL = 30.0
 WRITERS = 2
 WORTH_SHARING = 16
 SUSPECTS_WAIT = 30.0  # until they run beside other runs, in a process that has no quarantine process
@@ -74,6 +75,8 @@ class RunWorker:
         self.is_quarantine = is_quarantine
         self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
         self._has_suspects = False
+        self._mode: Mode = "run"
+        self._read_mode_at = 0.0
         self.clock = store.clock
         self._store = store
         self._kinds = kinds
@@ -100,6 +103,11 @@ class RunWorker:
         """Whether it loads no more runs."""
         return self._life.is_stopping
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether it gives its runs to others as soon as no step of them is at work here."""
+        return self.is_stopping or self._mode in ("drain", "stop")
+
     async def lend_connection(self) -> Connection:
         """A connection for one step's own transaction."""
         return await self._store.lend()
@@ -116,7 +124,18 @@ class RunWorker:
 
     def process_status(self) -> ProcessStatus:
         """The run worker's status, reported with the lease."""
-        return ProcessStatus(is_busy=bool(self.runs))
+        return ProcessStatus(self.status, is_busy=bool(self.runs))
+
+    @property
+    def status(self) -> str:
+        """The status that operators see: running, or their request and its progress."""
+        if self.is_stopping:
+            return "stopping"
+        if self._mode == "run":
+            return "running"
+        if self._mode == "pause":
+            return "paused"
+        return "draining" if self.runs else {"drain": "drained", "stop": "stopped"}[self._mode]
 
     def may_rest(self, run: DurableRun) -> None:
         """Note whether a run is idle, and since when."""
@@ -139,7 +158,7 @@ class RunWorker:
         Returns None if this run worker is stopping: another one has to drive it.
         """
         number = await self._numbers.next()
-        if self.is_stopping:
+        if self.is_stopping or self._mode != "run":
             return None
         if not self.runs:
             self._news.set()  # It may be in the long wait of a worker without runs.
@@ -204,6 +223,8 @@ class RunWorker:
     def _hear(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.
             self._wake_at = 0.0
+        if what not in ("", "wake", "inbox", "claims"):
+            self._read_mode_at = 0.0
         if what not in ("", "wake", "inbox", "claims") and self.quarantine is not None:
             self.quarantine.look()  # Suspects, or anything that happened while it did not listen.
         if what == "inbox":
@@ -318,6 +339,7 @@ class RunWorker:
         while True:
             pause = SAFETY_POLL
             try:
+                await self._obey()
                 if await self._bring_inbox() == 0 and self._mail:
                     self._wake_soon()
                 self._mail = False
@@ -337,6 +359,21 @@ class RunWorker:
             if not await wait_for_event(self._news, pause):
                 self._claims_due = True
             self._news.clear()
+
+    async def _obey(self) -> None:
+        """Follow what operators have asked, soon after they did."""
+        now = asyncio.get_running_loop().time()
+        if now < self._read_mode_at:
+            return
+        self._read_mode_at = now + CONTROL_POLL
+        mode = await self._store.mode()
+        if mode != self._mode:
+            log.info("operator control", owner=self._life.worker_id, mode=mode)
+            self._mode, self._claims_due = mode, True
+        if self.gives_back:
+            for run in self.runs.values():
+                if mode == "stop" or not run.has_steps_here:
+                    run.turn().release = True
 
     async def _claim_all(self) -> None:
         while (count := await self._claim()) > 0:
@@ -369,6 +406,8 @@ class RunWorker:
         return max(0.0, self._wake_at - asyncio.get_running_loop().time())
 
     async def _claim(self) -> int:
+        if self._mode != "run":
+            return 0
         now = asyncio.get_running_loop().time()
         room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
         if now >= self._look_for_own_at:
@@ -394,6 +433,8 @@ class RunWorker:
 
     async def next_suspect(self) -> float | None:
         """Seconds until a suspect waits for an owner; None if there is none."""
+        if self._mode != "run":
+            return None
         return 0.0 if await self._store.least_suspected(list(self._kinds)) else None
 
     def take_suspects(self) -> None:

@@ -13,7 +13,7 @@ from tidemill.engine.lease import ProcessStatus
 from tidemill.engine.runs.run_store import Loaded, Row
 from tidemill.engine.simulation.world import Process, patiently
 from tidemill.engine.watchdog import Watchdog
-from tidemill.store.jobs.workers import WorkerCard
+from tidemill.store.jobs.workers import Mode, WorkerCard
 from tidemill.store.runs.model import StoreView
 from tidemill.store.runs.run_turn import RunTurn
 
@@ -123,6 +123,9 @@ class SimulatedRunStore:
 
     async def wake(self) -> float | None:
         return await self.ask("wake", self._model.wake)
+
+    async def mode(self) -> Mode:
+        return "run"
 
     async def clear_away(self) -> None:
         await self.ask("clear away", self._model.cancel_unwanted)

@@ -54,6 +54,11 @@ JOIN tidemill.worker_control AS c ON c.host IN ($1, '*') AND c.queue IN (wanted.
 ORDER BY wanted.queue, (c.host = '*')::int + (c.queue = '*')::int
 """
 
+#: The mode that operators have set for all queues of this host, which holds for runs too.
+READ_HOST_CONTROL = """
+SELECT mode FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue = '*' ORDER BY host = '*' LIMIT 1
+"""
+
 #: Ends a worker that stops by itself.
 END_WORKER = """
 UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
@@ -247,6 +252,12 @@ async def read_control(database: Database, host: str, queues: Sequence[str]) -> 
     """The queues whose mode is not `run`."""
     rows = await database.fetch(READ_CONTROL, host, list(queues), patience=None)
     return {row["queue"]: row["mode"] for row in rows if row["mode"] != "run"}
+
+
+async def read_host_control(database: Database, host: str) -> Mode:
+    """The mode of everything on a host."""
+    rows = await database.fetch(READ_HOST_CONTROL, host, patience=None)
+    return rows[0]["mode"] if rows else "run"
 
 
 async def set_control(tx: Transaction, host: str, queue: str, mode: Mode) -> str:
