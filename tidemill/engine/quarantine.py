@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from tidemill.core.errors import StoreError
+from tidemill.engine.cancellation import is_ending
 from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
 from tidemill.store.database import Database, is_transient
 from tidemill.store.jobs.workers import expire_lease
@@ -46,6 +47,7 @@ class Quarantine:
         self._news = asyncio.Event()
         self._stopped = False
         self._deaths = 0
+        self._finding: asyncio.Future[float] | None = None
         announce = None if database is None else announcer(database)
         self._supervisor = Supervisor([] if spec is None else [spec], grace=grace, on_death=announce)
 
@@ -58,12 +60,21 @@ class Quarantine:
         self._stopped = True
         self._supervisor.stop()
         self._news.set()
+        if self._finding is not None:
+            self._finding.cancel()  # It waits for as long as the database is away.
 
     async def run(self) -> None:
         """Run suspects whenever there are some, until stopped."""
         while not self._stopped:
             self._news.clear()
-            wait = await self._seconds()
+            self._finding = asyncio.ensure_future(self._seconds())
+            try:
+                wait = await self._finding
+            except asyncio.CancelledError:
+                if is_ending():
+                    raise
+                return
+            self._finding = None
             if wait <= 0:
                 wait = await self._run_suspects()
             with contextlib.suppress(TimeoutError):
