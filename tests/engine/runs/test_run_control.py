@@ -90,3 +90,32 @@ async def test_a_paused_run_worker_goes_on_with_its_runs_and_takes_no_others(app
         assert await owner_of(database, other.id) is None
         await set_control(database, "*", "*", "run", by="ann")
         assert await other.result(timeout=60) == "done"
+
+
+async def test_a_run_worker_that_is_asked_to_stop_lets_a_step_end_and_gives_the_run_back(
+    app: App, database: Database
+) -> None:
+    workflow = gated(app)
+    async with running_run_worker(app, grace_seconds=60.0) as worker:
+        run = await app.start("Gated")
+        await eventually(lambda: workflow.began == ["first"])
+        worker.stop()
+        await eventually(lambda: worker.work.status == "stopping")
+        workflow.gate.set()
+        await eventually(lambda: not worker.work.runs)
+    assert workflow.began == ["first"]
+    assert await owner_of(database, run.id) is None
+    async with running_run_worker(app):
+        assert await run.result(timeout=60) == "done"
+    assert workflow.began == ["first", "second"]
+
+
+async def test_a_second_stop_gives_runs_back_at_once(app: App, database: Database) -> None:
+    workflow = gated(app)
+    async with running_run_worker(app, grace_seconds=600.0) as worker:
+        run = await app.start("Gated")
+        await eventually(lambda: workflow.began == ["first"])
+        worker.stop()
+        worker.stop()
+        await eventually(lambda: not worker.work.runs)
+    assert await owner_of(database, run.id) is None
