@@ -69,6 +69,8 @@ def test_no_request_that_its_document_allows_or_forbids_breaks_it(document: Any,
                 asked += 1
                 refused += response.status_code == 401
                 assert response.status_code < 500, (case.method, case.path, case.body, response.text)
+                declared = case.operation.definition.raw["responses"]
+                assert str(response.status_code) in declared, (case.method, case.path, response.status_code)
                 if response.status_code >= 400:
                     told = response.json()
                     assert told["status"] == response.status_code, told

@@ -18,7 +18,7 @@ from tidemill.server.console import get_console
 from tidemill.server.middleware.authentication import RoleCheck
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
-from tidemill.server.openapi import describe_operations
+from tidemill.server.openapi import declare_statuses, describe_operations
 from tidemill.server.problems import answer
 from tidemill.server.routes import ALL, login
 from tidemill.server.routes.operations import operation_routes
@@ -75,6 +75,7 @@ def write_document() -> bytes:
     document["paths"] = {path: each for path, each in document["paths"].items() if path.startswith(API)}
     for path, methods in derived["paths"].items():
         document["paths"].setdefault(path, {}).update(methods)
+    declare_statuses(document["paths"])
     document["components"].setdefault("schemas", {}).update(derived["components"]["schemas"])
     return encode_json(document)
 

@@ -12,6 +12,41 @@ from tidemill.server.problems import MEDIA_TYPE, Problem
 
 REFERENCE = "#/components/schemas/{name}"
 
+#: What any request may be answered with beside its result.
+ANY_REQUEST = {
+    401: "No token or session, or one that is not valid.",
+    403: "The role is not enough, the server is read-only, or the request comes from a page of another origin.",
+    404: "There is no such object.",
+    421: "The server has another name.",
+    422: "Something in the request is wrong: `errors` names the field.",
+    429: "Too much at once, or too many wrong tokens: try again later.",
+    431: "The address and the headers are too long.",
+    500: "An error of the server: its log has more.",
+    503: "The database does not answer: try again.",
+    504: "It took too long.",
+}
+#: What a request may be answered with that reads.
+READS = {304: "It has not changed since the version in `If-None-Match`."}
+#: What a request may be answered with that changes something.
+CHANGES = {
+    400: "The request broke off.",
+    408: "The request did not come in time.",
+    409: "The state of the object does not allow it, or the idempotency key is in use.",
+    412: "The object has been changed since the version in `If-Match`.",
+    413: "The request is too large.",
+    428: "The request names no version in `If-Match`.",
+}
+
+
+def declare_statuses(paths: dict[str, Any]) -> None:
+    """Declare every status that a request may be answered with."""
+    for methods in paths.values():
+        for method, told in methods.items():
+            responses = told["responses"]
+            for status, about in {**ANY_REQUEST, **(READS if method == "get" else CHANGES)}.items():
+                problem = {MEDIA_TYPE: {"schema": {"$ref": REFERENCE.format(name=Problem.__name__)}}}
+                responses[str(status)] = {"description": about, **({} if status == 304 else {"content": problem})}
+
 
 def describe_operations(prefix: str) -> dict[str, Any]:
     """Paths and schemas of all operations."""
@@ -19,13 +54,13 @@ def describe_operations(prefix: str) -> dict[str, Any]:
     kinds = [kind for each in operations for kind in (each.path_type, each.rest_type, each.result)]
     described, schemas = msgspec.json.schema_components([Problem, *kinds], ref_template=REFERENCE)
     _open_objects(schemas)
-    problem, *found = described
+    found = described[1:]
     paths: dict[str, Any] = {}
     for at, operation in enumerate(operations):
         path, rest, result = found[3 * at : 3 * at + 3]
         place = paths.setdefault(prefix + operation.path, {})
         place[operation.method.lower()] = _describe(
-            operation, _properties(path, schemas), rest, _properties(rest, schemas), result, problem
+            operation, _properties(path, schemas), rest, _properties(rest, schemas), result
         )
     for kind in {each.path_type.__name__ for each in operations}:
         schemas.pop(kind, None)  # A path's parameters are described one by one.
@@ -50,18 +85,16 @@ def _describe(
     rest: Any,
     fields: list[tuple[str, Any, bool]],
     result: Any,
-    problem: Any,
 ) -> dict[str, Any]:
     parameters = [_parameter("path", *each) for each in path]
     answer: dict[str, Any] = {"description": (get_origin(operation.result) or operation.result).__doc__ or "Done."}
     if operation.status != 204:
         answer["content"] = {"application/json": {"schema": result}}
-    failed = {"description": "What is wrong.", "content": {MEDIA_TYPE: {"schema": problem}}}
     told: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "description": operation.description,
-        "responses": {str(operation.status): answer, "4XX": failed},
+        "responses": {str(operation.status): answer},
     }
     if not operation.takes_body:
         parameters += [_parameter("query", *each) for each in fields]
