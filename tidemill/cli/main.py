@@ -59,6 +59,7 @@ COMMANDS = {
         "jobs.schedules:commands schedules",
         "admin.values:value",
         "admin.audit:audit",
+        "admin.forget:forget",
         "admin.tokens:token",
         "admin.sessions:session",
         "admin.db:commands db",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import two_jobs
 from tests.support.operate import create_token
-from tidemill.ops.admin import audit, overview, search, sessions, tokens
+from tidemill.ops.admin import audit, forget, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.retention_settings import Retention
 from tidemill.store.sessions import BrowserInfo, open_session
@@ -53,5 +53,11 @@ CASES: dict[str, Case] = {
     "end_session": Case(sessions.SessionRef(id=1), a_session, (sessions.SessionRef(id=9),), command="session end 1"),
     "get_retention": Case(Nothing()),
     "check_deploy": Case(Nothing(), two_jobs),
+    "forget_data": Case(
+        forget.ForgetData(key="k"),
+        two_jobs,
+        (forget.ForgetData(), forget.ForgetData(key="k", tag="t"), forget.ForgetData(key="")),
+        command="forget --key k --yes --json",
+    ),
     "set_retention": Case(Retention(jobs=4), wrong=(Retention(jobs=0),)),
 }
