@@ -82,7 +82,8 @@ async def fill(app: App, database: Database) -> None:
         ANN,
     )
     await database.fetch(
-        "INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data) VALUES ('m', $2, '1', 1, 1, $1)",
+        "INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data) "
+        "VALUES ('m', $2, '1', 1, 1, $1)",
         data,
         ANN,
     )
@@ -93,7 +94,8 @@ async def fill(app: App, database: Database) -> None:
         data,
     )
     await database.fetch(
-        "INSERT INTO tidemill.audit (application, who, action, target, after) VALUES ($2, 'x', 'run.submit', 'r5 ask', $1)",
+        "INSERT INTO tidemill.audit (application, who, action, target, after) "
+        "VALUES ($2, 'x', 'run.submit', 'r5 ask', $1)",
         data,
         database.application,
     )
@@ -106,8 +108,10 @@ async def forget(app: App, **args: Any) -> Any:
 async def test_nothing_under_a_key_stays_anywhere_and_the_rest_does(app: App, database: Database) -> None:
     await fill(app, database)
     before = await places_of(database, ANN)
-    assert {"job_history.args", "job_history.errors", "run.input", "tick.data", "published.data", "event_log.payloads",
-            "dead_letter.payload", "monitor_entity.state", "monitor_event.data", "state_blob.content"} <= before  # fmt: skip
+    assert before >= {
+        "job_history.args", "job_history.errors", "run.input", "tick.data", "published.data", "event_log.payloads",
+        "dead_letter.payload", "monitor_entity.state", "monitor_event.data", "state_blob.content",
+    }  # fmt: skip
     tried = await forget(app, key=ANN, dry_run=True)
     assert await places_of(database, ANN) == before, "a dry run changes nothing"
     done = await forget(app, key=ANN)
