@@ -11,9 +11,11 @@ import asyncpg
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.support.receiver import Request, receiver
 from tidemill.core.errors import ConfigError
+from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.pipelines.workflows.load import parse_workflow
-from tidemill.pipelines.workflows.nodes import Node, NodeError, run_node
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, run_node
 from tidemill.pipelines.workflows.safe_templates import shell_template, sql_template
 
 #: Pieces that mean something to a shell or to SQL, and plain text between them.
@@ -213,3 +215,84 @@ async def test_a_value_in_sql_is_bound_and_read_as_its_type(database_url: str) -
         assert await rows("SELECT {{$.x}}::text", {"x": value}) == [[value]]
     assert await connection.fetchval("SELECT count(*) FROM secret") == 2
     await connection.close()
+
+
+#: A node of each kind with a value wherever a text may stand; and what it gives if the value stays one.
+EVERY_KIND: dict[str, tuple[dict[str, Any], Any]] = {
+    "start": ({"note": "{{$.payload}}"}, lambda text: text),
+    "scheduled": ({"note": "{{$.payload}}"}, lambda text: text),
+    "webhook": ({"note": "{{$.payload}}"}, lambda text: text),
+    "hardwired": ({"json": '[{"name": "{{$.payload}}", "n": 1}]'}, lambda text: {"name": text, "n": 1}),
+    "set": ({"fields": {"a": "{{$.payload}}", "b": ["{{$.payload}}"]}}, lambda text: {"a": text, "b": [text]}),
+    "transform": ({"expression": "$.payload"}, lambda text: text),
+    "if": ({"condition": "$.payload == $.payload"}, lambda text: True),
+    "http": ({"url": "{server}/?q=x", "method": "POST", "body": {"a": "{{$.payload}}"}}, None),
+    "rss": ({"url": "{server}/feed?q={{$.payload}}"}, None),
+    "append_to_file": ({"path": "log.txt", "content": "{{$.payload}}"}, lambda text: {"path": "log.txt"}),
+    "run_command": ({"command": "printf %s {{$.payload}}"}, lambda text: {"stdout": text, "exitCode": 0}),
+    "postgres_query": (
+        {"query": "SELECT {{$.payload}}::text AS found", "url": "{database}"},
+        lambda text: {"found": text},
+    ),
+    "llm": ({"prompt": "{{$.payload}}", "system": "{{$.payload}}"}, None),
+    "claude": ({"prompt": "{{$.payload}}"}, None),
+    "prompt": ({"prompt": "{{$.payload}}"}, None),
+}
+
+
+def test_a_value_stays_a_value_in_every_kind_of_node(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(EVERY_KIND) <= set(NODE_TYPES)
+    own = {name for name, known in NODE_TYPES.items() if known.run.__module__ != "tidemill.pipelines.workflows.nodes"}
+    assert set(NODE_TYPES) - own == set(EVERY_KIND), "a kind of node that this test does not try"
+    monkeypatch.chdir(tmp_path)
+    asked: list[bytes] = []
+
+    def answer(request: Request) -> tuple[int, bytes]:
+        asked.append(request.body)
+        reply = {"content": [{"text": "ok"}], "choices": [{"message": {"content": "ok"}}]}
+        return 200, b"<rss><item><title>t</title></item></rss>" if "feed" in request.path else json.dumps(
+            reply
+        ).encode()
+
+    with receiver(answer) as server, allowing_hosts([server.url.removeprefix("http://")]):
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+
+        @settings(max_examples=25)
+        @given(HOSTILE)
+        def try_all(text: str) -> None:
+            for type, (data, expected) in EVERY_KIND.items():
+                filled = {
+                    name: value.replace("{server}", server.url).replace("{database}", database_url)
+                    if isinstance(value, str)
+                    else value
+                    for name, value in data.items()
+                }
+                found = asyncio.run(run_node(node(type, **filled), [{"payload": text}]))
+                if expected is not None:
+                    assert [output for _, output in found] == [expected(text)], (type, text)
+                if type in ("llm", "claude", "prompt"):
+                    assert json.loads(asked[-1])["messages"][-1]["content"] == text
+                if type == "http":
+                    assert json.loads(asked[-1]) == {"a": text}
+
+        try_all()
+    assert {each.name for each in tmp_path.iterdir()} == {"log.txt"}
+
+
+@pytest.mark.parametrize("value", ["../x", "/etc/cron.d/x", "a/b", "..", ".profile", "a\0b"])
+def test_a_value_in_the_path_of_a_file_leads_to_no_other_folder(value: str, tmp_path: Path) -> None:
+    append = node("append_to_file", path=f"{tmp_path}/logs/{{{{$.payload}}}}.txt", content="x")
+    with pytest.raises(ConfigError, match="leads to another folder"):
+        asyncio.run(run_node(append, [{"payload": value}]))
+    asyncio.run(run_node(append, [{"payload": "monday"}]))
+    assert [each.name for each in tmp_path.rglob("*") if each.is_file()] == ["monday.txt"]
+
+
+@pytest.mark.parametrize("field", ["url", "urlVariable"])
+def test_no_value_chooses_the_database_of_a_query(field: str) -> None:
+    with pytest.raises(NodeError, match=f"field '{field}': a value would choose the database"):
+        node("postgres_query", query="SELECT 1", **{field: "{{$.payload}}"})

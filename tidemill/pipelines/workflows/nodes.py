@@ -29,14 +29,27 @@ from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expression_methods import shown
 from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
 from tidemill.pipelines.workflows.llm import ask
-from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates, shell_template, sql_template
+from tidemill.pipelines.workflows.safe_templates import (
+    TemplateError,
+    check_templates,
+    filled_path,
+    shell_template,
+    sql_template,
+)
 
 #: Custom transforms and node types by their names in files.
 TRANSFORMS: dict[str, Callable[..., Any]] = {}
 NODE_TYPES: dict[str, NodeType] = {}
 
 #: Fields whose expressions the node evaluates itself.
-_RAW = {"if": {"condition"}, "transform": {"expression"}, "run_command": {"command"}, "postgres_query": {"query"}}
+_RAW = {
+    "if": {"condition"},
+    "transform": {"expression"},
+    "run_command": {"command"},
+    "postgres_query": {"query"},
+    "append_to_file": {"path", "file"},
+    "hardwired": {"items", "value", "json"},
+}
 HTTP_PATIENCE = 30.0
 
 
@@ -69,7 +82,7 @@ class Node(msgspec.Struct, frozen=True):
         try:
             check_templates(self.type, self.data)
         except TemplateError as error:
-            field = "command" if self.type == "run_command" else "query"
+            field = error.field or ("command" if self.type == "run_command" else "query")
             raise NodeError(f"node {self.name!r}, field {field!r}: {error}") from error
 
 
@@ -165,9 +178,10 @@ def pass_on(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("hardwired", per_item=False)
 def hardwired(data: dict[str, Any], items: list[dict[str, Any]]) -> Any:
-    """Returns its literal value."""
+    """Returns its literal value; JSON as text is read first, so that a value in it stays one value."""
     value = data.get("items", data.get("value", data.get("json")))
-    return json.loads(value) if isinstance(value, str) and value[:1] in "[{" else value
+    literal = json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{") and value[:2] != "{{" else value
+    return fill(literal, {"items": items, **(items[0] if items else {})})
 
 
 @node_type("set")
@@ -231,7 +245,7 @@ def rss(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("append_to_file", role="admin")
 def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Adds a line to a file."""
-    path = Path(str(data.get("path") or data["file"]))
+    path = Path(filled_path(str(data.get("path") or data["file"]), lambda each: shown(evaluate(each, item))))
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as opened:
         opened.write(str(data.get("content", "")) + "\n")

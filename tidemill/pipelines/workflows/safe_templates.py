@@ -10,7 +10,7 @@ interpreter runs (`sh -c`, `eval`, `awk`) or reads (`… | sh`), in a here-docum
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -39,7 +39,11 @@ _BY_INPUT = _SHELLS | {"psql", "mysql", "sqlite3", "at", "batch", "bc", "ed", "e
 
 
 class TemplateError(ConfigError):
-    """A template whose value could become a program."""
+    """A template whose value could become a program, or choose a database or a file elsewhere."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class SafeTemplate(msgspec.Struct, frozen=True):
@@ -286,6 +290,18 @@ def _sql_parts(text: str) -> Iterator[tuple[str, str]]:
     yield "plain", text[at:]
 
 
+def filled_path(text: str, value_of: Callable[[str], str]) -> str:
+    """The path of a file; a value in it is part of one name, and leads to no other folder."""
+
+    def part(hole: re.Match[str]) -> str:
+        value = value_of(hole[1])
+        if "/" in value or "\0" in value or value.startswith("."):
+            raise ConfigError(f"the value of {hole[0]} leads to another folder: {value[:80]!r}")
+        return value
+
+    return _HOLE.sub(part, text)
+
+
 def check_templates(type: str, data: dict[str, Any]) -> None:
     """Refuse a node whose values could become a program."""
     command, query = data.get("command"), data.get("query")
@@ -293,5 +309,9 @@ def check_templates(type: str, data: dict[str, Any]) -> None:
         shell_template(command)
     elif type == "run_command" and isinstance(command, list) and command and _HOLE.search(str(command[0])):
         raise TemplateError(f"{command[0]!r} would name the command that is run: write the command in the list")
-    elif type == "postgres_query" and isinstance(query, str):
-        sql_template(query)
+    elif type == "postgres_query":
+        for field in ("url", "urlVariable"):
+            if _HOLE.search(str(data.get(field) or "")):
+                raise TemplateError("a value would choose the database: write its address, or its variable", field)
+        if isinstance(query, str):
+            sql_template(query)
