@@ -97,3 +97,13 @@ def test_nothing_that_is_generated_is_committed(audit: ModuleType) -> None:
     generated = ("_pb2.py", "_pb2.pyi", "schema.d.ts", ".so")
     static = "tidemill/server/static/"
     assert [name for name in ran.stdout.split() if name.endswith(generated) or name.startswith(static)] == []
+
+
+def test_the_lock_holds_the_pins_with_hashes_that_pip_checks() -> None:
+    lock = (audit.ROOT / "requirements.lock").read_text()
+    assert "://" not in lock
+    entries = lock.replace("\\\n", " ").splitlines()
+    assert all("--hash=sha256:" in entry for entry in entries)
+    assert audit.read_pins("\n".join(entry.partition("--hash")[0] for entry in entries)) == audit.read_pins(
+        (audit.ROOT / "constraints.txt").read_text()
+    )
