@@ -67,7 +67,7 @@ async def fill(app: App, database: Database) -> None:
     )
     for table in ("tick", "snapshot"):
         await database.fetch(f"INSERT INTO tidemill.{table} (run_id, seq, data) VALUES (5, 1, $1)", data)
-    await database.fetch("INSERT INTO tidemill.published (run_id, seq, data) VALUES (5, 1, $1)", data)
+    await database.fetch("INSERT INTO tidemill.published (run_id, data) VALUES (5, $1)", data)
     await app.streams.publish_many("news", [{"name": ANN}], key=ANN)
     await app.streams.publish_many("news", [{"name": "bob"}], key="bob")
     await database.fetch(

@@ -232,7 +232,7 @@ EVERY_KIND: dict[str, tuple[dict[str, Any], Any]] = {
     "run_command": ({"command": "printf %s {{$.payload}}"}, lambda text: {"stdout": text, "exitCode": 0}),
     "postgres_query": (
         {"query": "SELECT {{$.payload}}::text AS found", "url": "{database}"},
-        lambda text: {"found": text},
+        lambda text: [{"found": text}],
     ),
     "llm": ({"prompt": "{{$.payload}}", "system": "{{$.payload}}"}, None),
     "claude": ({"prompt": "{{$.payload}}"}, None),

@@ -1,9 +1,11 @@
 /** A JSON value as a tree that folds, with a copy button; and parsing of JSON that people type. */
 import { type ReactNode, useState } from "react";
 import { Button } from "../button";
+import { bytes } from "../format";
 
 const LONG = 400;
 const MANY = 100;
+const SHOWN_OF_CUT = 4000;
 
 function Text({ value }: { value: string }) {
   const [whole, setWhole] = useState(value.length <= LONG);
@@ -58,9 +60,33 @@ function Branch({ open, close, entries, deep }: { open: string; close: string; e
 function Value({ value, deep }: { value: unknown; deep: number }) {
   if (value === null || value === undefined) return <span className="j-null">null</span>;
   if (typeof value === "string") return <Text value={value} />;
+  const cut = findCut(value);
+  if (cut !== null) return <Cut found={cut} />;
   if (typeof value === "number" || typeof value === "boolean") return <span className="j-number">{String(value)}</span>;
   if (Array.isArray(value)) return <Branch open="[" close="]" deep={deep} entries={value.map((each) => [null, each])} />;
   return <Branch open="{" close="}" deep={deep} entries={Object.entries(value as object)} />;
+}
+
+interface CutValue {
+  first: string;
+  bytes: number;
+  whole: string;
+}
+
+/** What is known of a value that is too large for an answer. */
+function findCut(value: unknown): CutValue | null {
+  const found = typeof value === "object" && value !== null ? (value as { $cut?: CutValue }).$cut : undefined;
+  return found && typeof found.whole === "string" ? found : null;
+}
+
+function Cut({ found }: { found: CutValue }) {
+  return (
+    <span>
+      <span className="j-text">{found.first.slice(0, SHOWN_OF_CUT)}…</span>
+      <br />
+      The beginning of {bytes(found.bytes)}. <a href={found.whole}>Show the whole value</a>
+    </span>
+  );
 }
 
 export function JsonView({ value, label }: { value: unknown; label: string }) {
