@@ -97,7 +97,7 @@ async def fill(app: App, database: Database) -> None:
         "INSERT INTO tidemill.audit (application, who, action, target, after) "
         "VALUES ($2, 'x', 'run.submit', 'r5 ask', $1)",
         data,
-        database.application,
+        app.name,
     )
 
 
