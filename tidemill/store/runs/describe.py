@@ -7,6 +7,7 @@ from typing import Any
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database
 from tidemill.store.large_values import cut, place_of
+from tidemill.store.runs.published import EVENT_GAP
 
 _VALUES = ", ".join(
     f"{cut(f'r.{name}', place_of(f'run/{name}', 'r.id'))} AS {name}" for name in ("input", "result", "error")
@@ -27,8 +28,8 @@ FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 #: What a run has published after a number.
 DESCRIBE_PUBLISHED = f"""
-SELECT seq, {cut("data", place_of("published/data", "run_id", "seq"))} AS data FROM tidemill.published
-WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
+SELECT seq * {EVENT_GAP} AS number, {cut("data", place_of("published/data", "run_id", "seq"))} AS data
+FROM tidemill.published WHERE run_id = $1 AND seq > $2 / {EVENT_GAP} ORDER BY seq LIMIT $3
 """
 
 
