@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from tidemill.store.database import Database, DatabaseSettings
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+sys.dont_write_bytecode = False  # What pytest makes of a test module is kept for the next time.
 generate_protobuf()  # Tests see the .proto files as they are now.
 
 MEMORY, ENOUGH = "/dev/shm", 8 * 2**30
@@ -89,6 +91,14 @@ def _own_settings_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def database_url(server: TestServer) -> Iterator[str]:
     """The URL of a fresh, migrated database."""
+    url = server.create()
+    yield url
+    server.drop(url)
+
+
+@pytest.fixture(scope="module")
+def module_database_url(server: TestServer) -> Iterator[str]:
+    """The URL of a migrated database that the tests of one file share."""
     url = server.create()
     yield url
     server.drop(url)

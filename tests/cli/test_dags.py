@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.cli import PATIENCE, TIDEMILL, Process, environment, listing, make_folder, ok, run
+from tests.support.cli import PATIENCE, TIDEMILL, Process, asked_until, environment, listing, make_folder, ok, run
 
 APP = """
 import asyncio
@@ -108,8 +108,8 @@ result: {$from: nothing}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = make_folder(tmp_path_factory.mktemp("etl"), APP)
+def folder(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Path]:
+    folder = make_folder(tmp_path_factory.mktemp("etl"), APP, module_database_url)
     (folder / "gated.yaml").write_text(FILE)
     (folder / "bad.yaml").write_text(BAD)
     (folder / "broken.yaml").write_text("name: [x\n")
@@ -132,10 +132,7 @@ def start(folder: Path, *arguments: str) -> str:
 
 def until(folder: Path, id: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """A run, once it is as it should be."""
-    give_up = time.monotonic() + PATIENCE
-    while not fits(shown := listing(folder, "run", id)):
-        assert time.monotonic() < give_up, shown
-    return shown
+    return asked_until(lambda: listing(folder, "run", id), fits)
 
 
 def nodes(shown: dict[str, Any]) -> dict[str, str]:
@@ -319,11 +316,10 @@ def test_the_tree_is_kept_true_on_a_terminal(folder: Path) -> None:
     assert max(map(len, screens.splitlines())) <= 80
 
 
-def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "alone", APP)
+def test_without_a_run_worker_that_is_said_and_nothing_is_lost(tmp_path: Path, database_url: str) -> None:
+    folder = make_folder(tmp_path / "alone", APP, database_url)
     processes = [Process(folder, "maintenance", "app.py")]
     try:
-        processes[0].line("migrated")
         done = run(folder, "dag", "start", "asked", "--app", "app.py", "--args", '{"day": "monday"}')
         assert done.returncode == 0
         assert "warning: no run worker is alive" in done.stderr

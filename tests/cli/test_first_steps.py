@@ -23,6 +23,7 @@ from tests.support.cli import (
     TIDEMILL,
     Process,
     all_gone,
+    asked_until,
     environment,
     listing,
     make_folder,
@@ -102,12 +103,10 @@ def test_a_failed_job_says_why_and_can_be_retried(folder: Path, up: Process) -> 
 
 def living(folder: Path) -> list[dict[str, Any]]:
     """Who is at work, once everybody is, and those whom other tests have killed are known to be dead."""
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        rows = [row for row in listing(folder, "workers") if row["ended_at"] is None]
-        if {row["status"] for row in rows} == {"running"} and len([row for row in rows if row["queues"]]) == 1:
-            return rows
-        assert time.monotonic() < give_up, rows
+    return asked_until(
+        lambda: [row for row in listing(folder, "workers") if row["ended_at"] is None],
+        lambda rows: {row["status"] for row in rows} == {"running"} and sum(bool(row["queues"]) for row in rows) == 1,
+    )
 
 
 def test_a_paused_queue_waits_until_it_is_resumed(folder: Path, up: Process) -> None:

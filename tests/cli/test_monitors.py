@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import PATIENCE, Process, make_folder, run
+from tests.support.cli import Process, asked_until, make_folder, run
 
 APP = """
 from tidemill import App
@@ -41,8 +41,8 @@ app.monitor(Monitor(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    made = make_folder(tmp_path_factory.mktemp("monitors"), APP)
+def folder(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Path]:
+    made = make_folder(tmp_path_factory.mktemp("monitors"), APP, module_database_url)
     (made / "readings.jsonl").write_text("")
     up = Process(made, "up", "app.py", "--trust-local")
     try:
@@ -78,10 +78,7 @@ def without_ages(page: str) -> str:
 
 
 def alerts(folder: Path, count: int, *more: str) -> list[dict[str, Any]]:
-    give_up = time.monotonic() + PATIENCE
-    while len(rows := told(folder, "alerts", "--all", *more)) < count:
-        assert time.monotonic() < give_up, rows
-    return rows
+    return asked_until(lambda: told(folder, "alerts", "--all", *more), lambda rows: len(rows) >= count)
 
 
 def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> None:
@@ -120,14 +117,12 @@ def test_alerts_are_told_and_acknowledged_through_a_server_as_well(folder: Path)
 
 def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> None:
     read(folder, "lamp", 20)
-    give_up = time.monotonic() + PATIENCE
     stages = {"reset", "roster", "ingest", "evaluate", "triggers"}
 
     def is_told(row: dict[str, Any]) -> bool:
         return bool(row["problems"]) and row["status"] is not None and stages <= set(row["status"]["stages"])
 
-    while not is_told(row := told(folder, "status")[0]):
-        assert time.monotonic() < give_up, row
+    row = asked_until(lambda: told(folder, "status")[0], is_told)
     assert row["status"]["health"] == "healthy"
     assert row["problems"][0]["place"] == "trigger broken"
     page = run(folder, "monitor", "status").stdout
@@ -139,9 +134,7 @@ def test_the_roster_is_changed_and_the_log_shown(folder: Path) -> None:
     assert "press is followed now" in run(folder, "monitor", "roster", "add", "press").stdout
     assert "press is followed already" in run(folder, "monitor", "roster", "add", "press").stdout
     id = read(folder, "press", 50)
-    give_up = time.monotonic() + PATIENCE
-    while id not in run(folder, "monitor", "tail", "--entity", "press").stdout:
-        assert time.monotonic() < give_up
+    asked_until(lambda: run(folder, "monitor", "tail", "--entity", "press").stdout, lambda shown: id in shown)
     assert run(folder, "monitor", "roster", "label", "press", "present=false").returncode == 0
     row = next(each for each in told(folder, "roster", "list") if each["entity"] == "press")
     assert row["labels"] == {"present": False}
@@ -181,9 +174,10 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     assert (stored["paused"], stored["off"], set(stored)) == (True, ["hot"], set(served))
     steady = ("name", "version", "events", "paused", "off", "entities")
     assert {name: stored[name] for name in steady} == {name: served[name] for name in steady}
-    give_up = time.monotonic() + PATIENCE  # A tick may be under way still.
-    while (rows := told(folder, "roster", "list", "--all")) != told(tmp_path, "roster", "list", "--all", *server):
-        assert time.monotonic() < give_up, rows
+    listed = ("roster", "list", "--all")
+    asked_until(  # A tick may be under way still.
+        lambda: (told(folder, *listed), told(tmp_path, *listed, *server)), lambda both: both[0] == both[1]
+    )
     there("resume")
     there("trigger", "hot", "on")
     assert there("reset", "lathe") == "the states of 1 entities will be made anew\n"
@@ -200,9 +194,7 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     assert there("silence", "--end", number) == f"silence {number} has ended\n"
     assert "no silence" in run(tmp_path, "monitor", "silence", "--end", number, *server).stderr
     id = read(folder, "lamp", 20)
-    give_up = time.monotonic() + PATIENCE
-    while id not in there("tail", "--entity", "lamp"):
-        assert time.monotonic() < give_up
+    asked_until(lambda: there("tail", "--entity", "lamp"), lambda shown: id in shown)
     newest = ("tail", "--entity", "lamp", "--lines", "3")
     assert there(*newest) == run(folder, "monitor", *newest).stdout
     here, away = (told(folder, "backtest", *more, "--last", "1h") for more in (("app.py",), server))

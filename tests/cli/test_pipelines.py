@@ -39,10 +39,9 @@ app.pipeline(blog)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = make_folder(tmp_path_factory.mktemp("blog"), APP)
+def folder(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Path:
+    made = make_folder(tmp_path_factory.mktemp("blog"), APP, module_database_url)
     put(made / "states", {"logs/2026-01-15.txt": "fair", "logs/2026-01-16.txt": "bad", "logs/2026-01-17.txt": "calm"})
-    ok(made, "db", "migrate")  # whichever test comes first
     return made
 
 
@@ -129,8 +128,8 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     assert "pipeline.accept" in ok(folder, "audit")
 
 
-async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_path: Path) -> None:
-    here = make_folder(tmp_path, APP)
+async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_path: Path, database_url: str) -> None:
+    here = make_folder(tmp_path, APP, database_url)
     put(here / "states", {"logs/2026-01-15.txt": "fair"})
     post = here / "states/post/2026-01-15.md"
     up = Process(here, "up", "app.py", "--no-server")
@@ -149,8 +148,8 @@ async def test_up_keeps_pipelines_going_and_a_backfill_shows_how_far_it_is(tmp_p
     assert "no process keeps pipeline blog up to date" in late.stderr
 
 
-async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: Path) -> None:
-    here, away = make_folder(tmp_path / "here", APP), make_folder(tmp_path / "away", "")
+async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: Path, database_url: str) -> None:
+    here, away = make_folder(tmp_path / "here", APP, database_url), make_folder(tmp_path / "away", "")
     put(here / "states", {"logs/2026-01-15.txt": "fair", "logs/2026-01-16.txt": "bad"})
     up = Process(here, "up", "app.py", "--trust-local")
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from tests.support.cli import PATIENCE, Process, make_folder, ok, run
+from tests.support.cli import Process, asked_until, make_folder, ok, run
 from tests.support.relay import make_certificate, relay
 from tests.support.web import WEB_APP
 from tidemill.ops.operator.cursor import write_cursor
@@ -55,10 +54,7 @@ class Mill(NamedTuple):
 
     def until(self, fits: Callable[[Any], Any], *arguments: str) -> Any:
         """What a command tells, once it is as it should be."""
-        give_up = time.monotonic() + PATIENCE
-        while not fits(found := self.told(*arguments)):
-            assert time.monotonic() < give_up, found
-        return found
+        return asked_until(lambda: self.told(*arguments), fits)
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli import PATIENCE, Process, environment, run as tidemill
+from tests.support.cli import PATIENCE, Process, asked_until, environment, listing, make_folder, run as tidemill
 
 APP = """
 import asyncio
@@ -50,9 +49,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Path]:
     """A project in which everything runs, and a first run waits for its answer."""
-    folder = tmp_path_factory.mktemp("press")
+    folder = make_folder(tmp_path_factory.mktemp("press"), "", module_database_url)
     (folder / "press.py").write_text(APP)
     up = Process(folder, "up", "press.py", "--trust-local")
     try:
@@ -77,10 +76,7 @@ def started(folder: Path, topic: str) -> str:
 
 def ended(folder: Path, run: str) -> dict:
     """A run once it has ended."""
-    give_up = time.monotonic() + PATIENCE
-    while (shown := json.loads(tidemill(folder, "run", run, "--json").stdout))["state"] == "running":
-        assert time.monotonic() < give_up, f"{run} did not end: {shown}"
-    return shown
+    return asked_until(lambda: listing(folder, "run", run), lambda shown: shown["state"] != "running")
 
 
 def test_a_waiting_run_is_listed_explained_answered_and_forked(folder: Path) -> None:

@@ -90,8 +90,8 @@ def test_what_makes_no_sense_is_one_clear_line(shop: Process, arguments: tuple[s
     assert said in done.stderr
 
 
-def test_up_can_do_without_a_server(tmp_path: Path) -> None:
-    process = Process(make_folder(tmp_path / "quiet"), "up", "app.py", "--no-server")
+def test_up_can_do_without_a_server(tmp_path: Path, database_url: str) -> None:
+    process = Process(make_folder(tmp_path / "quiet", database_url=database_url), "up", "app.py", "--no-server")
     try:
         process.line("worker started")
         process.line("scheduler started")

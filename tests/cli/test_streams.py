@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.cli import PATIENCE, Process, listing, make_folder, ok, run
+from tests.support.cli import Process, asked_until, listing, make_folder, ok, run
 
 APP = """
 from tidemill import App
@@ -41,8 +39,8 @@ streams:
 
 
 @pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    folder = make_folder(tmp_path_factory.mktemp("streams"), APP)
+def up(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Process]:
+    folder = make_folder(tmp_path_factory.mktemp("streams"), APP, module_database_url)
     (folder / "streams.yaml").write_text(CONFIG)
     process = Process(folder, "up", "app.py", "--trust-local")
     try:
@@ -54,12 +52,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
 
 def status(folder: Path, fits: Any) -> dict[str, Any]:
     """The status of the stream, once it is as it should be."""
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        found = listing(folder, "stream", "status", "orders")
-        if found and found[0]["dispatchers"] and fits(found[0]["dispatchers"][0]):
-            return found[0]["dispatchers"][0]
-        assert time.monotonic() < give_up, found
+    found = asked_until(
+        lambda: listing(folder, "stream", "status", "orders"),
+        lambda found: found and found[0]["dispatchers"] and fits(found[0]["dispatchers"][0]),
+    )
+    return found[0]["dispatchers"][0]
 
 
 def settled(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -167,12 +164,10 @@ def test_a_stream_from_configuration_runs_beside(up: Process) -> None:
     try:
         process.line("stream is running")
         ok(up.folder, "stream", "publish", "things", '{"n": 1}')
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            found = json.loads(ok(up.folder, "stream", "status", "configured", "--json"))
-            if found and found[0]["dispatchers"][0]["sources"][0]["done"] == 1:
-                break
-            assert time.monotonic() < give_up, found
+        asked_until(
+            lambda: listing(up.folder, "stream", "status", "configured"),
+            lambda found: found and found[0]["dispatchers"][0]["sources"][0]["done"] == 1,
+        )
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert "drained" in process.output

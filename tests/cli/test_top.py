@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -20,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import PATIENCE, TIDEMILL, Process, environment, listing, make_folder, ok, run
+from tests.support.cli import PATIENCE, TIDEMILL, Process, asked_until, environment, listing, make_folder, ok, run
 from tests.support.ports import free_port
 
 
@@ -39,12 +38,12 @@ class Shop:
 
     def top(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """What `top --json` says, once it is as it should be."""
-        return _until(lambda: listing(self.folder, "top"), fits)
+        return asked_until(lambda: listing(self.folder, "top"), fits)
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    shop = Shop(make_folder(tmp_path_factory.mktemp("shop")))
+def shop(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Shop]:
+    shop = Shop(make_folder(tmp_path_factory.mktemp("shop"), database_url=module_database_url))
     try:
         shop.up.line("worker started")
         shop.up.line("scheduler started")
@@ -100,7 +99,7 @@ def test_metrics_are_served_by_up_for_all_its_children(shop: Shop) -> None:
     ok(shop.folder, "enqueue", "app.py", "send_receipt", '{"order_id": 2}')
     wanted = 'tidemill_job_attempts_total{outcome="succeeded",queue="mail",task="send_receipt"}'
     host = f'tidemill_host_cpu_cores{{host="{socket.gethostname()}"}}'
-    text = _until(shop.metrics, lambda text: wanted in text and host in text)
+    text = asked_until(shop.metrics, lambda text: wanted in text and host in text)
     assert 'tidemill_queue_workers{queue="mail"} 1.0' in text
 
 
@@ -117,9 +116,8 @@ def test_a_wrong_address_ends_the_command_with_a_sentence(shop: Shop) -> None:
     assert "'everywhere' is not an address: write host:port" in done.stderr
 
 
-def test_an_empty_database_says_what_to_do(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
-    ok(folder, "db", "migrate")
+def test_an_empty_database_says_what_to_do(tmp_path: Path, database_url: str) -> None:
+    folder = make_folder(tmp_path, database_url=database_url)
     printed = ok(folder, "top", "--once")
     for hint in ("`tidemill up app.py`", "no worker runs: tidemill worker app.py", "a queue is made by enqueueing"):
         assert hint in printed
@@ -164,12 +162,3 @@ def _in_terminal(folder: Path, ready: Callable[[bytes], bool], *, send: bytes) -
         process.wait(PATIENCE)
         os.close(own)
         os.close(theirs)
-
-
-def _until(look: Callable[[], Any], fits: Callable[[Any], bool]) -> Any:
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        seen = look()
-        if fits(seen):
-            return seen
-        assert time.monotonic() < give_up, json.dumps(seen, indent=2)[:3000]

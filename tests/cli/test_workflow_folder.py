@@ -56,8 +56,8 @@ SCHEDULE = HOOK.replace('"webhook"', '"scheduled"').replace('"data": {}', '"data
 
 
 @pytest.fixture(scope="module")
-def harbour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    folder = make_folder(tmp_path_factory.mktemp("harbour"), APP)
+def harbour(tmp_path_factory: pytest.TempPathFactory, module_database_url: str) -> Iterator[Process]:
+    folder = make_folder(tmp_path_factory.mktemp("harbour"), APP, module_database_url)
     put(folder, {"states/in/monday.txt": "fair", "workflows/nightly.yaml": "name: nightly\nnodes: []\n"})
     process = Process(folder, "up", "app.py", "--trust-local")
     try:

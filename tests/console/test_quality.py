@@ -35,8 +35,8 @@ FRAMES = 30
 
 
 @pytest.fixture(scope="module")
-def shop(server: TestServer, browser: Browser) -> Iterator[Harbour]:  # The database first: it has a loop of its own.
-    with harbour() as running:
+def shop(module_database_url: str, browser: Browser) -> Iterator[Harbour]:  # The database has a loop of its own.
+    with harbour(module_database_url) as running:
         running.job_ends(running.enqueue("broken", number=1))
         running.job_ends(running.enqueue(LONG_NAME))
         yield running

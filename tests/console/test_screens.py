@@ -16,8 +16,8 @@ pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")
-def shop(browser: Browser) -> Iterator[Harbour]:
-    with harbour() as running:
+def shop(module_database_url: str, browser: Browser) -> Iterator[Harbour]:  # The database has a loop of its own.
+    with harbour(module_database_url) as running:
         yield running
 
 

@@ -20,12 +20,12 @@ DAYS = [f"2026-03-{number:02}" for number in range(1, 8)]
 class Ship(Site):
     """A ship with a log."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database_url: str) -> None:
         self.folder = folder
         (folder / "book/watch").mkdir(parents=True)
         for day in DAYS:
             self.write(day, "calm sea, light wind\n")
-        super().__init__(APP, folder)
+        super().__init__(APP, folder, "--database-url", database_url)
 
     def write(self, day: str, text: str) -> None:
         (self.folder / f"book/watch/{day}.txt").write_text(text)
@@ -43,8 +43,8 @@ class Ship(Site):
 
 
 @pytest.fixture(scope="module")
-def ship(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ship]:
-    ship = Ship(tmp_path_factory.mktemp("ship"))
+def ship(module_database_url: str, browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ship]:
+    ship = Ship(tmp_path_factory.mktemp("ship"), module_database_url)
     with ship:
         ship.is_so(fresh=15)
         yield ship

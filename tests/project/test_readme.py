@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import shlex
+import subprocess
+import sys
+import textwrap
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from cyclopts.exceptions import CycloptsError
 
+from tests.support.cli import Process, environment, ok, wait_for
+from tests.support.guide import blocks_of, program_of
 from tidemill import App
 from tidemill.cli.main import build
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "apps").glob("*/README.md")]
 
 
 def test_the_pieces_of_the_readme_are_one_application() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines() if " = await " not in line or line[0] == " "]
-    names: dict[str, object] = {"__name__": "readme", "__file__": str(ROOT / "README.md")}
-    exec(compile("\n".join(lines), "README.md", "exec"), names)
+    names: dict[str, object] = {"__name__": "readme", "__file__": str(README)}
+    exec(compile(program_of(README), "README.md", "exec"), names)
     app = names["app"]
     assert isinstance(app, App)
-    assert {"send_receipt", "refresh_prices"} <= {*app.declarations.tasks}
+    assert {"send_receipt", "refresh_prices", "etl.extract", "etl.clean", "etl.load"} <= {*app.declarations.tasks}
     assert [*app.runs.flows] == ["Article"]
     assert [*app.streams.declared] == ["comments"]
     assert [*app.pipelines.declared] == ["blog"]
     assert [*app.monitors] == ["machines"]
+
+
+def test_the_commands_of_the_readme_work_as_they_stand(tmp_path: Path) -> None:
+    """But for those that install it, which have a test of the wheel, and `make`, which is what runs this."""
+    (dag,) = re.findall(r"```yaml\n(.*?)```", README.read_text(), re.DOTALL)
+    (tmp_path / "app.py").write_text(program_of(README))
+    (tmp_path / "nightly.yaml").write_text(dag)
+    up, enqueue, job, check, start, submit, show = commands_of(README.read_text())
+    with contextlib.closing(Process(tmp_path, *up)) as running:
+        assert running.line("serving http://")
+        running.line("worker started")
+        number = ok(tmp_path, *enqueue).strip()
+        assert number == "1"
+        wait_for(tmp_path, number, lambda found: found["state"] == "succeeded")
+        assert "Succeeded at attempt 1" in ok(tmp_path, *job)
+        begin_the_run(tmp_path)
+        ok(tmp_path, "send", "r1", "Approved", '{"ok": true}')
+        assert "nightly" in ok(tmp_path, *check)
+        with contextlib.closing(Process(tmp_path, *start)) as following:
+            following.line("Load 120 rows?")
+            ok(tmp_path, *submit)
+            assert following.wait() == 0
+        tree = ok(tmp_path, *show)
+        assert "succeeded" in tree
+        assert "load" in tree
+        assert "published" in ok(tmp_path, "run", "r1")
+
+
+def begin_the_run(folder: Path) -> None:
+    """Run the block that uses the workflow, as a script beside the application."""
+    (block,) = [block.source for block in blocks_of(README) if "app.start(" in block.source]
+    script = f"import asyncio\n\nfrom app import *\n\n\nasync def main():\n{textwrap.indent(block, '    ')}\n"
+    script += "    assert (result, handle.id) == ('published', 1)\n    await app.close()\n\n\nasyncio.run(main())\n"
+    (folder / "begin.py").write_text(script)
+    ended = subprocess.run([sys.executable, "begin.py"], cwd=folder, env=environment(), capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_every_guide_that_is_linked_exists() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 from tidemill.engine.simulation.simulation import Faults
 
@@ -15,6 +18,14 @@ REPLAY = "TIDEMILL_SEED"
 def seeds(count: int) -> Iterable[int]:
     """The seeds to simulate: so many, or the one that is to be seen again."""
     return range(count) if replayed() is None else [int(str(replayed()))]
+
+
+def batches(sample: int, all_seeds: int) -> list[Any]:
+    """Parameters of a test: a sample of the seeds, and the others, which only `-m long` simulates."""
+    if replayed() is not None:
+        return [seeds(sample)]
+    others = pytest.param(range(sample, all_seeds), id="others", marks=pytest.mark.long)
+    return [pytest.param(range(sample), id="sample"), others]
 
 
 def replayed() -> str | None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from tests.simulation.dag_journeys import DAG_JOURNEYS, TASKS
-from tests.simulation.seeds import again, drawn, replayed, seeds
+from tests.simulation.seeds import again, batches, drawn, replayed
 from tidemill.core.ticks import Completed
+from tidemill.dags import Dag, node
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.simulate import DagOutcome, simulate_dag
 from tidemill.engine.simulation.simulation import NO_FAULTS
 
-SEEDS = 60
 FILE = "tests/simulation/test_simulated_dags.py"
 
 
@@ -45,10 +46,11 @@ def counted_twice(outcome: DagOutcome) -> list[int]:
     return [work for work, times in ends.items() if times > 1]
 
 
+@pytest.mark.parametrize("seeds", batches(12, 100))
 @pytest.mark.parametrize("name", DAG_JOURNEYS)
-def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
+def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str, seeds: Iterable[int]) -> None:
     expected = undisturbed(name)
-    for seed in seeds(SEEDS):
+    for seed in seeds:
         try:
             outcome = disturbed(name, seed)
             if replayed() is not None:
@@ -59,6 +61,12 @@ def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
         except Exception as error:
             error.add_note(again(FILE, name, seed))
             raise
+
+
+def test_a_node_may_be_on_another_queue_than_its_task() -> None:
+    task = next(iter(TASKS))
+    dag = Dag("elsewhere", [node("first", task.name, args={"n": 1}, queue="far away")])
+    assert simulate_dag(dag, [task], seed=1, faults=NO_FAULTS, limit=60).state == "succeeded"
 
 
 @pytest.mark.parametrize("name", DAG_JOURNEYS)

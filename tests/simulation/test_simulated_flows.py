@@ -8,6 +8,7 @@ watched inside of every simulation.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from tests.simulation.journeys import JOURNEYS
 from tests.simulation.replayed_programs import PROGRAMS
-from tests.simulation.seeds import again, drawn, replayed, seeds
+from tests.simulation.seeds import again, batches, drawn, replayed
 from tidemill.core.ticks import Completed, Noted
 from tidemill.engine.simulation.simulation import NO_FAULTS
 from tidemill.engine.simulation.world import SimulationError
@@ -23,7 +24,6 @@ from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.reducer.step_ticks import Did
 from tidemill.flows.simulate import ReplayedValueWarning, SimulatedRun, simulate
 
-SEEDS = 60
 FILE = "tests/simulation/test_simulated_flows.py"
 ALL = JOURNEYS | PROGRAMS
 
@@ -59,10 +59,11 @@ def effects(outcome: SimulatedRun) -> set[tuple[int, str]]:
     return {(work, note.name) for work, note in notes if isinstance(note, Did)}
 
 
+@pytest.mark.parametrize("seeds", batches(12, 100))
 @pytest.mark.parametrize("name", ALL)
-def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
+def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str, seeds: Iterable[int]) -> None:
     expected = undisturbed(name)
-    for seed in seeds(SEEDS):
+    for seed in seeds:
         try:
             outcome = disturbed(name, seed)
             if replayed() is not None:
@@ -76,9 +77,10 @@ def test_whatever_goes_wrong_a_run_ends_as_if_nothing_had(name: str) -> None:
             raise
 
 
+@pytest.mark.parametrize("seeds", batches(12, 60))
 @pytest.mark.parametrize("name", ["Chain", "FanOut", "Stumbles"])
-def test_a_run_that_its_owner_begins_ends_as_if_nothing_had_gone_wrong(name: str) -> None:
-    for seed in seeds(SEEDS // 2):
+def test_a_run_that_its_owner_begins_ends_as_if_nothing_had_gone_wrong(name: str, seeds: Iterable[int]) -> None:
+    for seed in seeds:
         try:
             assert end(disturbed(name, seed, begun_by_owner=True)) == end(undisturbed(name))
         except Exception as error:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -21,6 +21,7 @@ from tests.support.nursery import begin
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 PATIENCE = 120.0
+T = TypeVar("T")
 
 SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "20s"}
 
@@ -81,10 +82,12 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **SETTINGS, **changes}
 
 
-def make_folder(folder: Path, text: str = APP) -> Path:
-    """A user's project."""
+def make_folder(folder: Path, text: str = APP, database_url: str | None = None) -> Path:
+    """A user's project; its database is an embedded one unless there is a URL, which is quicker."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "app.py").write_text(text)
+    if database_url is not None:
+        (folder / "pyproject.toml").write_text(f'[tool.tidemill]\ndatabase_url = "{database_url}"\n')
     return folder
 
 
@@ -118,12 +121,17 @@ def listing(folder: Path, *arguments: str) -> Any:
 
 def wait_for(folder: Path, job_id: int | str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The job, once it is as it should be."""
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        job = listing(folder, "job", str(job_id))
-        if fits(job):
-            return job
-        assert time.monotonic() < give_up, f"job {job_id} is {job['state']}: {job['why']}"
+    return asked_until(lambda: listing(folder, "job", str(job_id)), fits)
+
+
+def asked_until(ask: Callable[[], T], fits: Callable[[T], object]) -> T:
+    """What a command shows, once it is as it should be. Each time is a process: the longer it takes, the rarer."""
+    give_up, pause = time.monotonic() + PATIENCE, 0.05
+    while not fits(shown := ask()):
+        assert time.monotonic() < give_up, shown
+        time.sleep(pause)
+        pause = min(2 * pause, 0.4)
+    return shown
 
 
 class Process:

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +22,8 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect
 
+from tests.support.cli import run
+from tests.support.nursery import Born, begin
 from tests.support.ports import free_port
 from tests.support.web import trusting
 
@@ -107,16 +108,21 @@ class Process:
     ) -> None:
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         environment["PYTHONPATH"] = str(ROOT) if python is None else ""  # Another Python has Tidemill installed.
+        environment |= {**SETTINGS, **(more or {})}
         self.said: list[str] = []
-        self._process = subprocess.Popen(
-            [python or sys.executable, "-m", "tidemill.cli.main", *words],
-            cwd=folder,
-            env={**environment, **SETTINGS, **(more or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        self._process: Born | subprocess.Popen[str]
+        if python is None:
+            self._process = begin("tidemill.cli.main", words, cwd=folder, env=environment)
+        else:
+            self._process = subprocess.Popen(
+                [python, "-m", "tidemill.cli.main", *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -137,21 +143,21 @@ class Process:
 class Harbour:
     """The running application: all of its processes, and a server that can be restarted."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database_url: str) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._place = ("--directory", str(folder / "data"))
         for name in ("letters.jsonl", "readings.jsonl"):
             (folder / name).touch()
-        self._more = {"HARBOUR_LIVE": f"127.0.0.1:{free_port()}"}
-        self._all = Process("up", str(APP), "--no-server", *self._place, folder=folder, more=self._more)
+        self._place = {"TIDEMILL_DATABASE_URL": database_url, "TIDEMILL_DIRECTORY": str(folder / "data")}
+        self._more = {"HARBOUR_LIVE": f"127.0.0.1:{free_port()}", **self._place}
+        self._all = Process("up", str(APP), "--no-server", folder=folder, more=self._more)
         self._server: Process | None = None
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
 
     def serve(self, *options: str) -> None:
         """Start the server and wait until it answers."""
-        words = ("server", str(APP), "--port", str(self.port), *self._place, *trusting(options))
+        words = ("server", str(APP), "--port", str(self.port), *trusting(options))
         self._server = Process(*words, folder=self.folder, more=self._more)
         wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
 
@@ -166,15 +172,9 @@ class Harbour:
 
     def run(self, *words: str) -> str:
         """Run a `tidemill` command against this application's database."""
-        return subprocess.run(
-            [sys.executable, "-m", "tidemill.cli.main", *words, *self._place],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        ).stdout
+        done = run(self.folder, *words, **self._place)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def api(self, path: str, body: Any = None) -> Any:
         """Send a request to the API."""
@@ -347,10 +347,10 @@ def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched
 
 
 @contextlib.contextmanager
-def harbour() -> Iterator[Harbour]:
+def harbour(database_url: str) -> Iterator[Harbour]:
     """Run the application in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tidemill-console-") as folder:
-        made = Harbour(Path(folder))
+        made = Harbour(Path(folder), database_url)
         try:
             made.serve()
             wait_until(lambda: made.api("/overview")["counts"]["workers_alive"] >= 2, "workers are alive")

@@ -209,7 +209,7 @@ def test_posts_go_through_their_plans_and_the_page_shows_what_was_found(database
     ):
         told_apart(connection, site)
         feeding = subprocess.Popen(
-            [sys.executable, "-m", "apps.content.traffic", "--rate", "40", "--seconds", "120"],
+            [sys.executable, "-m", "apps.content.traffic", "--rate", "15", "--seconds", "120"],
             cwd=ROOT,
             env={"TIDEMILL_DATABASE_URL": database_url, "PATH": ""},
             stdout=subprocess.DEVNULL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.job import Finish, Requeue
@@ -45,7 +45,7 @@ class SimulatedWorker:
             if runner.slots:
                 await self._cancel(runner, list(runner.slots))
             if runner.count == 0 or (not has_suspects and runner.count < 4):
-                has_suspects = await self._claim(worker, runner, queues, 4 - runner.count)
+                has_suspects = await self._claim(worker, runner, 4 - runner.count)
             if not await wait_for_event(news, LOOK_EVERY):
                 held = runner.held_ids()
                 await self._ask("strays", lambda held=held: self._model.release_unheld(worker, held))
@@ -55,12 +55,14 @@ class SimulatedWorker:
         for job, attempt, reason in await self._ask("cancels", lambda: self._model.find_cancels(held)):
             runner.cancel(job, attempt, reason)
 
-    async def _claim(self, worker: int, runner: JobRunner, queues: Sequence[str], room: int) -> bool:
+    async def _claim(self, worker: int, runner: JobRunner, room: int) -> bool:
         """Claim jobs, or suspects if nothing else runs; returns whether they are suspects."""
         idle = runner.count == 0
         try:
             jobs = await self._simulation.ask(
-                self._process, "claim jobs", lambda view: self._model.claim_jobs(worker, queues, room, suspects=idle)
+                self._process,
+                "claim jobs",
+                lambda view: self._model.claim_jobs(worker, self._all_queues(), room, suspects=idle),
             )
         except ConnectionError:
             return False  # What was claimed in an answer that never arrived is given back on the next round.
@@ -72,6 +74,10 @@ class SimulatedWorker:
             await self._ask("finish", lambda: self._model.finish(worker, finished))
         if requeues:
             await self._ask("requeue", lambda: self._model.requeue(worker, requeues))
+
+    def _all_queues(self) -> list[str]:
+        """The queues of all jobs: a node or a step may name another one than its task."""
+        return sorted({job.queue for job in self._model.jobs.values()})
 
     def _fenced(self, why: str) -> None:
         self._simulation.over(self._process)

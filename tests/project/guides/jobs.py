@@ -1,0 +1,19 @@
+"""What docs/jobs.md takes for granted: a connection of the program's own, and a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from tests.support.guide import database_url
+
+chunks = ["a", "b"]
+
+
+async def a_connection(names: dict[str, Any]) -> None:
+    names["connection"] = connection = await asyncpg.connect(database_url())
+    await connection.execute("CREATE TABLE orders (id integer)")
+
+
+BEFORE = {"On your own transaction": a_connection}
