@@ -60,10 +60,10 @@ def test_users_log_in_at_the_provider_and_see_what_their_role_allows(team: Team,
     assert ben.url == f"{team.web.url}/accounts", "the page that was asked for"
     expect(ben.get_by_text("Tokens need the role admin")).to_be_visible()
     expect(ben.get_by_role("button", name="Create token")).to_have_count(0)
-    own = ben.get_by_role("table", name="Sessions").get_by_role("row").filter(has_text="this browser")
+    own = ben.get_by_role("region", name="Sessions").get_by_role("row").filter(has_text="this browser")
     expect(own).to_contain_text("viewer")
     ann = team.enter(captains, "ann")
-    rows = ann.get_by_role("table", name="Sessions").get_by_role("row")
+    rows = ann.get_by_role("region", name="Sessions").get_by_role("row")
     expect(rows.filter(has_text="ben")).to_be_visible()
     expect(ann.get_by_role("button", name="Create token")).to_be_visible()
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
