@@ -149,8 +149,8 @@ async def test_a_run_that_does_not_fit_needs_attention_says_why_and_is_taken_alo
             await waits(database, parcel)
             old.terminate()
             await old.ends()
+        await parcel.send_event(signature())
         async with run_worker_process(database_url, THIRD):
-            await parcel.send_event(signature())
             row = await in_state(database, parcel, "needs_attention")
             assert "waits for Approval in step 'ship', which the workflow no longer has" in row["note"]
             assert "renamed_from" in row["note"]

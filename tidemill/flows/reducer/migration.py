@@ -1,6 +1,6 @@
 """Take a run of another version of its workflow along: rename, migrate, and check that this version has all it needs.
 
-    data = migrate_state(state, older, topology, hook)      a `PayloadError` says everything that does not fit
+    data, moved = migrate_state(state, older, topology, hook)     a `PayloadError` says everything that does not fit
 
 The state of the run, folded by the topology of its own version, becomes a snapshot of this version. Steps and classes
 that were renamed get their new names; the workflow's own `@migrate` method may change state and events; then everything
@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 from pydantic import AliasChoices, BaseModel
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.older_run import OlderEvent, OlderRun
@@ -38,8 +39,10 @@ WAYS_OUT = (
 )
 
 
-def migrate_state(state: FlowState, older: OlderVersion, topology: Topology, hook: Hook | None) -> bytes:
-    """Return the state of a run of another version as a snapshot of this one."""
+def migrate_state(
+    state: FlowState, older: OlderVersion, topology: Topology, hook: Hook | None
+) -> tuple[bytes, FlowState]:
+    """Return the state of a run of another version as a snapshot of this one, and as the state."""
     for work in state.works.values():
         if work.queue is None and (work.slot >= 0 or work.waiting or work.replies):
             undo(state, work)  # It runs again from its last suspension.
@@ -59,12 +62,12 @@ def migrate_state(state: FlowState, older: OlderVersion, topology: Topology, hoo
     if lost := _lost_fields(snap):
         raise PayloadError(f"the run's state has {', '.join(lost)}, which the state's class no longer has")
     snap.version = topology.version
-    moved = decode_state(encode(snap), topology)
+    moved = decode_state(msgspec.json.encode(snap), topology)
     if problems := list(_problems(moved, topology, older, names)):
         raise PayloadError("; ".join(problems))
     for work in moved.works.values():
         _move_to_queue(work, topology)
-    return encode_state(moved)
+    return encode_state(moved), moved
 
 
 class _Names:
@@ -305,7 +308,7 @@ def _find_tagged(value: Any, tag: str) -> Iterator[Any]:
 
 def _classes_in(snap: FlowSnapshot) -> Iterator[str]:
     """Yield the names of all classes whose values a snapshot has."""
-    data = decode(encode(snap))
+    data = [getattr(snap, name) for name in FlowSnapshot.__struct_fields__]
     for doc in _find_tagged(data, "$event"):
         yield doc["type"]
     for tag in ("$model", "$class"):

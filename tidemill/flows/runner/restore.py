@@ -22,7 +22,6 @@ from tidemill.engine.runs.durable_run import Begun
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.stored_topology import OlderVersion, encode_topology
 from tidemill.flows.encoding.journal import TickRecord, read_record, tick_of
-from tidemill.flows.encoding.snapshot import decode_state
 from tidemill.flows.reducer.migration import WAYS_OUT, migrate_state
 from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.reducer.state import FlowState
@@ -177,8 +176,7 @@ def _migrated(workflow: AnyWorkflow, state: FlowState, older: OlderVersion, vers
     known = declared(workflow)
     hook = None if known.migration is None else partial(_call, getattr(workflow, known.migration))
     state.version = version
-    data = migrate_state(state, older, known.topology, hook)
-    moved = decode_state(data, known.topology)
+    data, moved = migrate_state(state, older, known.topology, hook)
     moved.copies = True
     return RestoredRun(moved, Migrated(at, known.topology.version, data, version))
 
