@@ -50,7 +50,7 @@ LETTING_GO = 10.0
 CONTROL_POLL = 30.0
 WRITERS = 2
 WORTH_SHARING = 16
-SUSPECTS_WAIT = 30.0  # until they run beside other runs, in a process that has no quarantine process
+SUSPECTS_WAIT = 10.0  # suspects and other runs wait for each other so long, in a process without a quarantine process
 MAX_LOSSES = 3  # how often a process may die while it runs nothing but one run, before that needs attention
 LOST_WAYS_OUT = (
     "deploy a fix and start the step again as a failed attempt (`tidemill retry`), give the step a queue "
@@ -75,6 +75,7 @@ class RunWorker:
         self.is_quarantine = is_quarantine
         self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
         self._has_suspects = False
+        self._suspects_since = 0.0
         self._mode: Mode = "run"
         self._read_mode_at = 0.0
         self.clock = store.clock
@@ -417,7 +418,8 @@ class RunWorker:
         if self.is_quarantine or self._may_take_suspects(now):
             return await self._claim_suspects()
         if self._has_suspects:
-            self._has_suspects = any(run.is_suspect for run in self.runs.values())
+            is_patient = now - self._suspects_since < SUSPECTS_WAIT
+            self._has_suspects = is_patient and any(run.is_suspect for run in self.runs.values())
             if self._has_suspects:
                 return 0
         return 0 if room <= 0 else await self._claim_at(0, room)
@@ -454,7 +456,7 @@ class RunWorker:
         if self.is_quarantine and self.runs:
             return 0
         level = await self._store.least_suspected(list(self._kinds))
-        self._has_suspects = level > 0
+        self._has_suspects, self._suspects_since = level > 0, asyncio.get_running_loop().time()
         if level == 0:
             if self.is_quarantine:
                 self._life.stop()

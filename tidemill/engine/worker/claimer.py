@@ -31,7 +31,7 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
-SUSPECTS_WAIT = 30.0  # until they run beside other jobs, in a worker that has no quarantine process
+SUSPECTS_WAIT = 10.0  # suspects and other jobs wait for each other so long, in a worker without a quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
 UNHELD_CHECK_DELAYS = (2.0, 10.0, 60.0)
@@ -59,7 +59,7 @@ class Claimer:
         self._on_no_suspects = on_no_suspects
         self._takes_suspects = on_no_suspects is not None
         self._has_suspects = False
-        self._suspects_due_at = 0.0
+        self._suspects_due_at = self._suspects_since = 0.0
         self._affinity = affinity
         self._lowest_first = lowest_first
         self._model_claims: ModelClaims | None = None
@@ -205,7 +205,7 @@ class Claimer:
         self._takes_suspects = self._on_no_suspects is not None
         queues = self._open_queues()
         jobs = await claims.claim_suspects(queues, list(self._runner.unknown)) if queues else []
-        self._has_suspects = bool(jobs)
+        self._has_suspects, self._suspects_since = bool(jobs), self._clock.monotonic()
         if jobs:
             self._runner.take_in(jobs)
         elif self._on_no_suspects is not None:
@@ -236,7 +236,8 @@ class Claimer:
         self._over_limit = []
         if self._closing or self._runner.closed is not None or self._on_no_suspects is not None:
             return {}
-        if self._has_suspects and self._runner.count:
+        is_patient = self._clock.monotonic() - self._suspects_since < SUSPECTS_WAIT
+        if self._has_suspects and is_patient and self._runner.count:
             return {}
         self._has_suspects = False
         now = self._clock.monotonic()
@@ -262,6 +263,8 @@ class Claimer:
             self._runner.give_back_unstarted("its worker was busy with other jobs")
             return
         timeout = SAFETY_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS
+        if self._has_suspects:
+            timeout = SUSPECTS_WAIT
         if self._runner.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:
