@@ -86,7 +86,8 @@ def grants_of(claims: Mapping[str, Any], rules: Iterable[ClaimRule]) -> Grants:
         values = _values(claims, rule.claim)
         if rule.value in values or (rule.value == "*" and values):
             place = rule.application or EVERY_APPLICATION
-            found[place] = max(found.get(place, ROLES[0]), rule.role, key=ROLES.index)
+            if ROLES.index(rule.role) >= ROLES.index(found.get(place, ROLES[0])):
+                found[place] = rule.role
     return found
 
 

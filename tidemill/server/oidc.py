@@ -67,7 +67,8 @@ class LoginRequest(msgspec.Struct, frozen=True):
     @staticmethod
     def begin(next_page: str) -> LoginRequest:
         """A new log-in; all of its values are random words."""
-        return LoginRequest(*(secrets.token_urlsafe(32) for _ in range(3)), local_path(next_page))
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        return LoginRequest(state, nonce, verifier, local_path(next_page))
 
     def to_cookie(self) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode().rstrip("=")
