@@ -486,8 +486,9 @@ class App:
             print(await job)
         """
         from tidemill.roles import running_here
+        from tidemill.server.stream_endpoint.serve import serving_stream
 
-        async with running_here(self.declarations, queues, max_concurrency):
+        async with running_here(self.declarations, queues, max_concurrency, serving_stream):
             yield self
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from tidemill.store.migrate import Chain
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.monitors.runner.runner import MonitorRunner
+    from tidemill.streams.runner.dispatcher import ServeStream
 
 
 def jobs_role(
@@ -84,15 +85,10 @@ def runs_role(
 def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
     """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
     chains: Sequence[Chain] = () if declared is None else declared.chains
-    scheduler = Scheduler(database, None) if declared is None else scheduler_of(declared, database)
+    scheduler = Scheduler(database, None if declared is None else declared.stored_schedules())
     return RoleGroup(
         "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
     )
-
-
-def scheduler_of(declared: Declarations, database: Database) -> Scheduler:
-    """A scheduler that declares the application's schedules first."""
-    return Scheduler(database, declared.name, declared.stored_schedules())
 
 
 def monitors_role(declared: Declarations, *, database: Database | None = None, **options: Any) -> Role[MonitorRunner]:
@@ -103,7 +99,10 @@ def monitors_role(declared: Declarations, *, database: Database | None = None, *
 
 @asynccontextmanager
 async def running_here(
-    declared: Declarations, queues: Iterable[str] | None, max_concurrency: int | None
+    declared: Declarations,
+    queues: Iterable[str] | None,
+    max_concurrency: int | None,
+    serve: ServeStream | None = None,
 ) -> AsyncIterator[None]:
     """All roles of the application, in this process, for as long as the block lasts."""
     async with declared.database() as database:
@@ -114,7 +113,7 @@ async def running_here(
         if settings.workflow_folder or (declared.uses("pipelines") and declared.pipelines.declared):
             roles.append(declared.pipelines.runner(database, keep_days=settings.keep_days))
         if declared.uses("streams"):
-            roles += declared.streams.dispatchers(database, declared.source)
+            roles += declared.streams.dispatchers(database, declared.source, serve)
         runs = runs_role(declared, database=database)
         roles.append(runs)
         if declared.uses("monitors") and declared.monitors:

@@ -16,7 +16,7 @@ from tidemill.pipelines.stores.external_states import Inputs
 from tidemill.store.database import Database
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
+from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream, dispatcher_role
 
 
 class Streams:
@@ -36,9 +36,11 @@ class Streams:
         self.declared[stream.name] = stream
         return stream
 
-    def dispatchers(self, database: Database, source: str | None) -> list[Role[Dispatcher]]:
+    def dispatchers(
+        self, database: Database, source: str | None, serve: ServeStream | None = None
+    ) -> list[Role[Dispatcher]]:
         """A dispatcher for each stream, for a program that runs everything in one process."""
-        return [dispatcher_role(stream, database, target=source) for stream in self.declared.values()]
+        return [dispatcher_role(stream, database, target=source, serve=serve) for stream in self.declared.values()]
 
     async def publish(
         self,

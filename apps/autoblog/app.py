@@ -5,8 +5,8 @@
     tidemill pipeline status apps.autoblog.app
 
 Two pipelines that know nothing of each other: `auto-blog` writes `blog/{date}.md`, and `daily-podcast` takes it. With
-ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser picks the sentences
-that say most, and says so in what it makes.
+ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser picks the most
+typical sentences, and its texts say so.
 """
 
 from __future__ import annotations

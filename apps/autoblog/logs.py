@@ -25,7 +25,7 @@ NOTES = (
 
 
 def write_day(root: Path, day: date, *, seed: int = 1, files: int = 3) -> list[Path]:
-    """Write the logs of one day; returns where they are."""
+    """Write the logs of one day; returns their folder."""
     chance = random.Random(f"{seed}/{day}")
     folder = root / "daily" / day.isoformat()
     folder.mkdir(parents=True, exist_ok=True)

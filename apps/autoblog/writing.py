@@ -1,6 +1,6 @@
-"""Writing: by a language model where one is configured, otherwise by picking the sentences that say most.
+"""Writes texts: with a language model if one is configured, otherwise by picking the most typical sentences.
 
-The offline writer makes nothing up: every sentence that it gives stands in what it was given.
+The offline writer invents nothing: every sentence of its output is in its input.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMMON = frozenset(
 
 
 def describe_writer() -> str:
-    """Who writes; it counts as code, so that texts are written anew when it changes."""
+    """The name of the writer. It counts as code, so that texts are written again when it changes."""
     return "language model" if is_configured() else OFFLINE
 
 
@@ -60,7 +60,7 @@ async def compose(date: str, summary: str, writer: str) -> str:
 
 
 async def speak(date: str, post: str, writer: str) -> str:
-    """What is read aloud."""
+    """The text of a post as a speaker reads it aloud."""
     if writer != OFFLINE:
         return await asyncio.to_thread(ask, SPEECH_PROMPT.format(text=post))
     plain = re.sub(r"^[#*-]+\s*|\*", "", post, flags=re.MULTILINE)
@@ -72,7 +72,7 @@ async def speak(date: str, post: str, writer: str) -> str:
 
 
 def pick_sentences(text: str, most: int) -> list[str]:
-    """The sentences whose words come up most often, in the order of the text, without repeats."""
+    """The sentences whose words occur most often, in the order of the text, without repeats."""
     sentences = list(dict.fromkeys(split_sentences(text)))
     counts = Counter(word for sentence in sentences for word in set(_words(sentence)))
 

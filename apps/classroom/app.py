@@ -4,10 +4,10 @@ CLASSROOM_URL        the API of the production log; the simulator's, if not give
 CLASSROOM_USER, CLASSROOM_PASSWORD
 CLASSROOM_PROFILE    document (the original's figures) or corrected
 CLASSROOM_ROSTER     listed (only those who were added) or open
-CLASSROOM_HOURS      when there are lessons, as in "Mon-Fri 08:00-15:30": only then can somebody be inactive
+CLASSROOM_HOURS      when there are lessons, as in "Mon-Fri 08:00-15:30": only then can a student be inactive
 CLASSROOM_TIMEZONE   of these hours, as in Europe/Paris; UTC, if not given
-CLASSROOM_GLASS      1 has the glass box follow everybody as well, as a second monitor
-CLASSROOM_KEY        with which pseudonyms are made; without it they are others after each start
+CLASSROOM_GLASS      1 runs the glass box for all students as well, as a second monitor
+CLASSROOM_KEY        the key of pseudonyms; without it they change at each start
 CLASSROOM_STREAMS    how many pages may be open on one server; 500, if not given
 """
 
@@ -29,7 +29,7 @@ ROSTER: Literal["open", "listed"] = "open" if os.environ.get("CLASSROOM_ROSTER")
 
 
 def from_environment() -> HttpSource:
-    """The production system that the environment names."""
+    """The production system that the environment sets."""
     return production(
         os.environ.get("CLASSROOM_URL", "http://127.0.0.1:8899"),
         os.environ.get("CLASSROOM_USER", "daemon"),
@@ -38,7 +38,7 @@ def from_environment() -> HttpSource:
 
 
 def lesson_hours() -> Hours | None:
-    """When there are lessons, as far as the environment says."""
+    """The hours of lessons that the environment sets."""
     text = os.environ.get("CLASSROOM_HOURS")
     return Hours(text, timezone=os.environ.get("CLASSROOM_TIMEZONE", "UTC")) if text else None
 

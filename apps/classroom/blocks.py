@@ -86,7 +86,7 @@ def _from_xml(text: str) -> Program:
 
 
 class _Open:
-    """An element that has begun: a block, a field, a slot, or one that does not matter."""
+    """An open element: a block, a field, a slot, or one that is ignored."""
 
     __slots__ = ("block", "fields", "kind", "name", "shadow", "statements", "text", "values")
 
@@ -104,7 +104,7 @@ class _Open:
 
 
 class _Reading:
-    """Makes blocks as their elements end: without recursion, for stacks may be long."""
+    """Builds blocks as their elements end; without recursion, because stacks may be long."""
 
     def __init__(self) -> None:
         self.tops: list[Block] = []
@@ -206,21 +206,21 @@ def _fields(block: Block) -> str:
 
 
 def _shadows(block: Block) -> str:
-    """What stands in the shadow blocks of a block's slots: mostly numbers."""
+    """The values in the shadow blocks of a block's slots, mostly numbers."""
     return " ".join(f"{slot}={_inline(child, str)}" for _, slot, child in block.inputs if child.shadow)
 
 
 @lru_cache(maxsize=2000)
 def tree_of_text(workspace: str, profile: Profile) -> Tree:
-    """The same from a workspace as text; the newest are remembered."""
+    """The same from a workspace as text, with a cache."""
     return tree_of(read_program(workspace), profile)
 
 
-# -- for people -----------------------------------------------------------------------------------
+# -- as text --------------------------------------------------------------------------------------
 
 
 def stack_lines(stack: Block, depth: int = 0, *, name: Any = str) -> list[str]:
-    """One stack as indented lines; what is plugged into a block stands behind it."""
+    """One stack as indented lines; blocks in slots follow their block on the same line."""
     told: list[str] = []
     block: Block | None = stack
     while block is not None:

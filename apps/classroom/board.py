@@ -1,6 +1,6 @@
 """What the teacher's page shows: which students to visit, all students, and current alerts.
 
-A board is read once for all who look. What is known of a student is decoded only when their state has moved on.
+A board is read once for all viewers. The state of a student is decoded only when it has changed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from apps.classroom.words import block_name
 from tidemill.core.codec import decode
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_current
-from tidemill.store.monitors.monitors import read_pulse
+from tidemill.store.monitors.monitors import read_fingerprint
 from tidemill.store.monitors.roster import list_roster, show_states
 
-#: How long the feed shows what is over, and what happened once.
+#: How long the feed shows resolved and momentary alerts.
 LINGER, SHOWN_FOR = 120.0, 600.0
 MOST_ALERTS = 5000
 MOST_STUDENTS = 10_000
@@ -30,7 +30,7 @@ NOT_STARTED = "not started"
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A student at a glance."""
+    """A student in the overview."""
 
     student: str
     state: str | None
@@ -80,7 +80,7 @@ class Board(msgspec.Struct, frozen=True):
 
 
 class BoardReader:
-    """Reads boards; remembers what it knows of each student until they move on."""
+    """Reads boards; caches the decoded state of each student until it changes."""
 
     def __init__(self, database: Database, monitor: str = "classroom") -> None:
         self._database = database
@@ -88,8 +88,8 @@ class BoardReader:
         self._known: dict[str, tuple[int, Facts]] = {}
 
     async def pulse(self) -> tuple[Any, ...]:
-        """What differs when there is something new to show. One look-up, whatever the size of the class."""
-        row = await read_pulse(self._database, self._monitor)
+        """A value that changes with the board. One look-up, whatever the size of the class."""
+        row = await read_fingerprint(self._database, self._monitor)
         if row is None:
             return ()
         status = _status(row)
@@ -98,7 +98,7 @@ class BoardReader:
     async def read(self, *, now: float | None = None) -> Board:
         """The board as it is now."""
         moment = time.time() if now is None else now
-        pulse = await read_pulse(self._database, self._monitor)
+        pulse = await read_fingerprint(self._database, self._monitor)
         if pulse is None:
             return Board(moment, NOT_STARTED, None, False, (), [], [], [], [])
         roster = await list_roster(self._database, self._monitor, limit=MOST_STUDENTS)
@@ -151,7 +151,7 @@ def line_of(row: Any) -> Line:
 
 
 def _status(row: Any) -> tuple[str, str | None]:
-    """Health and error, as the monitor told them last."""
+    """The health and the error that the monitor last reported."""
     told: dict[str, Any] = {} if row["status"] is None else decode(row["status"])
     return str(told.get("health", NOT_STARTED)), told.get("error")
 

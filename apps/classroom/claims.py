@@ -1,4 +1,4 @@
-""" "I'm going": who is on the way to whom, and who is in the room. Both are labels of a student, and audited."""
+""" "I'm going": which teacher visits which student, and which students are in the room. Both are audited labels."""
 
 from __future__ import annotations
 
@@ -74,6 +74,6 @@ async def give_back(database: Database, student: str, monitor: str = "classroom"
 async def mark_present(
     database: Database, student: str, present: bool, monitor: str = "classroom", *, by: str, said: str = ""
 ) -> None:
-    """Whether a student is in the room: who is not cannot be inactive, and nobody is sent to them."""
+    """Record whether a student is in the room. An absent student cannot be inactive, and is not visited."""
     async with transaction(database, by=by) as tx:
         await label_entity(tx, monitor, student, {PRESENT: present}, said=said)

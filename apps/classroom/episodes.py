@@ -64,7 +64,7 @@ class Episodes(msgspec.Struct, omit_defaults=True):
             self.open.end = at
 
     def _gap(self, at: float) -> None:
-        """A long silence is a pause of its own, which nothing crosses."""
+        """A long silence is a pause, which ends the open episode."""
         if self.last_at is None or at - self.last_at < INACTIVE_AFTER:
             return
         if self.open is not None:

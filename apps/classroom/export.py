@@ -1,11 +1,11 @@
 """Data for researchers: ProgSnap2 and CSV, with pseudonyms for students.
 
-A pseudonym is made with a key: the same key gives the same names again, and without it they tell nothing. Names of
+A pseudonym is made with a key: the same key gives the same names, which reveal nothing without it. Names of
 students in free text, such as notes and programs, are replaced as well.
 
 ProgSnap2 (version 1.0) is a folder, here in a zip file: `MainTable.csv` has a row per event, `CodeStates.csv` the
 programs by their ids, and `DatasetMetadata.csv` says how to read both. Types of events that it does not know begin with
-`X-`, as it wants, and `README.md` tells what they mean. What the log does not say is left blank: the program after an
+`X-`, as the format demands, and `README.md` explains them. What is not in the log is left blank: the program after an
 edit, until it is run, and how a run ended.
 """
 
@@ -50,7 +50,7 @@ ProgSnap2, version 1.0: one row of MainTable.csv for each event in the log of th
   workspace was changed or loaded and has not been run since: the log holds programs only with runs.
 - File.Edit is one change of one block: created (Insert), deleted (Delete), moved (Move), or a field set (Replace). A
   workspace is one document, so CodeStateSection is blank.
-- Run.Program is the start of a run; ExecutionResult is blank, since the log does not tell how a run ended. X-Run.End is
+- Run.Program is the start of a run; ExecutionResult is blank, since the log does not say how a run ended. X-Run.End is
   its end: ParentEventID and ExecutionID are those of the run.
 - X-SourceType is the type that the environment gave an event. Other types that begin with X- are that type: the menu
   (menuOpen, menuSelect, menuClose), the playground in which programs run (playgroundOpen and so on; playgroundData is
@@ -62,7 +62,7 @@ MOST_STUDENTS = 100_000
 
 
 class Pseudonyms:
-    """Names that stay the same for a student, and for anything else that would tell who it is."""
+    """Stable replacements for the names of students, and for everything else that identifies them."""
 
     def __init__(self, key: str, students: Iterable[str] = ()) -> None:
         self._key = key.encode()
@@ -75,18 +75,18 @@ class Pseudonyms:
         return kind + hmac.new(self._key, f"{kind}/{student}".encode(), hashlib.sha256).hexdigest()[:12]
 
     def within(self, text: str) -> str:
-        """A text in which no student is named."""
+        """A text without names of students."""
         return text if self._names is None else self._names.sub(lambda found: self.of(found[0]), text)
 
 
 async def pseudonyms_for(database: Database, key: str, monitor: str = "classroom") -> Pseudonyms:
-    """Pseudonyms for a class, and all who were ever in it."""
+    """Pseudonyms for all present and past students of a class."""
     rows = await list_roster(database, monitor, inactive=True, limit=MOST_STUDENTS)
     return Pseudonyms(key, [row["entity"] for row in rows])
 
 
 class _Main(msgspec.Struct, frozen=True):
-    """A row of the main table, before it has its place."""
+    """A row of the main table, before the rows are sorted."""
 
     at: float
     id: str
@@ -195,7 +195,7 @@ def runs_csv(lives: Sequence[Lived], names: Pseudonyms) -> str:
 async def alerts_csv(
     database: Database, since: float, until: float, names: Pseudonyms, monitor: str = "classroom"
 ) -> str:
-    """The alerts of a span, with what people said of them."""
+    """The alerts of a span, with their notes."""
     columns = ("alert", "student", "trigger", "started", "opened", "resolved", "acknowledged", "label", "note")
     found = await list_alerts(database, monitor, since=since, limit=MOST_ALERTS)
     return _table(
@@ -247,7 +247,7 @@ def _table(columns: Sequence[str], rows: Iterable[dict[str, str]]) -> str:
 
 
 def safe_cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula."""
+    """A text that no spreadsheet evaluates as a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not text[1:].isdecimal() else text
 
 

@@ -1,4 +1,4 @@
-"""Notes as labels: `#right` and `#wrong` in the notes of alerts say whether they were; so triggers get a precision."""
+"""Labels in notes: `#right` and `#wrong` in the note of an alert give its trigger a precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Z = 1.96
 
 
 class Precision(msgspec.Struct, frozen=True):
-    """How often a trigger was right, as far as people said; with the bounds of 95 % confidence (Wilson's)."""
+    """How often a trigger was right, by the labels of its alerts, with the bounds of 95 % confidence (Wilson's)."""
 
     trigger: str
     alerts: int
@@ -54,7 +54,7 @@ def precision(alerts: Iterable[Any]) -> list[Precision]:
 
 
 def wilson(right: int, of: int) -> tuple[float | None, float | None, float | None]:
-    """A share with its bounds; nothing where nothing was counted."""
+    """A share with its bounds; None if nothing was counted."""
     if not of:
         return None, None, None
     share = right / of

@@ -77,5 +77,5 @@ def classroom(
 
 
 def glass_box(source: Source | PageReader, **options: Any) -> Monitor:
-    """The same with the decoder that anybody can follow."""
+    """The same with the simple decoder."""
     return classroom(source, name="classroom-glass", fold=GlassBox(), **options)

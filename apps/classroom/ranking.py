@@ -1,4 +1,4 @@
-"""Whom to go to first: pure decisions over open alerts and what is known of each student.
+"""Ranks the students to visit: pure decisions from open alerts and the state of each student.
 
 A student counts by what is wrong, by how long it has been so, and by how many classmates the same visit would help.
 Students who are claimed already come last.
@@ -17,7 +17,7 @@ WEIGHTS = {"wheel-spin": 3.0, "inactive": 2.0, "big-rewrite": 1.0}
 WAITED_MOST = 3600.0
 MATE, MATES_MOST = 0.25, 1.0
 
-#: How long a claim holds by itself, and how long something that happened once is a reason to go.
+#: How long a claim is valid, and how long a momentary alert is a reason to visit.
 CLAIM_LASTS = 600.0
 NEWS_LASTS = 180.0
 
@@ -43,7 +43,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 class Visit(msgspec.Struct, frozen=True):
-    """A student to go to: why, since when, what was tried, and who is going."""
+    """A student to visit: why, since when, what was tried, and which teacher is going."""
 
     student: str
     why: str

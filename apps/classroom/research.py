@@ -1,7 +1,7 @@
-"""What researchers ask: how often thresholds would have fired, how profiles differ, a day once more.
+"""Questions of researchers: how often thresholds would have fired, how profiles differ, the replay of a day.
 
-All of it comes from the stored log, by backtest. What was computed a moment ago is remembered, and one thing is
-computed at a time: the page is answered meanwhile.
+The answers come from backtests on the stored log. Recent answers are cached, and one is computed at a time, so that
+the page stays responsive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_ALERTS = 100_000
 
 
 class Version(msgspec.Struct, frozen=True):
-    """A way to look at the same log, and what it would have told."""
+    """One version of the monitor, and the alerts that it would have opened."""
 
     name: str
     says: str
@@ -68,7 +68,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 class Day(msgspec.Struct, frozen=True):
-    """A span as it went by: students by pseudonym, their runs, and the alerts that were told."""
+    """A span for replay: students by pseudonym, their runs, and the alerts that were sent."""
 
     since: float
     until: float
@@ -88,7 +88,7 @@ VERSIONS: tuple[tuple[str, str, Callable[[], Any]], ...] = (
 
 
 class Study:
-    """Asks the log, one question at a time."""
+    """Runs backtests, one at a time."""
 
     def __init__(self, watch: Monitor, profile: Profile = "document") -> None:
         self.watch = watch
@@ -97,19 +97,19 @@ class Study:
         self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
     async def lives(self, database: Database, since: float, until: float, profile: Profile) -> list[Lived]:
-        """Everybody's span, lived through."""
+        """The events of all students in a span, folded."""
         return await self._once(
             ("lives", since, until, profile),
             lambda: live_through(database, since, until, profile=profile, monitor=self.watch.name),
         )
 
     async def profiles(self, database: Database, since: float, until: float, names: Pseudonyms) -> Profiles:
-        """What each version would have told, and where they differ."""
+        """The alerts that each version would have opened, and where they differ."""
 
         async def work() -> list[BacktestReport]:
             found = [await backtest(database, self._with(fold()), since, until) for _, _, fold in VERSIONS]
             for alert in (alert for report in found for alert in report.alerts):
-                alert.explain = None  # Reasons are long, and nobody asks for them here.
+                alert.explain = None  # Reasons are long, and not needed here.
             return found
 
         reports = await self._once(("profiles", since, until), work)
@@ -126,7 +126,7 @@ class Study:
         )
 
     async def day(self, database: Database, since: float, until: float, names: Pseudonyms) -> Day:
-        """A span to be played once more."""
+        """A span for replay."""
         lives = await self.lives(database, since, until, self.profile)
         place = {life.student: index for index, life in enumerate(lives)}
         runs = [(run.at, place[life.student], run.change, run.state) for life in lives for run in life.runs]
@@ -146,7 +146,7 @@ class Study:
         return Day(since, until, students, STATES, sorted(runs), sorted(alerts, key=lambda each: each[:3]))
 
     async def precision(self, database: Database, since: float, until: float) -> list[Precision]:
-        """How often each trigger was right, by people's notes."""
+        """How often each trigger was right, by the labels in notes."""
         rows = await list_alerts(database, self.watch.name, since=since, limit=MOST_ALERTS)
         return precision(row for row in rows if row["opened_at"].timestamp() < until)
 
@@ -165,7 +165,7 @@ class Study:
 
 
 def check_span(since: float, until: float) -> tuple[float, float]:
-    """A span that can be asked for."""
+    """Check that a span is not too long."""
     if not since < until:
         raise ConfigError("the span ends before it begins: say since and until in seconds since 1970")
     if until - since > LONGEST:

@@ -1,6 +1,6 @@
 """The page's live part: one quick read of the database a second for all subscribers, none without subscribers.
 
-Subscribers are told that something has changed, and request the board; it is read and encoded once for all.
+Subscribers are notified of a change and request the board, which is read and encoded once for all of them.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Room:
             return self._body
 
     def check_room(self) -> None:
-        """Refuse one more stream where all that fit are open."""
+        """Refuse a stream above the limit."""
         if self.watching >= self._most_watching:
             told = f"{self._most_watching:,} pages of this class are open on this server, and no more fit"
             raise Refused(503, told, Retry_After="10")
 
     async def watch(self, database: Database, closed: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """Server-sent events: `news` whenever the board has changed; for some minutes, then the page comes back."""
+        """Server-sent events: `news` for each change of the board. It ends after some minutes; the page reconnects."""
         self.watching += 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(database, closed), name="classroom-look")

@@ -45,7 +45,7 @@ Moment = Annotated[float | None, QueryParameter(ge=0, le=1e11)]
 
 
 class Names(TypedDict):
-    """Who does something."""
+    """The teacher who acts."""
 
     by: str
     said: str
@@ -91,7 +91,7 @@ class Seen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A note on an alert; `right` says whether it was, as a label."""
+    """A note on an alert; `right` labels it as right or wrong."""
 
     note: str | None = None
     right: bool | None = None
@@ -121,7 +121,7 @@ async def get_board(server_state: TheServerState, lesson: TheLesson) -> Response
 
 @get("/live", opt={"role": "viewer"}, media_type="text/event-stream")
 async def get_live(server_state: TheServerState, lesson: TheLesson) -> Stream:
-    """Tells when there is something new on the board."""
+    """Server-sent events: one for each change of the board."""
     lesson.room.check_room()
     stream = lesson.room.watch(server_state.database, lambda: server_state.hub.closed)
     return Stream(stream, media_type="text/event-stream")
@@ -131,7 +131,7 @@ async def get_live(server_state: TheServerState, lesson: TheLesson) -> Stream:
 async def get_student(
     server_state: TheServerState, lesson: TheLesson, name: Name, since: Moment = None, until: Moment = None
 ) -> Story:
-    """A student's runs, programs, changes, episodes and alerts; of the last hours, if nothing else is said."""
+    """A student's runs, programs, changes, episodes and alerts; of the last hours by default."""
     end = time.time() if until is None else until
     begin, end = check_span(end - STORY if since is None else since, end)
     return await tell_story(server_state.database, name, begin, end, profile=lesson.profile, monitor=lesson.watch.name)
@@ -144,7 +144,7 @@ async def get_alerts(
     trigger: Annotated[str | None, QueryParameter(max_length=100)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=1000)] = 200,
 ) -> Alerts:
-    """All alerts, the newest first: those of earlier, too."""
+    """All alerts, also resolved ones, newest first."""
     rows = await list_alerts(server_state.database, lesson.watch.name, trigger=trigger, limit=limit)
     return Alerts([line_of(row) for row in rows])
 
@@ -198,7 +198,7 @@ async def post_ack(server_state: TheServerState, lesson: TheLesson, request: Ask
 async def post_note(
     server_state: TheServerState, lesson: TheLesson, request: Asked, alert_id: FromPath[int], data: JSONBody[Note]
 ) -> Line:
-    """A note on an alert, or whether it was right: what is not said stays as it is."""
+    """Set the note of an alert, or whether it was right; what is not given stays as it is."""
     row = await _ours(server_state, lesson, alert_id)
     text = row["note"] if data.note is None else _text(data.note)
     if data.right is not None:
@@ -213,7 +213,7 @@ async def post_note(
 
 
 class About(msgspec.Struct, frozen=True):
-    """What the researcher's part begins with."""
+    """The first data of the research page."""
 
     profile: str
     triggers: list[dict[str, Any]]
@@ -235,7 +235,7 @@ class Switched(msgspec.Struct, frozen=True):
 
 @get("/about", opt={"role": "viewer"})
 async def get_about(server_state: TheServerState, lesson: TheLesson) -> About:
-    """The profile, and the triggers with what they say."""
+    """The profile, and the triggers with their texts."""
     return About(
         profile=lesson.profile,
         triggers=[{"name": each.name, "kind": each.kind, "says": each.describe} for each in lesson.watch.triggers],
@@ -277,7 +277,7 @@ async def get_sweep(
 async def get_profiles(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> Profiles:
-    """What the document's figures, the corrected ones and the glass box would have told."""
+    """What the document's figures, the corrected ones and the glass box would have opened."""
     begin, end = check_span(since, until)
     names = await pseudonyms_for(server_state.database, lesson.key, lesson.watch.name)
     return await lesson.study.profiles(server_state.database, begin, end, names)
@@ -287,7 +287,7 @@ async def get_profiles(
 async def get_day(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> Day:
-    """A span to be played once more."""
+    """A span for replay."""
     begin, end = check_span(since, until)
     names = await pseudonyms_for(server_state.database, lesson.key, lesson.watch.name)
     return await lesson.study.day(server_state.database, begin, end, names)
@@ -297,7 +297,7 @@ async def get_day(
 async def get_precision(
     server_state: TheServerState, lesson: TheLesson, since: FromQuery[float], until: FromQuery[float]
 ) -> list[Precision]:
-    """How often each trigger was right, by people's notes."""
+    """How often each trigger was right, by the labels in notes."""
     return await lesson.study.precision(server_state.database, *check_span(since, until))
 
 
@@ -374,12 +374,12 @@ async def _ours(server_state: ServerState, lesson: Lesson, id: int) -> Any:
 
 
 def _who(said: str, request: Asked) -> str:
-    """Whom others see: the name that somebody gave themselves, else that of their token."""
+    """The name that others see: the name that was entered, or that of the token."""
     return _text(said, most=80) or caller_of(request).name
 
 
 def _by(said: str, request: Asked) -> Names:
-    """Whom the audit names: whose token it was, and beside it the name that was given."""
+    """The name in the audit trail: that of the token, and the name that was entered."""
     return Names(by=caller_of(request).name, said=_text(said, most=80))
 
 

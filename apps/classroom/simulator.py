@@ -1,9 +1,9 @@
-"""A production system that is not there: a REST log with token auth, filled by students who work and get stuck.
+"""A simulated production system: a REST log with token auth, filled by students who work and get stuck.
 
 python -m apps.classroom.simulator --students 200 --port 8899 [--past 20m] [--speed 10]
 
-It has its moods: tokens expire, some answers are 500 or slow, some pages repeat what the one before had. Every
-student's story is drawn from a seed, so that a lesson can be given again.
+It misbehaves as real ones do: tokens expire, some answers are 500 or slow, some pages repeat events of the page before.
+The events of each student follow from a seed, so that a lesson can be repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOPS = ("repeat", "forever", "if_then")
 
 
 class Moods:
-    """How often the API misbehaves: shares of all answers, and how long a token is taken."""
+    """How often the API misbehaves: shares of all answers, and how long a token is valid."""
 
     def __init__(
         self, *, errors: float = 0.0, slow: float = 0.0, repeats: float = 0.0, token_uses: int = 0, delay: float = 0.5
@@ -142,7 +142,7 @@ class Pupil:
 
 
 class Lesson:
-    """Everybody's events in order of time, as far as the clock has come."""
+    """The events of all students in order of time, up to now."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""A stored span, lived through once: every student's runs, what both decoders made of them, and their silences.
+"""A stored span, folded once: the runs of each student, the states by both decoders, and the silences.
 
-From this follow, without going through the events again, how often a trigger would have fired for any threshold, and
-the day as it went by.
+How often a trigger would have fired for any threshold, and the replay of a day, follow from this without reading the
+events again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SILENCES = tuple(minutes * 60.0 for minutes in (1, 2, 3, 4, 5, 6, 8, 10, 12, 15,
 
 
 class Lived(msgspec.Struct, frozen=True):
-    """What became of one student in a span."""
+    """The runs, states and silences of one student in a span."""
 
     student: str
     runs: list[Run]
@@ -42,7 +42,7 @@ class Lived(msgspec.Struct, frozen=True):
 
 
 class _Kind(msgspec.Struct, frozen=True):
-    """All that matters of most events."""
+    """The fields that are needed of most events."""
 
     eventType: Any = None
 
@@ -63,7 +63,7 @@ class Sweep(msgspec.Struct, frozen=True):
 async def live_through(
     database: Database, since: float, until: float, *, profile: Profile, monitor: str = "classroom"
 ) -> list[Lived]:
-    """The span of each student. The folding runs in a thread, so that other requests are answered."""
+    """Fold the span of each student, in a thread, so that other requests are answered."""
     found: list[Lived] = []
     gathered: list[Event] = []
 
@@ -83,7 +83,7 @@ async def live_through(
 
 
 def live(events: Sequence[Event], until: float, profile: Profile) -> Lived:
-    """One student's span. Of what is not a run only the time counts. Pure."""
+    """Fold the span of one student. Of other events than runs, only the time counts. Pure."""
     order = sorted(events, key=lambda event: event.place)
     fold, glass_box = Student(profile=profile), GlassBox(profile=profile)
     one, other = StudentState(), StudentState()
@@ -134,7 +134,7 @@ def at_least(values: Sequence[Any], bounds: Sequence[Any]) -> list[tuple[Any, in
 
 
 def _streaks(flags: Sequence[bool]) -> list[int]:
-    """The lengths of the stretches in which something was so."""
+    """The lengths of the streaks in which a condition held."""
     found: list[int] = []
     length = 0
     for flag in [*flags, False]:

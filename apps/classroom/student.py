@@ -1,7 +1,7 @@
-"""A student, folded from events: programs are compared run by run, and how they change tells how the student works.
+"""A student, folded from events: programs are compared run by run, and the changes show how the student works.
 
 `Student` decodes with a hidden Markov model. `GlassBox` calls a student stuck after a number of runs in a row without
-any change: less clever, and anybody can follow it.
+any change: less precise, and easy to understand.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class StudentState(msgspec.Struct, omit_defaults=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """What lists and cards need of a student: little, so that it can be kept for everybody."""
+    """What lists and cards need of a student: small, so that it can be cached for all students."""
 
     strategy: int | None = None
     runs: int = 0
@@ -162,7 +162,7 @@ class Student:
         state.streak_start = state.times[-min(state.streak_runs, len(state.times))]
 
     def explain(self, state: StudentState) -> dict[str, Any]:
-        """Why a student is where they are: the newest runs, the path, and what was being worked on."""
+        """Why a student has this state: the newest runs, the path, and what was being worked on."""
         return {
             "strategy": state.strategy_name,
             "streak_runs": state.streak_runs,
@@ -176,7 +176,7 @@ class Student:
 
 
 class GlassBox(Student):
-    """Stuck is: several runs in a row without any change."""
+    """A student is stuck after several runs in a row without any change."""
 
     def __init__(self, *, profile: Profile = "corrected", zero_runs: int = ZERO_RUNS) -> None:
         super().__init__(profile=profile)
@@ -207,7 +207,7 @@ def keep(state: StudentState, run: Run) -> None:
 
 
 def workspace_of(event: Any) -> str:
-    """The workspace in a run's message, as text: JSON in JSON is read as often as it takes."""
+    """The workspace in a run's message, as text: JSON inside of JSON is decoded until it is a workspace."""
     message = _opened(event.get("raw_message"))
     project = _opened(message.get("project") if isinstance(message, dict) else None)
     workspace = project.get("workspace") if isinstance(project, dict) else None

@@ -1,4 +1,4 @@
-"""One student's story: their runs with programs to read and what changed, their episodes, their alerts."""
+"""The timeline of one student: runs with programs to read and what changed, their episodes, their alerts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_EPISODES = 500
 
 
 class RunTold(msgspec.Struct, frozen=True):
-    """A run: what was run, what had changed since the run before, and what both decoders made of it."""
+    """A run: what was run, what had changed since the run before, and its state by both decoders."""
 
     id: str
     at: float
@@ -40,7 +40,7 @@ class RunTold(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What is told of a student in a span; the newest runs, oldest first."""
+    """The runs, episodes and alerts of a student in a span; the newest runs, oldest first."""
 
     student: str
     since: float
@@ -53,7 +53,7 @@ class Story(msgspec.Struct, frozen=True):
     present: bool
     runs: list[RunTold]
     left_out: int
-    """How many earlier runs of the span are not told."""
+    """How many earlier runs of the span are left out."""
     episodes: list[Episode]
     counts: dict[str, int]
     """How often each type of event came."""
@@ -94,7 +94,7 @@ async def tell_story(
 
 
 def _walk(events: list[Event], profile: Profile) -> tuple[list[RunTold], list[Episode], dict[str, int]]:
-    """Fold the span with both decoders, and tell each run."""
+    """Fold the span with both decoders, run by run."""
     model, glass = Student(profile=profile), GlassBox()
     one, other = StudentState(), StudentState()
     told: list[RunTold] = []

@@ -1,4 +1,4 @@
-"""What the page says, in words: blocks as people read them, why to go to somebody, and what they have tried."""
+"""The texts of the page: names of blocks, why to visit a student, and what the student has tried."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _runs(count: int) -> str:
 
 
 def _spun(runs: int, same: int) -> str:
-    """Runs of somebody who is stuck, of which some were of the very same program."""
+    """How many runs a stuck student made, and how many of them without any change."""
     if same == runs:
         return "1 run without a change" if runs == 1 else f"{runs} runs in a row without a change"
     return f"{_runs(runs)}, {same or 'none'} of them without a change"
@@ -82,7 +82,7 @@ def _spun(runs: int, same: int) -> str:
 
 
 def program_lines(program: Program) -> list[tuple[int, str, bool]]:
-    """A program to read: how deep each line stands, what it says, and whether its stack runs."""
+    """A program as lines: the depth and the text of each, and whether its stack runs."""
     told: list[tuple[int, str, bool]] = []
     for stack in program.stacks:
         if not stack.shadow:
@@ -119,9 +119,9 @@ def _value(block: Block) -> str:
 
 
 def block_diff(before: Program, after: Program) -> list[dict[str, object]]:
-    """Two programs beside each other, line by line: what stayed, went, came, or was only set to something else.
+    """Two programs beside each other, line by line: what stayed, was removed, was added, or has another value.
 
-    Each line has `sign` (one of space, -, + and ~), `depth` and `text`; one that was set anew has `was`, too.
+    Each line has `sign` (one of space, -, + and ~), `depth` and `text`; a line with another value also has `was`.
     """
     ones = [(depth, text) for depth, text, _ in program_lines(before)]
     others = [(depth, text) for depth, text, _ in program_lines(after)]
@@ -140,7 +140,7 @@ def block_diff(before: Program, after: Program) -> list[dict[str, object]]:
 
 
 def _same_block(one: tuple[int, str], other: tuple[int, str]) -> bool:
-    """Whether two lines are one block, set to something else: the same words, in the same place."""
+    """Whether two lines are the same block with another value: the same words, in the same place."""
     return one[0] == other[0] and _words(one[1]) == _words(other[1])
 
 

@@ -28,7 +28,7 @@ app.add_page(page)
 
 
 def kafka_settings() -> dict[str, Any] | None:
-    """Where Kafka is and how to come in; None if posts are in the PostgreSQL log."""
+    """The address and the settings of Kafka; None if posts are in the PostgreSQL log."""
     bootstrap = os.environ.get("CONTENT_KAFKA")
     if not bootstrap:
         return None
@@ -36,7 +36,7 @@ def kafka_settings() -> dict[str, Any] | None:
 
 
 def declared() -> dict[str, Any]:
-    """The stream as its configuration says it, from the broker that is configured."""
+    """The stream of the configuration file, with the configured broker."""
     options = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["streams"]["content"]
     kafka = kafka_settings()
     for source in options["sources"]:

@@ -51,7 +51,7 @@ def train(model: StaticModel, label: str, seed: int = 1) -> list[float]:
 
 
 def accuracy(model: StaticModel, classifiers: Classifiers, label: str, seed: int = 2) -> float:
-    """The share of fresh posts that are judged right."""
+    """The share of new posts that are classified correctly."""
     examples = labelled(label, TESTED_ON, seed)
     scores = classifiers.score(model.encode([text for text, _ in examples]))
     return sum((score[label] > 0.5) == answer for score, (_, answer) in zip(scores, examples, strict=True)) / TESTED_ON

@@ -1,7 +1,7 @@
 """Made-up posts with labels, and the traffic mix: what the classifiers learn from and what the demo feeds in.
 
-Everything follows from a seed. Posts are put together from phrases, so that no two runs need a download, and with
-enough noise that a classifier has something to learn.
+Everything follows from a seed. Posts are composed of phrases, so that nothing is downloaded, with enough noise that a
+classifier has something to learn.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tidemill.core.errors import ConfigError
 MOST_TOKENS = 128
 LAYERS, WIDTH = 6, 384
 
-#: So many tokens go through a layer at a time: what is made on the way stays near the processor.
+#: The tokens that go through a layer at a time: intermediate arrays stay in the processor's cache.
 TOGETHER = 512
 
 _WORDS = re.compile(r"[^\W_]+|[^\w\s]|_")
@@ -76,7 +76,7 @@ class Weights:
             name: data[8 + length + about["data_offsets"][0] : 8 + length + about["data_offsets"][1]]
             .view(kinds[about["dtype"]])
             .reshape(about["shape"])
-            .copy()  # where a processor reads it best
+            .copy()  # aligned for the processor
             for name, about in header.items()
             if name != "__metadata__"
         }
@@ -202,7 +202,7 @@ def words(text: str) -> list[str]:
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    """Half of x times one and the tanh of a cubic in x, with one array made and not six."""
+    """GELU by its tanh approximation, with one array instead of six."""
     found = x * x
     found *= 0.0356774081
     found += 0.7978845608

@@ -1,4 +1,4 @@
-"""What a plan found, in words for people: a verdict with its tone, the figures behind it, the shape of a vector."""
+"""Results of plans as texts: a verdict with its tone, its figures, the shape of a vector."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _embedding(found: Mapping[str, Any]) -> Finding:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A plan as people know it, and how its results are read."""
+    """The title of a plan, and how its results are shown."""
 
     title: str
     read: Callable[[Mapping[str, Any]], Finding]

@@ -1,4 +1,4 @@
-"""How likely a post is of each kind: by the local classifiers, or by a language model where one is configured."""
+"""How likely a post is of each kind: by the local classifiers, or by a language model if one is configured."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LlmJudge:
 
 
 def read_scores(answer: str, labels: tuple[str, ...]) -> dict[str, float]:
-    """The scores out of an answer, whatever stands around the JSON; a `ValueError` says what is wrong with it."""
+    """The scores in an answer, which may have text around the JSON; a `ValueError` says what is wrong."""
     body = answer[answer.find("{") : answer.rfind("}") + 1]
     try:
         said = msgspec.json.decode(body, type=dict[str, float])

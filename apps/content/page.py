@@ -25,7 +25,7 @@ WHERE ($1::text IS NULL OR plan = $1) AND ($2::text IS NULL OR source = $2) AND 
 ORDER BY n DESC LIMIT $4
 """
 
-#: Results of each plan in each of the last seconds; the running one counts for nothing yet.
+#: Results of each plan in each of the last seconds; without the current one.
 RECENT = """
 SELECT plan, floor(extract(epoch FROM date_trunc('second', now()) - at))::int AS ago, count(*) AS n,
        count(*) FILTER (WHERE flagged) AS flagged

@@ -93,7 +93,7 @@ class SpamComment(ContentPlan, eligibility="spam_comment", timeout="30s"):
 
 
 class ReplyRanking(ContentPlan, eligibility="reply_ranking", timeout="30s"):
-    """How high a reply should stand: near to what it answers, with something to say, and not spam."""
+    """How high a reply is ranked: close to what it answers, informative, and no spam."""
 
     @task(after="read")
     async def only_replies(self, ctx: Context) -> None:
@@ -170,7 +170,7 @@ class EmbeddingWithSummary(ContentPlan, eligibility="post_embedding_with_summary
 
 
 class EmbeddingWithSummaryForReply(EmbeddingWithSummary, eligibility="post_embedding_with_summary_for_reply"):
-    """The same, kept apart for those who rank replies."""
+    """The same, stored separately for the ranking of replies."""
 
 
 class EmbeddingV5(ContentPlan, eligibility="mm_emb_v5", timeout="30s"):
@@ -187,11 +187,11 @@ class EmbeddingV5(ContentPlan, eligibility="mm_emb_v5", timeout="30s"):
 
 
 class EmbeddingV5ForReply(EmbeddingV5, eligibility="mm_emb_v5_for_reply"):
-    """The same, kept apart for those who rank replies."""
+    """The same, stored separately for the ranking of replies."""
 
 
 async def once(ctx: Context, name: str, make: Callable[[], Awaitable[Any]]) -> Any:
-    """What several plans of a message need, made by whichever asks first; the end of one does not end it for others."""
+    """Compute a value once for all plans of a message; cancelling one plan does not cancel it for the others."""
     making = ctx.shared.get(name)
     if making is None:
         making = ctx.shared[name] = asyncio.ensure_future(make())

@@ -1,4 +1,4 @@
-"""What the streams carry: a post, with what it answers to."""
+"""The messages of the streams: a post, with the text that it answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LONGEST = 4000
 
 
 class Post(msgspec.Struct, frozen=True):
-    """A post as it travels. `parent` is the text that a reply answers to; `likes` is its traction so far."""
+    """A post as it is sent. `parent` is the text that a reply answers to; `likes` is its traction so far."""
 
     id: int
     author: int

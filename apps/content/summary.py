@@ -1,4 +1,4 @@
-"""A short text for a long one: the sentence that says most, or a language model where one is configured."""
+"""Summaries: the most typical sentence, or the text of a language model if one is configured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LocalSummariser:
 
 
 class LlmSummariser:
-    """A language model's own words."""
+    """A summary by a language model."""
 
     def __init__(self, chat: Chat) -> None:
         self._chat = chat

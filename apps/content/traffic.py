@@ -29,7 +29,7 @@ Put = Callable[[str, list[bytes]], Awaitable[None]]
 
 
 def posts(seed: int) -> Iterator[bytes]:
-    """Endless posts, as they come over the wire."""
+    """Endless posts as bytes."""
     chance = random.Random(seed)
     for number in itertools.count(seed * 1_000_000):
         if chance.random() < MALFORMED:
@@ -47,7 +47,7 @@ def posts(seed: int) -> Iterator[bytes]:
 
 
 def poisoned(text: str, chance: random.Random) -> str:
-    """A post that decodes, and fails whatever is done with it: too long for any model, or what no database keeps."""
+    """A post that decodes and always fails: too long for any model, or with text that no database stores."""
     return chance.choice(["a" * (LONGEST + 1), f"{text}\0"])
 
 
@@ -75,7 +75,7 @@ async def feed(put: Put, rate: float, seconds: float, seed: int) -> int:
 
 
 def to_kafka(bootstrap: str, config: Mapping[str, Any]) -> tuple[Put, Callable[[], int]]:
-    """A way to put posts into Kafka, and one to wait until all have arrived."""
+    """A function that sends posts to Kafka, and one that waits until all have arrived."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, **config})
@@ -96,7 +96,9 @@ async def main() -> None:
         "--seed", type=int, default=None, help="the same posts with the same seed; others each time without"
     )
     parser.add_argument(
-        "--directory", default=None, help="where the embedded database is, if `tidemill up` was told so"
+        "--directory",
+        default=None,
+        help="the directory of the embedded database, if it is not the default one",
     )
     arguments = parser.parse_args()
     seed = random.randrange(1_000_000) if arguments.seed is None else arguments.seed

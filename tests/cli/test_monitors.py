@@ -87,8 +87,8 @@ def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> Non
     assert {row["trigger"] for row in rows} == {"hot", "peak"}
     hot = next(row for row in rows if row["trigger"] == "hot")
     page = explained(folder, f"a{hot['id']}")
-    assert page["explain"]["rule"]["says"] == "80 degrees or more"
-    assert page["explain"]["events"][0]["id"] == id
+    assert page["record"]["rule"]["says"] == "80 degrees or more"
+    assert page["record"]["events"][0]["id"] == id
     assert "80 degrees or more" in run(folder, "explain", f"a{hot['id']}").stdout
     assert "is acknowledged" in run(folder, "monitor", "ack", str(hot["id"]), "--note", "on my way").stdout
     assert "was acknowledged before" in run(folder, "monitor", "ack", str(hot["id"])).stdout
@@ -119,10 +119,10 @@ def test_the_status_shows_health_stages_and_what_went_wrong(folder: Path) -> Non
     read(folder, "lamp", 20)
     stages = {"reset", "roster", "ingest", "evaluate", "triggers"}
 
-    def is_told(row: dict[str, Any]) -> bool:
+    def is_notified(row: dict[str, Any]) -> bool:
         return bool(row["problems"]) and row["status"] is not None and stages <= set(row["status"]["stages"])
 
-    row = asked_until(lambda: told(folder, "status")[0], is_told)
+    row = asked_until(lambda: told(folder, "status")[0], is_notified)
     assert row["status"]["health"] == "healthy"
     assert row["problems"][0]["place"] == "trigger broken"
     page = run(folder, "monitor", "status").stdout

@@ -47,7 +47,7 @@ def declared(
 async def scheduling(app: App, *schedules: DeclaredSchedule) -> AsyncIterator[None]:
     """A scheduler of just these schedules."""
     async with app.database() as database:
-        scheduler = Role(Scheduler(database, "test", schedules), database)
+        scheduler = Role(Scheduler(database, schedules), database)
         life = asyncio.create_task(scheduler.run())
         try:
             await asyncio.wait_for(scheduler.wait_ready(), 60)
@@ -125,7 +125,7 @@ async def test_fires_missed_while_nobody_looked_are_skipped_or_made_up_as_declar
 ) -> None:
     now = time.time()
     schedule = declared(app, Every(600.0, anchor=now - 300), catchup=catchup)
-    await declare_schedules(database, "test", [schedule], now - 3600)
+    await declare_schedules(database, [schedule], now - 3600)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
     row = await schedule_row(database)
@@ -145,7 +145,7 @@ async def decided(database: Database) -> bool:
 async def test_a_fire_that_is_only_a_little_late_is_not_missed(app: App, database: Database) -> None:
     now = time.time()
     schedule = declared(app, Every(600.0, anchor=now - 20), catchup="skip")
-    await declare_schedules(database, "test", [schedule], now - 30)
+    await declare_schedules(database, [schedule], now - 30)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
     row = await schedule_row(database)
@@ -156,7 +156,7 @@ async def test_a_flood_of_missed_fires_is_all_made_up_when_all_are_wanted(app: A
     now = time.time()
     # Fires between two microseconds, which is all that the database can tell apart.
     schedule = declared(app, Every(1.0, anchor=int(now) - 0.5 + 3e-7), catchup="all")
-    await declare_schedules(database, "test", [schedule], now - 2500)
+    await declare_schedules(database, [schedule], now - 2500)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
     moments = await fires(database)
@@ -239,22 +239,22 @@ async def test_a_schedule_that_does_not_exist_is_named(database: Database) -> No
 async def test_a_changed_plan_takes_effect_and_an_unchanged_one_keeps_its_place(app: App, database: Database) -> None:
     now = time.time()
     daily = declared(app, Every(86400.0, anchor=now + 1000))
-    await declare_schedules(database, "test", [daily], now)
-    await declare_schedules(database, "test", [daily], now + 5000)
+    await declare_schedules(database, [daily], now)
+    await declare_schedules(database, [daily], now + 5000)
     row = await schedule_row(database)
     assert row["next_fire"].timestamp() == pytest.approx(now + 1000, abs=0.01)
     cron = declared(app, Cron("0 0 1 1 *"), catchup="skip", jitter=5)
-    await declare_schedules(database, "test", [cron], now)
+    await declare_schedules(database, [cron], now)
     row = await schedule_row(database)
     assert (row["next_fire"].month, row["next_fire"].day, row["catchup"], row["jitter"]) == (1, 1, "skip", 5.0)
 
 
 async def test_a_changed_schedule_keeps_its_counts_and_stays_paused(app: App, database: Database) -> None:
     now = time.time()
-    await declare_schedules(database, "test", [declared(app, Every(86400.0))], now)
+    await declare_schedules(database, [declared(app, Every(86400.0))], now)
     await database.fetch("UPDATE tidemill.schedule SET fired = 5, missed = 2")
     await set_paused(database, "beat", True, by="ann")
-    await declare_schedules(database, "test", [declared(app, Every(3600.0))], now)
+    await declare_schedules(database, [declared(app, Every(3600.0))], now)
     row = await schedule_row(database)
     assert (row["fired"], row["missed"], row["paused"]) == (5, 2, True)
 
@@ -289,7 +289,7 @@ async def test_schedules_of_another_application_are_left_alone(app: App, databas
 async def test_jitter_spreads_the_start_of_a_fire_and_nothing_else(app: App, database: Database) -> None:
     now = time.time()
     schedule = declared(app, Every(60.0, anchor=now - 30), catchup="all", jitter=20)
-    await declare_schedules(database, "test", [schedule], now - 600)
+    await declare_schedules(database, [schedule], now - 600)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
     rows = await database.fetch("SELECT origin, due_at FROM tidemill.job ORDER BY id")
@@ -311,8 +311,8 @@ async def test_a_schedule_that_cannot_be_fired_does_not_stop_the_others(app: App
     lost = declared(app, Cron("* * * * * *", "Mars/Olympus"), name="lost")
     async with scheduling(app, declared(app, Every(0.1), name="clock")):
         await database.fetch(
-            "INSERT INTO tidemill.schedule (name, app, task, queue, spec, job, decided, next_fire) "
-            "VALUES ('lost', 'another', 'tick', 'ticks', $1, $2, 0, now())",
+            "INSERT INTO tidemill.schedule (name, task, queue, spec, job, decided, next_fire) "
+            "VALUES ('lost', 'tick', 'ticks', $1, $2, 0, now())",
             msgspec.json.encode(lost.spec),
             msgspec.json.encode(lost.job),
         )
@@ -326,7 +326,7 @@ async def test_a_host_whose_clock_is_wrong_declares_by_the_clock_of_the_database
     app.schedule("beat", app.declarations.tasks["tick"].call(), every=0.1)
     async with app.database() as own:
         clock = VirtualClock(time.time() + 3600)
-        scheduler = Role(Scheduler(own, "test", app.declarations.stored_schedules(), clock=clock), own)
+        scheduler = Role(Scheduler(own, app.declarations.stored_schedules(), clock=clock), own)
         life = asyncio.create_task(scheduler.run())
         await eventually(lambda: value(database, "SELECT fired > 1 FROM tidemill.schedule"))
         scheduler.stop()

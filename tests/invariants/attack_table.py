@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import re
 
+from tidemill.ops.operator.registry import all_operations
+from tidemill.server.rpc.proto import method_of, service_of
+
 #: Needs no log-in.
 OPEN = "open"
 
@@ -141,6 +144,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/webhooks/{name}"): OPEN,
     ("GET", "/values/{kind}/{field}/{key}"): "viewer",
     ("POST", "/triggers/{name}"): "operator",
+    ("POST", "/forget"): "admin",
 }
 
 #: What else the server serves: its pages, the application's page `board`, and the log-in.
@@ -157,25 +161,16 @@ PAGES: dict[tuple[str, str], str] = {
     ("POST", "/pages/board/api/undeclared"): "admin",
 }
 
-#: Every method over gRPC.
+#: Every method over gRPC: an operation takes the role that it takes over HTTP.
 GRPC: dict[tuple[str, str], str] = {
-    ("Jobs", "Enqueue"): "operator",
-    ("Jobs", "Get"): "viewer",
-    ("Jobs", "List"): "viewer",
-    ("Jobs", "Cancel"): "operator",
-    ("Jobs", "Retry"): "operator",
-    ("Runs", "Start"): "operator",
-    ("Runs", "Get"): "viewer",
-    ("Runs", "List"): "viewer",
-    ("Runs", "Cancel"): "operator",
-    ("Runs", "SendEvent"): "operator",
-    ("Runs", "Fork"): "operator",
-    ("Runs", "Rerun"): "operator",
-    ("Runs", "ListInputs"): "viewer",
-    ("Runs", "SubmitInput"): "operator",
-    ("Streams", "Ask"): "operator",
-    ("Changes", "Watch"): "viewer",
-    ("Values", "Read"): "viewer",
+    **{
+        (service_of(each), method_of(each)): HTTP[each.method, each.path]
+        for each in all_operations()
+        if (each.method, each.path) in HTTP
+    },
+    ("Live", "AskStream"): "operator",
+    ("Live", "WatchChanges"): "viewer",
+    ("Live", "ReadValue"): "viewer",
 }
 
 #: Every command: the role that it takes through a server, and how it is typed.

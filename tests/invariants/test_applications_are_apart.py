@@ -34,11 +34,12 @@ from tidemill.pipelines import Pipeline
 from tidemill.sources import LogSource
 from tidemill.store.jobs.pages import JobFilter, match_jobs
 from tidemill.store.jobs.queues import list_queues
-from tidemill.store.jobs.schedules import list_schedules
+from tidemill.store.jobs.schedules import declare_schedules, list_schedules
 from tidemill.store.jobs.workers import QueueLimit, list_workers, read_control, set_limit
 from tidemill.store.migrate import migrate
 from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.streams import streams as stream_store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.store.tokens import find_token
 from tidemill.streams import Plan, Stream, task
 
@@ -205,13 +206,38 @@ async def test_what_matches_a_filter_is_cancelled_in_one_application(north: Side
 
 
 async def test_schedules_of_one_name_are_two_schedules(north: Side, south: Side) -> None:
+    async def paused() -> list[Any]:
+        listed = [await list_schedules(side.database) for side in (north, south)]
+        return [[(row["name"], row["paused"]) for row in rows] for rows in listed]
+
     async with running_scheduler(north.app), running_scheduler(south.app):
         await set_paused(north.database, "nightly", True, by="ann")
-        assert [(await list_schedules(side.database))[0]["paused"] for side in (north, south)] == [True, False]
+        assert await paused() == [[("nightly", True)], [("nightly", False)]]
+        await set_paused(south.database, "nightly", True, by="ann")
+        await set_paused(north.database, "nightly", False, by="ann")
+        assert await paused() == [[("nightly", False)], [("nightly", True)]]
         job = await run_now(south.database, "nightly", by="ann")
     async with running_worker(north.app), running_worker(south.app):
         assert (await south.app.wait(job.id)).result == "south 3"
     assert north.done == []
+
+
+async def test_a_due_schedule_fires_in_its_own_application(north: Side, south: Side) -> None:
+    due = "UPDATE tidemill.schedule SET decided = decided - 172800, next_fire = now()"
+    fired = "SELECT fired FROM tidemill.schedule WHERE name = 'nightly'"
+    async with running_scheduler(north.app), running_scheduler(south.app):
+        await north.database.fetch(due)
+        await set_paused(south.database, "nightly", True, by="ann")  # Its scheduler looks again, and finds nothing due.
+        await north.database.fetch("SELECT pg_notify($1, '')", north.database.channel("schedules"))
+        await eventually(lambda: value(north.database, fired))
+    counts = [await value(side.database, "SELECT count(*) FROM tidemill.job") for side in (north, south)]
+    assert ([await value(side.database, fired) for side in (north, south)], counts) == ([1, 0], [1, 0])
+
+
+async def test_a_schedule_that_one_no_longer_declares_stays_in_the_other(north: Side, south: Side) -> None:
+    async with running_scheduler(north.app), running_scheduler(south.app):
+        await declare_schedules(north.database, [])
+        assert [len(await list_schedules(side.database)) for side in (north, south)] == [0, 1]
 
 
 # -- runs -----------------------------------------------------------------------------------------
@@ -273,14 +299,14 @@ async def test_streams_of_one_name_read_their_own_log_and_bury_their_own_dead(no
             await all_read(south.database, "posts")
             assert [len(await stream_store.read_status(side.database)) for side in (north, south)] == [1, 1]
         assert (north.done, south.done) == ([2], [4])
-    dead = stream_store.DeadFilter(stream="s")
-    buried = [await stream_store.list_dead(side.database, dead) for side in (north, south)]
+    dead = DeadFilter(stream="s")
+    buried = [await list_dead(side.database, dead) for side in (north, south)]
     assert [[row["error"] for row in rows] for rows in buried] == [
         ["Noting: ValueError: north does not like 3 (its only attempt failed)"],
         [f"Noting: ValueError: south does not like {n} (its only attempt failed)" for n in (7, 5)],
     ]
     assert await replay_dead(south.database, dead) == 2
-    assert len(await stream_store.list_dead(north.database, dead)) == 1
+    assert len(await list_dead(north.database, dead)) == 1
 
 
 # -- pipelines ------------------------------------------------------------------------------------

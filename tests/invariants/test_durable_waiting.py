@@ -269,7 +269,7 @@ async def test_an_event_is_taken_in_once_however_often_the_inbox_is_read(app: Ap
             await run.send_event(Go(word="once"))
             await eventually(lambda: locked_out(database, TURN))
             for _ in range(5):
-                run_worker.work._news.set()
+                run_worker.work._wake.set()
                 await asyncio.sleep(0.02)
         assert await run.result(timeout=120) == "once"
     assert [tick["kind"] for tick in await ticks_of(database, run.id)].count("received") == 1

@@ -180,7 +180,7 @@ async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Datab
         (job,) = await worker.claim()
         maintenance = Maintenance(database, app.settings.maintenance())
         await maintenance.sweep()
-        await maintenance.keep_house()
+        await maintenance.clean_up()
         row = await find_live(database, ref.id)
         assert row is not None
         assert (row["state"], row["attempt"], row["worker_id"]) == ("running", 1, worker.worker_id)

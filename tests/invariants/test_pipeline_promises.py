@@ -208,8 +208,8 @@ async def test_a_glance_never_calls_fresh_what_a_closer_look_does_not(
             pipeline = project.start(blogmod=("in_process=True)", "in_process=True, min_size=5)"))
     pipeline_view = PipelineView(database, pipeline)
     assert is_plain(pipeline_view.order)
-    survey = await pipeline_view.states.survey(pipeline_view.patterns)
-    seen = count_fresh(pipeline_view.order, survey, *await summarise(database, "blog"))
+    scan = await pipeline_view.states.scan(pipeline_view.patterns)
+    seen = count_fresh(pipeline_view.order, scan, *await summarise(database, "blog"))
     plan = await look(database, pipeline)
     if plan.steps or plan.orphans:
         assert seen is None

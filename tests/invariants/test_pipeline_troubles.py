@@ -65,7 +65,7 @@ async def test_a_failure_is_forgotten_when_its_input_is_gone(tmp_path: Path, dat
     driver = Driver(database, pipeline)
     await driver.begin()
     (tmp_path / "in/b.txt").unlink()
-    await driver.act(driver.pipeline_view.plan(await driver.pipeline_view.look(["in/b.txt"])))
+    await driver.act(driver.pipeline_view.plan(await driver.pipeline_view.refresh(["in/b.txt"])))
     await driver.close()
     assert await failed(database) == []
 

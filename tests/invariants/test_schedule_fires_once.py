@@ -54,11 +54,11 @@ async def test_three_schedulers_fire_each_moment_once(app: App, database: Databa
 async def test_of_schedulers_that_see_a_due_schedule_together_one_fires(app: App, database: Database) -> None:
     declare(app, every=3600.0)  # nothing more comes due meanwhile
     databases = [app.database() for _ in range(3)]
-    schedulers = [Scheduler(each, app.name, app.declarations.stored_schedules()) for each in databases]
+    schedulers = [Scheduler(each, app.declarations.stored_schedules()) for each in databases]
     async with AsyncExitStack() as stack:
         for each in databases:
             await stack.enter_async_context(each)
-        await declare_schedules(database, app.name, app.declarations.stored_schedules(), 0.0)
+        await declare_schedules(database, app.declarations.stored_schedules(), 0.0)
         for round_number in range(20):
             await database.fetch(
                 "UPDATE tidemill.schedule SET decided = $1::float8, next_fire = to_timestamp($1::float8 + 3600), "
@@ -76,7 +76,7 @@ async def test_a_scheduler_that_dies_before_its_commit_leaves_the_fire_to_anothe
 ) -> None:
     """It holds the schedule and has enqueued the job when its connection ends: as if it had never been."""
     declare(app)
-    await declare_schedules(database, app.name, app.declarations.stored_schedules(), 0.0)
+    await declare_schedules(database, app.declarations.stored_schedules(), 0.0)
     await database.fetch("UPDATE tidemill.schedule SET catchup = 'one'")
     doomed = await asyncpg.connect(database_url)
     transaction = doomed.transaction()
@@ -86,7 +86,7 @@ async def test_a_scheduler_that_dies_before_its_commit_leaves_the_fire_to_anothe
         "INSERT INTO tidemill.job (queue, task, args, origin) "
         """VALUES ('default', 'tick', '{}', '{"by": "scheduler", "schedule": "tick", "fire": 1}')"""
     )
-    place: Any = Scheduler(database, "test")._place
+    place: Any = Scheduler(database, None)._place
     assert await fire_due(database, _plan, place) == []
     doomed.terminate()
     fired = await eventually(lambda: fire_due(database, _plan, place))

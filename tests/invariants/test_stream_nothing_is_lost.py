@@ -15,7 +15,7 @@ from tests.support import eventually, value
 from tests.support.stream_app import TABLES
 from tests.support.streams import all_read, lives, publish, stream_process, worked_on
 from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 
 pytestmark = pytest.mark.long
 
@@ -91,7 +91,7 @@ async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
     async with stream_process(database_url):
         await all_read(tables, "posts")
     assert sorted(set(await worked_on(tables))) == [number for number in range(60) if number != 20]
-    (dead,) = await store.list_dead(tables, store.DeadFilter())
+    (dead,) = await list_dead(tables, DeadFilter())
     assert dead["why"] == "lost"
     assert "its engine died 3 times while running it; the last time: it failed (exit 13)" in dead["error"]
 

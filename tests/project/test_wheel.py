@@ -75,8 +75,9 @@ def test_one_wheel_is_for_every_platform_and_has_the_console(wheel: Path) -> Non
     assert {
         "tidemill/py.typed",
         "tidemill/server/static/index.html",
-        "tidemill/server/rpc/tidemill_pb2.py",
-        "tidemill/streams/live/live_pb2.py",
+        "tidemill/server/rpc/operations_pb2.py",
+        "tidemill/server/rpc/live_pb2.py",
+        "tidemill/server/stream_endpoint/live_pb2.py",
     } <= names
     assert any(name.startswith("tidemill/server/static/assets/") and name.endswith(".js") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"tidemill"}

@@ -275,16 +275,16 @@ async def test_an_address_cannot_write_escape_codes_into_the_log(place: Place) -
 
 async def test_the_log_tells_how_a_call_over_grpc_has_ended_and_whose_it_was(place: Place) -> None:
     async with rpc_client(place.grpc, place.tokens["viewer"]) as reader, rpc_client(place.grpc) as stranger:
-        assert (await reader.refused("Jobs", "Enqueue", task="send"))[0] is grpc.StatusCode.PERMISSION_DENIED
-        assert (await stranger.refused("Jobs", "Cancel", ids=[1]))[0] is grpc.StatusCode.UNAUTHENTICATED
+        assert (await reader.refused("Jobs", "EnqueueJob", task="send"))[0] is grpc.StatusCode.PERMISSION_DENIED
+        assert (await stranger.refused("Jobs", "CancelJobs", ids=[1]))[0] is grpc.StatusCode.UNAUTHENTICATED
 
     def line(method: str) -> str:
         return next((each for each in place.web.said.splitlines() if f"method={method} " in f"{each} "), "")
 
-    enqueued = await eventually(lambda: line("Jobs/Enqueue"))
+    enqueued = await eventually(lambda: line("Jobs/EnqueueJob"))
     assert "status=PERMISSION_DENIED" in enqueued
     assert "viewer (token 1)" in enqueued
-    assert "status=UNAUTHENTICATED" in await eventually(lambda: line("Jobs/Cancel"))
+    assert "status=UNAUTHENTICATED" in await eventually(lambda: line("Jobs/CancelJobs"))
 
 
 # -- connections ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ async def test_a_token_has_only_so_many_streams_open(place: Place) -> None:
         assert await status("crowd") == b"429"
         async with rpc_client(place.grpc, place.tokens["crowd"]) as crowd:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await crowd.many("Changes", "Watch").read()
+                await crowd.many("Live", "WatchChanges").read()
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert await status("viewer") == b"200"
         opened.pop(0).close()

@@ -48,7 +48,7 @@ def test_a_sleeping_run_is_woken_in_time_though_ends_of_jobs_come_without_a_paus
 
     def end_a_job() -> None:
         model._put(numbers["Busy"], work=99, data=nothing)
-        model.tell(("runs", "inbox"))
+        model.notify(("runs", "inbox"))
         world.later(0.0005, end_a_job)
 
     world.later(0.1, end_a_job)

@@ -271,8 +271,8 @@ class Both:
         claims = Claims(self.database, self.connection, worker, list(QUEUES))
         assert sorted(await claims.release_unheld(held)) == sorted(self.model.release_unheld(worker, held))
 
-    async def clear_away(self) -> None:
-        await self.postgres.clear_away()
+    async def cancel_unneeded_jobs(self) -> None:
+        await self.postgres.cancel_unneeded_jobs()
         self.model.cancel_unwanted()
 
     # -- comparing --------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ OPS: list[tuple[Callable[[Both], Any], int]] = [
     (Both.finish, 5),
     (Both.requeue, 2),
     (Both.strays, 1),
-    (Both.clear_away, 2),
+    (Both.cancel_unneeded_jobs, 2),
 ]
 
 
@@ -409,7 +409,7 @@ async def test_a_slow_statement_sees_what_there_was_when_it_began(database: Data
         (job,) = both.model.claim_jobs(owner, ["near"], 1)
         await Claims(database, both.connection, owner, ["near"]).turn([], {"near": 1}, [], 0.0)
         release = RunTurn(number, 1, 2, ticks=[b"{}"], release=True)
-        view = both.model.look()
+        view = both.model.read_view()
         async with database.transaction() as holder:
             await holder.execute("SELECT FROM tidemill.run WHERE id = $1 FOR UPDATE", number)
             letting_go = asyncio.create_task(both.postgres.commit(owner, 2, [release]))

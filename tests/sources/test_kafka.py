@@ -18,7 +18,7 @@ from tests.support.streams import running_stream
 from tidemill.core.retry import retry
 from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.streams import Plan, Stream, task
 
 GROUPS = {
@@ -96,7 +96,7 @@ async def test_headers_keys_and_times_arrive_and_are_kept_with_a_dead_letter(
         message = ctx.message
         assert message.headers == (("id", ctx.value.encode()), ("empty", b""), ("bytes", b"\xff\x00"))
         assert (message.key, message.at, message.id) == (b"k", 1_700_000_000.0, ctx.value)
-    (dead,) = await store.list_dead(database, store.DeadFilter())
+    (dead,) = await list_dead(database, DeadFilter())
     assert (dead["message_id"], dead["key"]) == ("bad", b"k")
     assert json.loads(dead["headers"])["id"] == "bad"
 

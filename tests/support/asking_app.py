@@ -38,7 +38,7 @@ class Prompt(InputRequiredEvent):
     prefix: str
 
 
-class Survey(Workflow):
+class Scan(Workflow):
     """Asks twice, and takes the answers as they come."""
 
     @step
@@ -56,7 +56,7 @@ def make_app(**settings: Any) -> App:
     """A new application; the server has one of its own."""
     app = App("asking", **settings)
     app.workflow(Publishing, name="Publishing", timeout=None)
-    app.workflow(Survey, name="Survey", timeout=None)
+    app.workflow(Scan, name="Scan", timeout=None)
     return app
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.operate import acting
 from tidemill.store.database import Database
 from tidemill.store.monitors import alerts, roster
-from tidemill.store.streams import streams
+from tidemill.store.streams import dead_letters, streams
 
 Change = Callable[..., Awaitable[Any]]
 
@@ -24,7 +24,7 @@ def _by_operator(change: Change) -> Change:
 
 
 control_stream = _by_operator(streams.set_control)
-replay_dead = _by_operator(streams.replay_dead)
+replay_dead = _by_operator(dead_letters.replay_dead)
 add_to_roster = _by_operator(roster.add_to_roster)
 remove_from_roster = _by_operator(roster.remove_from_roster)
 label_entity = _by_operator(roster.label_entity)

@@ -66,7 +66,7 @@ async def look(database: Database, pipeline: Pipeline) -> BuildPlan:
     pipeline_view = PipelineView(database, pipeline)
     await pipeline_view.load()
     await pipeline_view.keep_codes()
-    await pipeline_view.survey()
+    await pipeline_view.scan()
     await pipeline_view.read_unknown()
     return pipeline_view.plan()
 

@@ -64,7 +64,7 @@ async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[M
 async def running_scheduler(app: App) -> AsyncIterator[Role[Scheduler]]:
     """A scheduler of the application's schedules."""
     database = app.database(label="test scheduler")
-    scheduler = Role(Scheduler(database, app.name, app.declarations.stored_schedules()), database)
+    scheduler = Role(Scheduler(database, app.declarations.stored_schedules()), database)
     try:
         async with _living(scheduler):
             yield scheduler

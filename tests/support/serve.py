@@ -35,7 +35,7 @@ async def serve(role: str, path: str) -> NoReturn:
         living = monitors_role(app.declarations)
     else:
         database = app.database()
-        living = Role(Scheduler(database, app.name, app.declarations.stored_schedules()), database)
+        living = Role(Scheduler(database, app.declarations.stored_schedules()), database)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, living.stop)
     life = asyncio.create_task(living.run())
     ready = asyncio.create_task(living.wait_ready())

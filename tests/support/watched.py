@@ -114,7 +114,7 @@ class Parts:
             for start in range(begin, len(held), 5):
                 yield RecordPage(held[start : start + 5], positions={part: min(start + 5, len(held))})
         ends = {part: len(self.held[part]) for part in positions}
-        yield RecordPage([], positions=ends, heard=dict.fromkeys(positions, now))
+        yield RecordPage([], positions=ends, read_until=dict.fromkeys(positions, now))
 
     async def close(self) -> None: ...
 

@@ -162,7 +162,7 @@ async def opened(settings: Settings, *, create: bool = False, schema: bool = Tru
         require_database(settings)
     database = Database(settings.database(), label="tidemill cli")
     try:
-        await open_soon(database)
+        await open_or_fail(database)
         if schema:
             await wait_for_schema(database, patience=SCHEMA_PATIENCE)
         yield database
@@ -170,7 +170,7 @@ async def opened(settings: Settings, *, create: bool = False, schema: bool = Tru
         await database.close()
 
 
-async def open_soon(database: Database, *, patience: float | None = PATIENCE) -> None:
+async def open_or_fail(database: Database, *, patience: float | None = PATIENCE) -> None:
     """Open it, or say within seconds what is in the way; a role has no limit (None), and waits for a server."""
     try:
         await database.open(patience=patience)

@@ -109,7 +109,7 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except CycloptsError as error:
-        return _say(_usage(error), EXIT_USAGE)
+        return _print_error(_usage(error), EXIT_USAGE)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        return _say(message_of(error), 1)
+        return _print_error(message_of(error), 1)
 
 
 def message_of(error: BaseException) -> str:
@@ -156,7 +156,7 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _say(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     sys.stdout.flush()
     sys.stderr.write(f"error: {message}\n")
     return status

@@ -89,7 +89,7 @@ def simulate_dag(
     version = kind.program(dag.to_json()).version
     number = simulation.start(workflow=dag.name, version=version, input=stored, kind=DAG_KIND)
     if answers:
-        _People(simulation, number, answers).check()
+        _InputAnswers(simulation, number, answers).check()
     if cancel_after is not None:
         simulation.world.later(cancel_after, lambda: _cancel(simulation, number))
     try:
@@ -111,7 +111,7 @@ def simulate_dag(
     )
 
 
-class _People:
+class _InputAnswers:
     """Answers the input nodes of a run after a delay, sometimes twice."""
 
     def __init__(self, simulation: Simulation, number: int, answers: Mapping[str, Any]) -> None:

@@ -111,7 +111,7 @@ class Lease:
             asyncio.run(self._renew_until_stopped())
         except Exception as error:  # noqa: BLE001 - a process whose lease cannot be renewed must end, whatever broke
             log.error("the lease cannot be renewed", error=repr(error), worker=self.worker_id)
-            self._lose(f"cannot renew its lease: {error!r}")
+            self._lease_lost(f"cannot renew its lease: {error!r}")
 
     async def _renew_until_stopped(self) -> None:
         connection: Connection | None = None
@@ -137,7 +137,7 @@ class Lease:
                 written = process_status
                 renew_at = time.monotonic() + (RETRY_SECONDS if connection is None else self._pause(process_status))
                 if not alive:
-                    self._lose("was silent for longer than its lease")
+                    self._lease_lost("was silent for longer than its lease")
                     return
             await asyncio.sleep(WATCH_SECONDS)
         if connection is not None:
@@ -158,7 +158,7 @@ class Lease:
     def _pause(self, process_status: ProcessStatus) -> float:
         return self._heartbeat if process_status.is_busy else max(self._heartbeat, self._seconds / IDLE_SHARE)
 
-    def _lose(self, why: str) -> None:
+    def _lease_lost(self, why: str) -> None:
         """Tell the event loop that this process counts as dead; end the process if the loop is stuck."""
         log.error("fenced off: the lease is lost", worker=self.worker_id, why=why)
         self._loop.call_soon_threadsafe(self._on_lost, why)

@@ -14,7 +14,7 @@ from tidemill.core.errors import ConfigError, TidemillError
 
 
 def load_app(target: str) -> Any:
-    """Import the application that a command line names; it must hold exactly one `App`, or be told which."""
+    """Import the application that a command line names; it must hold exactly one `App`, unless the name says which."""
     place, _, name = target.partition(":")
     module = load_module(place)
     if name:

@@ -73,7 +73,7 @@ class Maintenance:
             try:
                 now = self._clock.monotonic()
                 if now >= housekeeping_at:
-                    await self.keep_house()
+                    await self.clean_up()
                     housekeeping_at = now + self.settings.housekeeping_seconds
                 await self.sweep()
                 life.ready()
@@ -123,7 +123,7 @@ class Maintenance:
                 silent_for=round(row["silent"], 1),
             )
 
-    async def keep_house(self) -> None:
+    async def clean_up(self) -> None:
         """What can wait: partitions, retention, leftovers, orphaned jobs."""
         today = datetime.fromtimestamp(self._clock.now(), UTC).date()
         wanted, _ = await read_retention(self._database)

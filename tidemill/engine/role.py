@@ -85,7 +85,7 @@ class Life:
         self._woken.set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Sleep until a wake-up, or for so many seconds; False once the role is to stop.
+        """Sleep until a wake-up, or for this many seconds; False once the role is asked to stop.
 
         A wake-up that came since the last call counts: nothing that happens between two waits is missed.
         """

@@ -30,34 +30,32 @@ from tidemill.store.jobs.schedules import (
 log = structlog.get_logger("tidemill.scheduler")
 
 SAFETY_POLL = 30.0
-TELL_EVERY = 60.0
+LOG_EVERY = 60.0
 
 
 class Scheduler:
-    """Fires the schedules in the database; those that the application declares are put there first."""
+    """Stores the declared schedules and fires them; with None, it fires those that are stored."""
 
     channels: Mapping[str, None] = {SCHEDULES_CHANNEL: None}
 
     def __init__(
         self,
         database: Database,
-        app: str | None,
-        declared: Sequence[DeclaredSchedule] = (),
+        declared: Sequence[DeclaredSchedule] | None,
         *,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._database = database
         self._declared = declared
-        self._app = app
         self._clock = clock
-        self._told: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     async def work(self, life: Life) -> None:
         """Fire until stopped."""
-        if self._app is not None:
-            await declare_schedules(self._database, self._app, self._declared)
+        if self._declared is not None:
+            await declare_schedules(self._database, self._declared)
         life.ready()
-        log.info("scheduler started", schedules=len(self._declared))
+        log.info("scheduler started", schedules=len(self._declared or ()))
         while await life.wait(await self._fire()):
             pass
         log.info("scheduler stopped")
@@ -66,7 +64,7 @@ class Scheduler:
         """Fire due schedules; returns how long to sleep."""
         try:
             for fired in await fire_due(self._database, _plan, self._place):
-                if fired.jobs and self._is_worth_telling(fired.schedule):
+                if fired.jobs and self._should_log(fired.schedule):
                     log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs[:5]])
                 if fired.problem is not None:
                     log.error("A SCHEDULE CANNOT BE FIRED HERE", schedule=fired.schedule, why=fired.problem)
@@ -80,12 +78,12 @@ class Scheduler:
             return 1.0
         return SAFETY_POLL if wait is None else min(SAFETY_POLL, max(wait, 0.0))
 
-    def _is_worth_telling(self, schedule: str) -> bool:
+    def _should_log(self, schedule: str) -> bool:
         """Log a frequent schedule only once a minute: each fire is visible as a job."""
         now = self._clock.monotonic()
-        if now < self._told.get(schedule, now - TELL_EVERY) + TELL_EVERY:
+        if now < self._logged.get(schedule, now - LOG_EVERY) + LOG_EVERY:
             return False
-        self._told[schedule] = now
+        self._logged[schedule] = now
         return True
 
     def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:

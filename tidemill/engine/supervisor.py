@@ -1,6 +1,6 @@
 """The supervisor: keeps a handful of child processes running, and lets nothing outlive it.
 
-A child ends only when the supervisor was told to stop. If it ends otherwise - a watchdog (75, 76, 77), a lost lease
+A child ends only when the supervisor is asked to stop. If it ends otherwise - a watchdog (75, 76, 77), a lost lease
 (70), a signal, an error - it is started again, after a pause that grows while it keeps dying young, and a log
 line says why. A child that cannot even start (a wrong application, say) is not retried forever: the supervisor
 gives up, and ends the others.
@@ -8,10 +8,10 @@ gives up, and ends the others.
 A child shows a sign of life every second, on a pipe, from a thread of its own. One that shows none for as long as a
 lease lasts is stopped, or its code does not let go of the interpreter: it is killed and started again.
 
-`stop()` asks the children to end; a second call asks again, which they take as "at once". Whoever is still there
+`stop()` asks the children to end; a second call asks again, which they take as "at once". A child that still runs
 after the grace period and a margin is killed. Each child runs in a session of its own, so Ctrl-C in a terminal
 reaches the supervisor alone. On Linux the kernel kills the children when the supervisor dies: each of them asks
-for that with `obey_supervisor` when it starts.
+for that with `end_with_supervisor` when it starts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Supervisor(msgspec.Struct, eq=False):
     silence: float = SILENCE
     """A child that shows no sign of life for so many seconds is killed."""
     stopping: bool = False
-    stop_news: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    stop_requested: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     children: dict[str, asyncio.subprocess.Process] = {}
     failed: bool = False
 
@@ -78,7 +78,7 @@ class Supervisor(msgspec.Struct, eq=False):
         """Ask all children to end; a second call makes them hurry."""
         if not self.stopping:
             self.stopping = True
-            self.stop_news.set()
+            self.stop_requested.set()
             for spec in self.specs:
                 grace = self.grace if spec.grace is None else spec.grace
                 asyncio.get_running_loop().call_later(grace + KILL_MARGIN, self._kill, spec.name)
@@ -86,13 +86,13 @@ class Supervisor(msgspec.Struct, eq=False):
             _signal(child, signal.SIGTERM)
 
     async def run(self) -> int:
-        """Keep the children running until told to stop; returns 0 if all went well."""
+        """Keep the children running until asked to stop; returns 0 if no child failed."""
         async with asyncio.TaskGroup() as group:
             for spec in self.specs:
-                group.create_task(self._keep(spec), name=spec.name)
+                group.create_task(self._keep_running(spec), name=spec.name)
         return 1 if self.failed else 0
 
-    async def _keep(self, spec: ChildSpec) -> None:
+    async def _keep_running(self, spec: ChildSpec) -> None:
         loop = asyncio.get_running_loop()
         stable, deaths = False, 0
         while not self.stopping:
@@ -106,7 +106,7 @@ class Supervisor(msgspec.Struct, eq=False):
             if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
                 stable, deaths = True, 0
             deaths += 1
-            if not stable and is_hopeless(status, deaths):
+            if not stable and should_give_up(status, deaths):
                 self.failed = True
                 log.error("cannot be started: giving up", role=spec.name, why=describe_exit(status))
                 self.stop()
@@ -115,7 +115,7 @@ class Supervisor(msgspec.Struct, eq=False):
             log.warning("starting again", role=spec.name, why=describe_exit(status), after=f"{pause:g}s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self.stop_news.wait()
+                    await self.stop_requested.wait()
 
     async def live(self, spec: ChildSpec) -> int:
         """One life of a child, from start to end; whatever it leaves behind is ended with it."""
@@ -208,7 +208,7 @@ def pause_after(deaths: int) -> float:
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (deaths - 1))
 
 
-def is_hopeless(status: int, deaths: int) -> bool:
+def should_give_up(status: int, deaths: int) -> bool:
     """Whether a child that never ran for long is not worth another try. Watchdogs and signals prove that it ran."""
     if status == EXIT_MISCONFIGURED:
         return True
@@ -230,7 +230,7 @@ class Supervised(msgspec.Struct, frozen=True):
     piped: bool
 
 
-def obey_supervisor() -> Supervised | None:
+def end_with_supervisor() -> Supervised | None:
     """In a child, at its start: end with the supervisor from now on. None where there is no supervisor."""
     said = os.environ.pop(VARIABLE, "")
     if not said:

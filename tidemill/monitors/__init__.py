@@ -1,4 +1,4 @@
-"""Monitors: follow the events of every entity, infer its state, and tell the right person.
+"""Monitors: follow the events of every entity, infer its state, and notify the right person.
 
 from tidemill.monitors import Monitor, momentary, sustained
 from tidemill.sources import HttpSource
@@ -9,10 +9,10 @@ from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.hours import Hours
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import absent, momentary, sustained
-from tidemill.monitors.reducer.state import Bag
+from tidemill.monitors.reducer.state import AttributeDict
 
 __all__ = [
-    "Bag",
+    "AttributeDict",
     "Command",
     "Email",
     "Event",

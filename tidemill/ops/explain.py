@@ -22,7 +22,7 @@ from tidemill.ops.pipelines.pipelines import ListPipelines, list_pipelines
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
-from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter
+from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
 from tidemill.pipelines.view.state_details import StateDetails
 from tidemill.store.jobs.read import list_followers
 from tidemill.store.monitors.roster import show_entity
@@ -110,17 +110,13 @@ async def _alert(at: Local, id: str) -> Explanation:
     found = await at.do(get_alert, GetAlert(id=_number(id)))
     row = found.alert
     state = "open" if row.resolved_at is None else "resolved"
-    says = (found.explain or {}).get("rule", {}).get("says") or f"Trigger {row.trigger} of monitor {row.monitor}"
-    why = [f"{says}: opened for {row.entity} at {row.opened_at:%Y-%m-%d %H:%M:%S} UTC."]
     followed = [Followed(f"a{row.id}", f"{each.action} by {each.who}", each.detail or "") for each in found.history]
-    return Explanation(id=f"a{row.id}", kind="alert", state=state, why=why, followed=followed, alert=found)
+    return Explanation(id=f"a{row.id}", kind="alert", state=state, why=found.why, followed=followed, alert=found)
 
 
 async def _dead_letter(at: Local, id: str) -> Explanation:
     found = await at.do(get_dead_letter, GetDeadLetter(id=_number(id)))
-    why = [f"Stream {found.stream} gave this message of source {found.source} up after {found.attempts} attempts."]
-    why += [found.error] if found.error else []
-    return Explanation(id=f"d{found.id}", kind="dead letter", state=found.why, why=why, dead_letter=found)
+    return Explanation(id=f"d{found.id}", kind="dead letter", state=found.why, why=why_dead(found), dead_letter=found)
 
 
 async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explanation | None:

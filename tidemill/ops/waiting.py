@@ -14,13 +14,12 @@ from tidemill.ops.operator.operation import MOST_ON_A_PAGE, Operator
 from tidemill.ops.streams.streams import ListStreams, list_streams
 
 SAFETY_POLL = 5.0
-BACKFILL_POLL = 1.0  # A page of the past that brings nothing new is no change.
 
 
 async def wait_for_job(
     at: Operator, id: int, *, each: Callable[[Job], None] | None = None, every: float = SAFETY_POLL
 ) -> Job:
-    """The job once it has ended, however it ended. `each` is called with the job at every look before."""
+    """The job once it has ended, however it ended. Until then, `each` is called with the job whenever it is read."""
     job = await at.do(get_job, GetJob(id=id))
     if job.state in FINAL_STATES:
         return job
@@ -53,7 +52,7 @@ async def _runs_a_job(at: Operator, host: str, queue: str) -> bool:
 
 
 async def wait_for_drain(at: Operator, stream: str, *, each: Callable[[int], None] | None = None) -> None:
-    """Return when no dispatcher of a stream has messages in flight. `each` is called with their number before."""
+    """Return when no dispatcher of a stream has messages in flight. Until then, `each` is called with their number."""
     async with at.watch("streams") as changes:
         while True:
             found = (await at.do(list_streams, ListStreams(name=stream))).items
@@ -70,7 +69,7 @@ async def wait_for_backfill(at: Operator, monitor: str, entities: Collection[str
     """Return when the past of these entities, or of all, has been read."""
     async with at.watch("monitors") as changes:
         while await _is_filling(at, monitor, entities):
-            await changes.wait(BACKFILL_POLL)
+            await changes.wait(SAFETY_POLL)
 
 
 async def _is_filling(at: Operator, monitor: str, entities: Collection[str]) -> bool:

@@ -1,5 +1,6 @@
-"""The server: everything that the engine knows and can do, over HTTP under `/api/v1`, with one live stream of changes.
+"""The server: every operation over HTTP under `/api/v1` and over gRPC, the console, and one live stream of changes.
 
-`settings` says where and how safely, `gate` is what every request passes, `access` who may do what, `routes` has one
-module per resource, `live` is the stream of changes, `site` puts them together and `role` is its life as a process.
+`settings` says where it listens and who may call it. `middleware` is what every request passes, `routes` has the HTTP
+routes, `rpc` the gRPC methods, `live` the stream of changes, `stream_endpoint` the addresses of single streams. `app`
+puts them together, and `role` is the process.
 """

@@ -21,7 +21,7 @@ from tidemill.store.database import Database, DatabaseSettings, Executor
 T = TypeVar("T")
 Turn = asyncio.Future[Executor | None]
 
-#: Pages are small and asked for often: planned once, for tables of any size. Moments are told in UTC.
+#: Pages are small and frequent: they are planned once, for tables of any size. Times are in UTC.
 QUICK_PAGES = {"plan_cache_mode": "force_generic_plan", "jit": "off", "TimeZone": "UTC"}
 
 #: When the request came that is being answered.

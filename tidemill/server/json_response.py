@@ -10,7 +10,7 @@ from litestar import Response
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
-class Whole(Response[bytes]):
+class JsonBytes(Response[bytes]):
     """A JSON response without the work of building one: lists are requested often."""
 
     def __init__(

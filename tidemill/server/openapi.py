@@ -68,7 +68,7 @@ def describe_operations(prefix: str) -> dict[str, Any]:
 
 
 def _open_objects(schema: Any) -> None:
-    """Say of objects without declared fields that they may have any; generators of clients need to be told."""
+    """Allow any field in objects without declared fields; client generators need it stated."""
     if isinstance(schema, list):
         for each in schema:
             _open_objects(each)

@@ -56,7 +56,7 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
         return problem(error.status, error.detail), error.headers
     if isinstance(error, HTTPException):
         status = 422 if error.status_code == 400 else error.status_code
-        return problem(status, _told(error), _fields(error.extra)), dict(error.headers or {})
+        return problem(status, _http_detail(error), _fields(error.extra)), dict(error.headers or {})
     if is_unavailable(error) or is_full(error):
         away = "the database does not answer or cannot store anything now: try again soon"
         return problem(503, away, type=f"{PREFIX}unavailable"), {"Retry-After": "2"}
@@ -85,7 +85,7 @@ def answer(request: Request[Any, Any, Any], error: Exception) -> Response[Proble
     return Response(told, status_code=told.status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _told(error: HTTPException) -> str:
+def _http_detail(error: HTTPException) -> str:
     if error.status_code == 405:
         return "this address does not know this method"
     if error.status_code == 404:

@@ -104,7 +104,7 @@ class ApiServer:
         servers = [(self._http(site, local=False), listening)]
         if local is not None:
             servers.append((self._http(site, local=True), local))
-        # What is there now stays: the collector need not look at all of it again while requests wait.
+        # Objects of the start live as long as the process: the collector must not visit them while requests wait.
         gc.collect()
         gc.freeze()
         following = asyncio.create_task(self.server_state.hub.run(), name="tidemill-changes")

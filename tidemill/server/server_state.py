@@ -14,6 +14,7 @@ from tidemill.core.accounts import Caller
 from tidemill.engine.authentication import Authenticator
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.ops.operator.local import Local
+from tidemill.ops.operator.operation import Operation
 from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.server.live.hub import Hub
 from tidemill.server.oidc import OidcClient
@@ -43,7 +44,7 @@ class ServerState:
         self.authenticator = Authenticator(database, app.name, trust_local=settings.trust_local, provider=version)
         self.hub = Hub(database)
         app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
-        self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.hear
+        self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.on_notify
         self.metrics = Exposition(database)
         self._live_token: tuple[float, str] | None = None
         self.refused_webhooks: dict[str, float] = {}
@@ -64,6 +65,11 @@ class ServerState:
 
     def forget_live_token(self) -> None:
         self._live_token = None
+
+    def after(self, operation: Operation[Any, Any]) -> None:
+        """Do what the server itself must do once an operation has been done."""
+        if operation.name in ("revoke_token", "end_session"):
+            self.authenticator.forget()
 
     async def note(
         self, caller: Caller, action: str, target: str, *, before: object = None, after: object = None

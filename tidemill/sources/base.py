@@ -175,7 +175,7 @@ class RecordPage(msgspec.Struct, frozen=True):
     """Whether a record without an id or a time of its own has those that its broker gave it."""
     positions: Mapping[int, int] = {}
     """For a source in partitions: where each goes on after this page."""
-    heard: Mapping[int, float] = {}
+    read_until: Mapping[int, float] = {}
     """For a source in partitions: the time up to which each has been read with this page."""
 
 

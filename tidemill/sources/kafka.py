@@ -424,11 +424,11 @@ class KafkaReader:
 
     def _as_page(self, messages: Sequence[Any], behind: set[int], now: float) -> RecordPage:
         records = [delivery_of(message) for message in messages]
-        heard: dict[int, float] = {part: now for part in self._at if part not in behind}
+        read_until: dict[int, float] = {part: now for part in self._at if part not in behind}
         for record in records:
             if record.at and record.part in behind:
-                heard[record.part] = min(now, record.at)
-        return RecordPage(records, by_place=True, positions=dict(self._at), heard=heard)
+                read_until[record.part] = min(now, record.at)
+        return RecordPage(records, by_place=True, positions=dict(self._at), read_until=read_until)
 
     # -- with the client, which blocks, in a thread -------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A subject of NATS JetStream: a durable pull consumer; each message is acknowledged when its work is done.
 
-The server delivers a message again if it is not acknowledged in time; while a message is in flight, the server is told
-so. The key of a message is its subject, so that `ordered=True` keeps the order of each subject under a wildcard.
+The server delivers a message again if it is not acknowledged in time; while a message is in flight, its time is
+extended. The key of a message is its subject, so that `ordered=True` keeps the order of each subject under a wildcard.
 """
 
 from __future__ import annotations

@@ -119,12 +119,12 @@ class ChangeListener:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ChangeListener:
         listener = Listener(self._database)
-        listener.on(CHANGES_CHANNEL, self._hear)
+        listener.on(CHANGES_CHANNEL, self._notified)
         await follow_changes(self._database, seconds=NOTED_FOR_A_WAIT)
         self._tasks = [asyncio.create_task(listener.run()), asyncio.create_task(self._follow())]
         return self
@@ -138,19 +138,19 @@ class ChangeListener:
         """Return at a change, or after this many seconds; whether there was a change. A notification may be lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._heard.wait()
-        heard = self._heard.is_set()
-        self._heard.clear()
-        return heard
+                await self._changed.wait()
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
 
     def wake(self) -> None:
         """End the current wait, or the next one."""
-        self._heard.set()
+        self._changed.set()
 
-    def _hear(self, _: str) -> None:
+    def _notified(self, _: str) -> None:
         self.wake()
         # `note_change` does not notify again within 50 ms: wake up once more for those changes.
-        asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._heard.set)
+        asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._changed.set)
 
     async def _follow(self) -> None:
         while True:

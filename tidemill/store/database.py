@@ -197,7 +197,7 @@ class Database:
         """Look up the schema of the application's tables; the first application adopts existing rows."""
         wanted = self.settings.application
 
-        async def look(connection: Executor) -> list[Any]:
+        async def read_applications(connection: Executor) -> list[Any]:
             rows = await connection.fetch(self.sql(LIST_APPLICATIONS))
             if rows or wanted is None:
                 return rows
@@ -205,7 +205,7 @@ class Database:
             return await connection.fetch(self.sql(LIST_APPLICATIONS))
 
         try:
-            self.located(await self.run(look, patience=patience))
+            self.located(await self.run(read_applications, patience=patience))
         except (*NO_TABLE, asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
             self.located(())  # not migrated yet, or not a Tidemill database
 
@@ -260,7 +260,7 @@ class Database:
 
     async def connect_to_listen(self) -> Connection:
         """A connection that can LISTEN; it bypasses the pooler, if there is one."""
-        return await self._patiently(self._connect_ear, None)
+        return await self._patiently(self._connect_listener, None)
 
     @asynccontextmanager
     async def acquire(self, *, patience: float | None = None) -> AsyncIterator[Executor]:
@@ -360,7 +360,7 @@ class Database:
             raise StoreError("the database is not open: call `await database.open()` first")
         return self._pool
 
-    async def _connect_ear(self) -> Connection:
+    async def _connect_listener(self) -> Connection:
         return _watched(await asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:

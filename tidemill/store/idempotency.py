@@ -56,7 +56,7 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
     who: str
     key: str
     request: bytes
-    """A hash of the request, which tells another request with the same key."""
+    """A hash of the request, to detect another request with the same key."""
     repeatable: bool = False
 
 

@@ -72,7 +72,7 @@ class Notifier:
         self._waiting: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
-    def may_ring_inside(self) -> bool:
+    def may_notify_inside(self) -> bool:
         """Whether the writer should notify in its own statement, because the last notification is long enough ago."""
         now = asyncio.get_running_loop().time()
         if self._task is None and now - self._last > self._quiet:
@@ -80,18 +80,18 @@ class Notifier:
             return True
         return False
 
-    def ring_soon(self, queues: set[str]) -> None:
+    def notify_soon(self, queues: set[str]) -> None:
         """Notify workers of these queues, together with all other requests of the next few milliseconds."""
         self._waiting |= queues
         if self._task is None:
-            self._task = asyncio.create_task(self._ring(), name="tidemill-bell")
+            self._task = asyncio.create_task(self._notify(), name="tidemill-notify")
 
     async def close(self) -> None:
         """Send the notifications that are still pending."""
         if self._task is not None:
             await self._task
 
-    async def _ring(self) -> None:
+    async def _notify(self) -> None:
         try:
             while self._waiting:
                 await asyncio.sleep(self._quiet)

@@ -10,7 +10,7 @@ from tests.support.dags import Walk, shown
 from tidemill.core.ticks import DropTimer, EndRun, SetTimer
 from tidemill.dags import Dag, input_node, node
 from tidemill.dags.reducer.events import InputRefused, InputTaken, InputWanted, NodeFailure, Submission
-from tidemill.dags.reducer.inputs import AnswerCheck, judge
+from tidemill.dags.reducer.inputs import AnswerCheck, check_submission
 
 SCHEMA = {"type": "object", "required": ["answer"], "properties": {"answer": {"enum": ["yes", "no"]}}}
 
@@ -76,7 +76,7 @@ def test_the_same_submission_again_changes_and_says_nothing() -> None:
     before = walk.program.snapshot(walk.state)
     assert walk.submit("approve", {"answer": "yes"}, key="k") == []
     assert walk.program.snapshot(walk.state) == before
-    verdict = judge(walk.program, walk.state, Submission("approve", {"answer": "yes"}, key="k"))
+    verdict = check_submission(walk.program, walk.state, Submission("approve", {"answer": "yes"}, key="k"))
     assert verdict == AnswerCheck(True, repeated=True)
 
 
@@ -133,7 +133,9 @@ def test_an_answer_that_is_too_large_or_no_json_is_refused() -> None:
     walk = Walk(dag, result_limit=10).start()
     (refused,) = shown(walk.submit("a", "x" * 20), InputRefused)
     assert refused.reason.startswith("the answer has 22 bytes as JSON, but a run keeps at most 10")
-    assert judge(walk.program, walk.state, Submission("a", object())).reason.startswith("this value cannot be stored")
+    assert check_submission(walk.program, walk.state, Submission("a", object())).reason.startswith(
+        "this value cannot be stored"
+    )
     assert walk.statuses["a"] == "waiting"
 
 

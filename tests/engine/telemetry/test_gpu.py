@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidemill.engine.telemetry import gpu
-from tidemill.engine.telemetry.gpu import Careful, Gpu, LibraryProbe, NoProbe, ToolProbe, find_probe
+from tidemill.engine.telemetry.gpu import FailsafeProbe, Gpu, LibraryProbe, NoProbe, ToolProbe, find_probe
 
 H200 = "0, NVIDIA H200, 0, 0, 143771, 39, 127.10\n"
 H200_AT_WORK = "0, NVIDIA H200, 100, 1395, 143771, 63, 687.96\n"
@@ -86,7 +86,7 @@ def test_the_tool_on_the_path_is_asked_and_not_too_often(tmp_path: Path, monkeyp
 
 def test_a_tool_that_fails_is_left_alone_and_the_log_says_why(tmp_path: Path) -> None:
     tool = _tool(tmp_path, "rocm-smi", f"echo asked >> {tmp_path}/asked; exit 3")
-    probe = Careful(ToolProbe([str(tool)], gpu.parse_rocm_smi, every=0.0))
+    probe = FailsafeProbe(ToolProbe([str(tool)], gpu.parse_rocm_smi, every=0.0))
     with capture_logs() as logs:
         assert probe.read() == []
         assert probe.read() == []

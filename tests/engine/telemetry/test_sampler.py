@@ -14,6 +14,7 @@ import pytest
 from tests.support import eventually, running_maintenance, value, worker_process
 from tidemill import App
 from tidemill.core.codec import decode
+from tidemill.engine.role import Role
 from tidemill.engine.telemetry.gpu import NoProbe
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.engine.telemetry.sampler import Sampler, sampling
@@ -37,10 +38,13 @@ SAMPLES = "SELECT count(*) FROM tidemill.host_sample WHERE host = $1"
 @asynccontextmanager
 async def running_sampler(database: Database, host: str = "mill", **options: Any) -> AsyncIterator[Sampler]:
     sampler = Sampler(database, **{"every": EVERY, "host": host, "reader": HostReader(gpus=NoProbe()), **options})
-    task = asyncio.create_task(sampler.run())
+    role = Role(sampler, database)
+    task = asyncio.create_task(role.run())
     try:
         yield sampler
         assert not task.done(), "the sampler ended by itself"
+        role.stop()
+        await task
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from tidemill.engine.worker.queue_sharing import Appetite, share_room
+from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
 
 QUEUES = ["a", "b", "c", "d", "e"]
 queue_lists = st.lists(st.sampled_from(QUEUES), min_size=1, unique=True)
@@ -17,7 +17,7 @@ dry_sets = st.sets(st.sampled_from(QUEUES))
 def test_a_worker_never_asks_for_more_than_its_room_and_one_per_dry_queue(
     room: int, queues: list[str], dry: set[str], turn: int
 ) -> None:
-    wanted = share_room(room, queues, dry, turn)
+    wanted = share_slots(room, queues, dry, turn)
     assert set(wanted) <= set(queues)
     assert all(share >= 1 for share in wanted.values())
     assert sum(wanted.values()) <= max(0, room) + len(dry & set(queues))
@@ -27,7 +27,7 @@ def test_a_worker_never_asks_for_more_than_its_room_and_one_per_dry_queue(
 def test_all_room_is_used_and_flowing_queues_differ_by_one_at_most(
     room: int, queues: list[str], dry: set[str], turn: int
 ) -> None:
-    wanted = share_room(room, queues, dry, turn)
+    wanted = share_slots(room, queues, dry, turn)
     flowing = [queue for queue in queues if queue not in dry] or queues
     shares = [wanted.get(queue, 0) for queue in flowing]
     assert sum(shares) == room
@@ -38,30 +38,30 @@ def test_all_room_is_used_and_flowing_queues_differ_by_one_at_most(
 def test_over_as_many_turns_as_queues_each_gets_the_same(room: int, queues: list[str], turn: int) -> None:
     total: Counter[str] = Counter()
     for later in range(len(queues)):
-        total.update(share_room(room, queues, set(), turn + later))
+        total.update(share_slots(room, queues, set(), turn + later))
     assert set(total.values()) == {room}
 
 
 @given(st.integers(1, 500), queue_lists, st.integers(0, 1000))
 def test_a_dry_queue_is_still_looked_at(room: int, queues: list[str], turn: int) -> None:
-    wanted = share_room(room, queues, {queues[0]}, turn)
+    wanted = share_slots(room, queues, {queues[0]}, turn)
     assert wanted.get(queues[0], 0) >= 1
 
 
 def test_no_room_asks_for_nothing() -> None:
-    assert share_room(0, QUEUES, set(), 0) == {}
-    assert share_room(-3, QUEUES, set(QUEUES), 0) == {}
+    assert share_slots(0, QUEUES, set(), 0) == {}
+    assert share_slots(-3, QUEUES, set(QUEUES), 0) == {}
 
 
 # Taking ahead
 
 
 def test_nothing_is_taken_ahead_before_anything_has_finished() -> None:
-    assert Appetite().extra == 0
+    assert JobPrefetch().extra == 0
 
 
 def test_fast_jobs_are_taken_ahead_and_never_more_than_the_most() -> None:
-    appetite = Appetite(window=0.05, most=100)
+    appetite = JobPrefetch(window=0.05, most=100)
     now = 0.0
     appetite.finished(0, now)
     for _ in range(50):
@@ -71,7 +71,7 @@ def test_fast_jobs_are_taken_ahead_and_never_more_than_the_most() -> None:
 
 
 def test_slow_jobs_are_left_to_others() -> None:
-    appetite = Appetite()
+    appetite = JobPrefetch()
     now = 0.0
     for _ in range(20):
         now += 1.0
@@ -80,7 +80,7 @@ def test_slow_jobs_are_left_to_others() -> None:
 
 
 def test_appetite_grows_in_steps_and_falls_at_once() -> None:
-    appetite = Appetite(window=1.0, most=10_000)
+    appetite = JobPrefetch(window=1.0, most=10_000)
     appetite.finished(0, 0.0)
     appetite.finished(1000, 1.0)
     first = appetite.extra
@@ -91,7 +91,7 @@ def test_appetite_grows_in_steps_and_falls_at_once() -> None:
 
 
 def test_jobs_that_were_held_and_did_not_start_end_the_appetite() -> None:
-    appetite = Appetite(window=1.0)
+    appetite = JobPrefetch(window=1.0)
     appetite.finished(0, 0.0)
     appetite.finished(500, 1.0)
     assert appetite.extra > 0
@@ -101,7 +101,7 @@ def test_jobs_that_were_held_and_did_not_start_end_the_appetite() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.floats(0, 10)), max_size=30))
 def test_appetite_is_never_negative_nor_above_the_most(steps: list[tuple[int, float]]) -> None:
-    appetite, now = Appetite(most=300), 0.0
+    appetite, now = JobPrefetch(most=300), 0.0
     for count, passed in steps:
         now += passed
         appetite.finished(count, now)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.support.waiting import turns
 from tidemill.core.program import fold
 from tidemill.core.ticks import Command, Completed, EndRun, Received, RunWork, Started, StopWork, Tick
-from tidemill.engine.runs.adapters import Passing, Recording, Tracing
+from tidemill.engine.runs.adapters import ForwardingAdapter, Recording, Tracing
 from tidemill.engine.runs.control_loop import Adapter, RunLoop
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.declared import declared
@@ -140,7 +140,7 @@ async def test_the_span_of_work_that_is_stopped_ends_with_the_run() -> None:
     assert len(finished) == 2
 
 
-class Late(Passing):
+class Late(ForwardingAdapter):
     """Journals when it is told to."""
 
     def __init__(self, inner: Adapter) -> None:

@@ -96,7 +96,7 @@ async def test_a_step_that_waits_for_a_person_is_listed_with_a_form_and_answered
 async def test_a_question_that_a_step_returns_is_asked_until_another_step_has_the_answer(
     api: httpx.AsyncClient,
 ) -> None:
-    run = await start(api, "Survey")
+    run = await start(api, "Scan")
     first = await asked(api, run, "How many?")
     assert (first["node"], first["schema"]) == ("take", None)
     assert (await submit(api, first, {"response": 12})).status_code == 200

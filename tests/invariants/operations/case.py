@@ -39,4 +39,3 @@ class Case(NamedTuple):
     wrong: tuple[Struct, ...] = ()
     command: str | None = None
     items: bool = False
-    rpc: tuple[str, str] | None = None

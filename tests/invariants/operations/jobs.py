@@ -28,7 +28,7 @@ async def a_worker(world: World) -> None:
 
 async def the_schedules(world: World) -> None:
     """The application's schedule is stored."""
-    await declare_schedules(world.database, world.app.name, world.app.declarations.stored_schedules())
+    await declare_schedules(world.database, world.app.declarations.stored_schedules())
 
 
 async def a_paused_schedule(world: World) -> None:
@@ -47,14 +47,12 @@ CASES: dict[str, Case] = {
         (jobs.ListJobs(limit=0), jobs.ListJobs(limit=1000), jobs.ListJobs(state=("lost",)), jobs.ListJobs(cursor="?")),
         command="jobs --state ready --task send --json",
         items=True,
-        rpc=("Jobs", "List"),
     ),
     "get_job": Case(
         jobs.GetJob(id=2),
         two_jobs,
         (jobs.GetJob(id=99), jobs.GetJob(id=-1)),
         command="job 2 --json",
-        rpc=("Jobs", "Get"),
     ),
     "get_job_log": Case(jobs.GetJob(id=1), two_jobs),
     "enqueue_job": Case(
@@ -67,7 +65,6 @@ CASES: dict[str, Case] = {
             jobs.EnqueueJob(task="send", args={"order": 1}, unique_key="a\x00b"),
         ),
         command="""enqueue APP send {"order":7} --priority 8 --tag vip --json""",
-        rpc=("Jobs", "Enqueue"),
     ),
     "enqueue_copies": Case(
         jobs.EnqueueCopies(task="send", args={"order": 7}, count=3),
@@ -87,7 +84,6 @@ CASES: dict[str, Case] = {
             jobs.JobSelection(filter=JobFilter(state=("lost",))),
         ),
         command="cancel 1 2",
-        rpc=("Jobs", "Cancel"),
     ),
     "preview_retry_jobs": Case(JobFilter(state=("cancelled",)), two_jobs, (JobFilter(state=("lost",)),)),
     "retry_jobs": Case(

@@ -10,7 +10,7 @@ from tests.support.operate_streams import add_silence
 from tests.support.web_app import make_ovens
 from tidemill.core.codec import encode
 from tidemill.ops.monitors import alerts, backtests, monitors, roster
-from tidemill.store.monitors.alerts import Unseen
+from tidemill.store.monitors.alerts import UnackedFilter
 
 SPAN = (datetime(2023, 11, 14, tzinfo=UTC), datetime(2023, 11, 16, tzinfo=UTC))
 
@@ -148,14 +148,14 @@ CASES: dict[str, Case] = {
         a_monitor,
         (alerts.GetAlert(id=99), alerts.GetAlert(id=-1)),
     ),
-    "preview_ack_alerts": Case(Unseen(trigger="hot"), a_monitor),
+    "preview_ack_alerts": Case(UnackedFilter(trigger="hot"), a_monitor),
     "ack_alerts": Case(
         alerts.AckAlerts(ids=[1], note="seen"),
         a_monitor,
         (
             alerts.AckAlerts(),
             alerts.AckAlerts(ids=[]),
-            alerts.AckAlerts(ids=[1], filter=Unseen()),
+            alerts.AckAlerts(ids=[1], filter=UnackedFilter()),
             alerts.AckAlerts(ids=[1, 99]),
             alerts.AckAlerts(ids=[-1]),
         ),

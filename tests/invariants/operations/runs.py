@@ -81,7 +81,6 @@ CASES: dict[str, Case] = {
         ),
         command="runs --state running --shape flow --json",
         items=True,
-        rpc=("Runs", "List"),
     ),
     "start_run": Case(
         runs.StartRun(workflow="order", args={"order": 5}, key="k"),
@@ -92,14 +91,12 @@ CASES: dict[str, Case] = {
             runs.StartRun(workflow="order", definition={"nodes": 1}),
         ),
         command="""dag start order --app=APP --args {"order":5} --key k --json""",
-        rpc=("Runs", "Start"),
     ),
     "get_run": Case(
         runs.RunRef(id=2),
         begun_runs,
         (runs.RunRef(id=99), runs.RunRef(id=-1)),
         command="run r2",
-        rpc=("Runs", "Get"),
     ),
     "get_ticks": Case(
         journal.GetTicks(id=1), begun_runs, (journal.GetTicks(id=99), journal.GetTicks(id=1, limit=0)), command="run r1"
@@ -122,7 +119,6 @@ CASES: dict[str, Case] = {
             events.SendEvent(id=3, type="HumanResponseEvent"),
         ),
         command="""send r1 HumanResponseEvent {"response":"tide"} --step ask""",
-        rpc=("Runs", "SendEvent"),
     ),
     "fork_run": Case(
         events.ForkRun(id=1, at=1),
@@ -134,7 +130,6 @@ CASES: dict[str, Case] = {
             events.ForkRun(id=2, at=1),
         ),
         command="fork r1 --at 1 --app=APP",
-        rpc=("Runs", "Fork"),
     ),
     "retry_run": Case(
         runs.RunRef(id=1),
@@ -147,7 +142,6 @@ CASES: dict[str, Case] = {
         begun_runs,
         (cancel.CancelRun(id=99), cancel.CancelRun(id=3)),
         command="cancel r1",
-        rpc=("Runs", "Cancel"),
     ),
     "preview_cancel_runs": Case(RunFilter(workflow="Asking"), begun_runs, (RunFilter(state=("failed",)),)),
     "cancel_runs": Case(
@@ -186,7 +180,6 @@ CASES: dict[str, Case] = {
             dags.RerunDag(id=2, start="pack", edited=[]),
         ),
         command="""dag rerun r2 --from pack --edit {"order":6} --json""",
-        rpc=("Runs", "Rerun"),
     ),
     "cancel_node": Case(
         dags.CancelNode(id=2, node="approve", reason="enough"),
@@ -205,7 +198,6 @@ CASES: dict[str, Case] = {
         (inputs.ListInputs(limit=0), inputs.ListInputs(run=99), inputs.ListInputs(cursor="?")),
         command="inputs --run r2 --json",
         items=True,
-        rpc=("Runs", "ListInputs"),
     ),
     "submit_input": Case(
         inputs.SubmitInput(id=2, node="approve", value={"answer": "yes"}, key="first"),

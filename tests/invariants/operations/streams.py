@@ -27,7 +27,7 @@ DISPATCHER = {
 async def a_stream(world: World) -> None:
     """A dispatcher runs stream `posts`, which has two dead letters."""
     status = msgspec.json.encode(DISPATCHER)
-    await streams_store.tell_status(world.database, uuid4(), "posts", "alpha", 17, status)
+    await streams_store.report_status(world.database, uuid4(), "posts", "alpha", 17, status)
     await world.database.fetch(
         "INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, error, plans, payload) "
         "SELECT 'posts', 'web', 'p' || n, 'failed', 3, '2026-01-02Z', 'Rank: too long', '{Rank}', '{}' "

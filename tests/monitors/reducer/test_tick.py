@@ -13,7 +13,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, Monitor, Webhook, sustained
 from tidemill.monitors.reducer.cursor import SourceCursor, adapted, moved, read_since
 from tidemill.monitors.reducer.poll_pace import PollLimits, after_failure, after_success, start
-from tidemill.monitors.reducer.state import Bag, read_state, write_state
+from tidemill.monitors.reducer.state import AttributeDict, read_state, write_state
 from tidemill.monitors.reducer.tick import Facts, stages, wanted_shares
 from tidemill.monitors.runner.state_cache import StateCache
 from tidemill.sources.base import read_event
@@ -134,7 +134,7 @@ def test_states_leave_memory_when_there_is_no_room_and_stale_ones_are_not_given(
 
 
 def test_a_bag_is_a_dict_with_attributes_and_comes_back_as_it_was() -> None:
-    bag = Bag()
+    bag = AttributeDict()
     bag.runs = [{"change": 0.5}]
     assert bag.nothing is None
     again = read_state(None, write_state(bag))

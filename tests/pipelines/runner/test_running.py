@@ -73,14 +73,14 @@ async def test_a_rolling_scan_finds_new_files_and_edits_in_place(tmp_path: Path,
     await driver.act(await driver.begin())
     await driver.idle.wait()
     put(tmp_path, {"in/new.txt": "new"})
-    assert "in/new.txt" in await driver.pipeline_view.quick_survey(5)
+    assert "in/new.txt" in await driver.pipeline_view.quick_scan(5)
     put(tmp_path, {"in/3.txt": "edited"})
     seen: list[str] = []
     for _ in range(5):
-        seen += await driver.pipeline_view.quick_survey(5)
+        seen += await driver.pipeline_view.quick_scan(5)
     assert "in/3.txt" in seen
     (tmp_path / "mid/4.txt").unlink()
-    assert "mid/4.txt" in await driver.pipeline_view.quick_survey(5)
+    assert "mid/4.txt" in await driver.pipeline_view.quick_scan(5)
     await driver.close()
 
 

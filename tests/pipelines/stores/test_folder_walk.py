@@ -27,20 +27,20 @@ def test_a_walk_finds_exactly_what_the_patterns_match(tmp_path_factory, texts: l
     root = tmp_path_factory.getbasetemp() / "walked"
     if not root.exists():
         put(root, dict.fromkeys(PATHS, ""))
-    survey = Walk(str(root), [Pattern(text) for text in texts]).run()
-    for pattern, found in survey.matched.items():
+    scan = Walk(str(root), [Pattern(text) for text in texts]).run()
+    for pattern, found in scan.matched.items():
         assert set(found) == {path for path in PATHS if pattern.match(path) is not None}
-    assert set(survey.signatures) == {path for found in survey.matched.values() for path in found}
-    assert survey.problems == []
+    assert set(scan.signatures) == {path for found in scan.matched.values() for path in found}
+    assert scan.problems == []
 
 
 def test_links_that_lead_back_are_told_and_walked_no_further(tmp_path: Path) -> None:
     put(tmp_path, {"a/b/c.txt": ""})
     (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
     (tmp_path / "a/b/self").symlink_to("self")
-    survey = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
-    assert list(survey.signatures) == ["a/b/c.txt"]
-    assert [problem.removeprefix(str(tmp_path)) for problem in survey.problems] == [
+    scan = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
+    assert list(scan.signatures) == ["a/b/c.txt"]
+    assert [problem.removeprefix(str(tmp_path)) for problem in scan.problems] == [
         "/a/b/up/ is a symlink cycle: skipped"
     ]
 
@@ -48,14 +48,14 @@ def test_links_that_lead_back_are_told_and_walked_no_further(tmp_path: Path) -> 
 def test_a_link_to_a_folder_elsewhere_is_followed(tmp_path: Path) -> None:
     put(tmp_path, {"elsewhere/x.txt": "", "root/a/y.txt": ""})
     (tmp_path / "root/a/more").symlink_to(tmp_path / "elsewhere")
-    survey = Walk(str(tmp_path / "root"), [Pattern("a/**/{x}.txt")]).run()
-    assert set(survey.signatures) == {"a/y.txt", "a/more/x.txt"}
+    scan = Walk(str(tmp_path / "root"), [Pattern("a/**/{x}.txt")]).run()
+    assert set(scan.signatures) == {"a/y.txt", "a/more/x.txt"}
 
 
 def test_folders_whose_names_are_not_utf8_are_told(tmp_path: Path) -> None:
     os.makedirs(os.fsencode(tmp_path) + b"/a/\xff")
-    survey = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
-    assert [problem.endswith("its name is not UTF-8: skipped") for problem in survey.problems] == [True]
+    scan = Walk(str(tmp_path), [Pattern("a/**/{x}.txt")]).run()
+    assert [problem.endswith("its name is not UTF-8: skipped") for problem in scan.problems] == [True]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -84,7 +84,7 @@ async def test_a_look_into_changed_folders_finds_what_a_look_at_everything_finds
 
     change()
     patient = PipelineView(cast("Database", None), pipeline)
-    await patient.survey()
+    await patient.scan()
     for _ in range(6):
         for folder, there in patient.folders.items():
             if there:
@@ -92,8 +92,8 @@ async def test_a_look_into_changed_folders_finds_what_a_look_at_everything_finds
                 patient.folders[folder] = 1
         before = known(patient)[0]
         change()
-        news = set(await patient.survey_folders())
+        news = set(await patient.scan_folders())
         fresh = PipelineView(cast("Database", None), pipeline)
-        await fresh.survey()
+        await fresh.scan()
         assert known(patient) == known(fresh)
         assert news >= before ^ known(fresh)[0]

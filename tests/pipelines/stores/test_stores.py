@@ -43,7 +43,7 @@ async def states(request: pytest.FixtureRequest, tmp_path: Path, database: Datab
 
 
 async def write(states: States, path: str, content: Any, needs: dict[str, int] | None = None) -> dict[str, int]:
-    before = (await states.look([path]))[path]
+    before = (await states.read_signatures([path]))[path]
     return await states.publish(await states.prepare([StateDraft(path, content, needs or {}, before=before)]))
 
 
@@ -51,10 +51,10 @@ async def test_what_is_written_is_listed_and_read_as_it_was(states: States) -> N
     signature = (await write(states, "a/1.txt", b"one"))["a/1.txt"]
     await write(states, "a/2.txt", iter([b"t", b"wo"]))
     await write(states, "b/x/3.txt", b"three")
-    survey = await states.survey([Pattern("a/{id}.txt"), Pattern("b/{x}/{y}.txt"), Pattern("c/{z}.txt")])
-    assert set(survey.signatures) == {"a/1.txt", "a/2.txt", "b/x/3.txt"}
-    assert survey.signatures["a/1.txt"] == signature
-    assert list(survey.matched[Pattern("b/{x}/{y}.txt")]) == ["b/x/3.txt"]
+    scan = await states.scan([Pattern("a/{id}.txt"), Pattern("b/{x}/{y}.txt"), Pattern("c/{z}.txt")])
+    assert set(scan.signatures) == {"a/1.txt", "a/2.txt", "b/x/3.txt"}
+    assert scan.signatures["a/1.txt"] == signature
+    assert list(scan.matched[Pattern("b/{x}/{y}.txt")]) == ["b/x/3.txt"]
     assert await states.read("a/2.txt") == b"two"
     assert b"".join([piece async for piece in states.stream("b/x/3.txt")]) == b"three"
     seen = await states.contents(["a/1.txt", "a/9.txt"])
@@ -68,14 +68,14 @@ async def test_a_signature_changes_with_every_write(states: States) -> None:
     first = await write(states, "a/1.txt", b"one")
     second = await write(states, "a/1.txt", b"two")
     assert first["a/1.txt"] != second["a/1.txt"]
-    assert await states.look(["a/1.txt", "nothing"]) == {"a/1.txt": second["a/1.txt"], "nothing": None}
+    assert await states.read_signatures(["a/1.txt", "nothing"]) == {"a/1.txt": second["a/1.txt"], "nothing": None}
 
 
 async def test_content_is_put_in_place_only_if_what_it_needs_is_as_it_was(states: States) -> None:
     source = (await write(states, "in.txt", b"old"))["in.txt"]
     await write(states, "in.txt", b"new")
     assert await write(states, "out.txt", b"made of old", {"in.txt": source}) == {}
-    assert await states.look(["out.txt"]) == {"out.txt": None}
+    assert await states.read_signatures(["out.txt"]) == {"out.txt": None}
 
 
 async def test_removed_and_archived_states_are_gone_from_their_place(states: States) -> None:
@@ -83,7 +83,7 @@ async def test_removed_and_archived_states_are_gone_from_their_place(states: Sta
     await write(states, "a/2.txt", b"two")
     await states.remove(["a/1.txt"])
     await states.archive(["a/2.txt"])
-    assert await states.look(["a/1.txt", "a/2.txt"]) == {"a/1.txt": None, "a/2.txt": None}
+    assert await states.read_signatures(["a/1.txt", "a/2.txt"]) == {"a/1.txt": None, "a/2.txt": None}
 
 
 @pytest.mark.parametrize("kind", ["memory", "local objects", "database"])
@@ -123,7 +123,7 @@ async def test_of_two_who_put_the_same_object_one_has_its_way() -> None:
     second = await two.prepare([StateDraft("a.txt", b"two", {})])
     assert list(await one.publish(first)) == ["a.txt"]
     assert await two.publish(second) == {}
-    before = (await two.look(["a.txt"]))["a.txt"]
+    before = (await two.read_signatures(["a.txt"]))["a.txt"]
     late = await two.prepare([StateDraft("a.txt", b"late", {}, before=before)])
     await write(one, "a.txt", b"newer")
     assert await two.publish(late) == {}
@@ -216,12 +216,12 @@ async def test_a_folder_that_cannot_be_read_is_told_and_nothing_is_lost(tmp_path
     try:
         if root:
             os.seteuid(65534)  # root may read anything
-        survey = FileStates(tmp_path).survey_now(pipeline_view.patterns)
+        scan = FileStates(tmp_path).scan_now(pipeline_view.patterns)
     finally:
         if root:
             os.seteuid(0)
         os.chmod(tmp_path / "in", 0o755)
-    pipeline_view.take_survey(survey)
+    pipeline_view.take_scan(scan)
     plan = pipeline_view.plan()
     assert "cannot be read" in " ".join(pipeline_view.problems)
     assert (plan.orphans, plan.steps) == ([], [])
@@ -288,7 +288,7 @@ async def test_what_is_large_goes_through_in_pieces(states: States) -> None:
 async def test_a_content_that_breaks_off_leaves_nothing_behind(states: States, tmp_path: Path) -> None:
     (ready,) = await states.prepare([StateDraft("a/big.bin", Pieces(8, breaks=True), {})])
     assert ready.error == "ValueError: the well is dry"
-    assert await states.look(["a/big.bin"]) == {"a/big.bin": None}
+    assert await states.read_signatures(["a/big.bin"]) == {"a/big.bin": None}
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -317,7 +317,7 @@ async def test_functions_may_read_and_give_piece_by_piece(kind: str, tmp_path: P
     assert await states.read("out/a.txt") == b"AbbLE"
     assert held(plan) == {"third/a": "BackingOff"}
     assert "ValueError: in the middle" in str(plan.holds[0].reason)
-    assert await states.look(["bad/a.txt"]) == {"bad/a.txt": None}
+    assert await states.read_signatures(["bad/a.txt"]) == {"bad/a.txt": None}
 
 
 @pytest.mark.parametrize("kind", ["files", "memory", "local objects", "database"])
@@ -364,7 +364,7 @@ async def test_a_host_whose_clock_is_wrong_is_told_so_and_trusts_files_all_the_s
 
     async def looked_at_what_is_new() -> bool:
         put(tmp_path, {"in/new.txt": "y"})
-        await pipeline_view.survey()
+        await pipeline_view.scan()
         return "in/new.txt" in pipeline_view.distrusted
 
     await eventually(looked_at_what_is_new, what="somebody looks right after it was written")

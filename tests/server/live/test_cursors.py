@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from tidemill.core.errors import ConfigError
 from tidemill.engine.telemetry.address import is_loopback
 from tidemill.ops.operator.cursor import read_cursor, write_cursor
-from tidemill.server.live.hub import MOST_RUNS, ChangeSet, Topics, put_together, write_event
+from tidemill.server.live.hub import MOST_RUNS, ChangeSet, Topics, merge_changes, write_event
 from tidemill.server.settings import ServerSettings
 from tidemill.store.change_log import Change, LogSnapshot
 
@@ -30,11 +30,11 @@ def test_what_is_not_a_snapshot_is_refused(text: str) -> None:
 
 def test_many_changes_become_one_piece_of_news() -> None:
     changes = [Change(1, "queue", ("b", "a")), Change(2, "queue", ("a",)), Change(3, "run", ("7",)), Change(3, "audit")]
-    assert put_together(changes) == ChangeSet(["a", "b"], [7], ["audit"])
+    assert merge_changes(changes) == ChangeSet(["a", "b"], [7], ["audit"])
 
 
 def test_more_runs_than_can_be_named_are_told_as_all() -> None:
-    news = put_together([Change(1, "run", tuple(map(str, range(MOST_RUNS + 1))))])
+    news = merge_changes([Change(1, "run", tuple(map(str, range(MOST_RUNS + 1))))])
     assert news.all_runs
     assert news.runs == []
 

@@ -87,10 +87,10 @@ async def test_what_an_operator_sets_is_how_long_things_are_kept(database: Datab
         await history_partitions.make_partitions(database, today - timedelta(days=back), days_ahead=0)
     before = set(await history_partitions.list_partitions(database))
     maintenance = Maintenance(database)
-    await maintenance.keep_house()
+    await maintenance.clean_up()
     assert before <= set(await history_partitions.list_partitions(database)), "thirty days, if nothing is set"
     await set_retention(database, Retention(jobs=5, runs=90), by="ann")
-    await maintenance.keep_house()
+    await maintenance.clean_up()
     left = await history_partitions.list_partitions(database)
     assert f"job_history_{today - timedelta(days=9):%Y%m%d}" not in left
     assert f"job_history_{today - timedelta(days=3):%Y%m%d}" in left

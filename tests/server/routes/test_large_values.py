@@ -126,7 +126,7 @@ async def test_the_command_line_and_grpc_show_the_same(
         gone = run(tmp_path, "value", "job/args/99", where)
         assert (gone.returncode, gone.stderr) == (1, "error: there is no value job/args/99\n")
     async with rpc_client(address) as rpc:
-        job = await rpc("Jobs", "Get", id=7)
+        job = await rpc("Jobs", "GetJob", id=7)
         place = json.loads(job.args)["$cut"]["whole"]
-        pieces = [piece.data async for piece in rpc.many("Values", "Read", place=place)]
+        pieces = [piece.data async for piece in rpc.many("Live", "ReadValue", place=place)]
     assert json.loads(b"".join(pieces)) == {"order": "a" * 70_000}

@@ -1,4 +1,4 @@
-"""Jobs and runs over gRPC, by a real client: the same verbs, tokens, roles and errors as over HTTP."""
+"""gRPC by a real client: jobs, runs and changes, tokens and scopes, and errors as statuses."""
 
 from __future__ import annotations
 
@@ -27,29 +27,13 @@ from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.rpc import serve
-from tidemill.server.rpc.methods import VERBS
-from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
+from tidemill.server.rpc.methods import DESCRIPTORS, METHODS
+from tidemill.server.rpc.proto import PROTO, write_proto
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
 
 ROLES = (None, "viewer", "operator", "editor", "admin")
-
-#: Requests that get as far as the role allows; what they name does not exist.
-REQUESTS: dict[tuple[str, str], dict[str, Any]] = {
-    ("Jobs", "Enqueue"): {"task": "nothing"},
-    ("Jobs", "Get"): {"id": 987654},
-    ("Jobs", "Cancel"): {"ids": [987654]},
-    ("Jobs", "Retry"): {"ids": [987654]},
-    ("Runs", "Start"): {"workflow": "nothing"},
-    ("Runs", "Get"): {"id": 987654},
-    ("Runs", "Cancel"): {"id": 987654},
-    ("Runs", "SendEvent"): {"id": 987654, "type": "Word"},
-    ("Runs", "Fork"): {"id": 987654, "at": 1},
-    ("Runs", "Rerun"): {"id": 987654},
-    ("Runs", "SubmitInput"): {"id": 987654, "node": "n", "value": "1"},
-    ("Streams", "Ask"): {"stream": "nothing"},
-}
 
 
 @pytest.fixture
@@ -77,42 +61,42 @@ async def shop(database_url: str) -> AsyncIterator[App]:
 
 
 async def test_jobs_are_enqueued_looked_at_listed_cancelled_and_retried(rpc: Rpc, shop: App) -> None:
-    made = await rpc("Jobs", "Enqueue", task="send", args='{"order": 7}', tags=["vip"], unique_key="k7")
-    again = await rpc("Jobs", "Enqueue", task="send", args='{"order": 7}', unique_key="k7")
+    made = await rpc("Jobs", "EnqueueJob", task="send", args='{"order": 7}', tags=["vip"], unique_key="k7")
+    again = await rpc("Jobs", "EnqueueJob", task="send", args='{"order": 7}', unique_key="k7")
     assert (made.created, again.created, again.id) == (True, False, made.id)
-    waiting = await rpc("Jobs", "Get", id=made.id)
+    waiting = await rpc("Jobs", "GetJob", id=made.id)
     assert (waiting.state, waiting.queue, list(waiting.tags)) == ("ready", "mail", ["vip"])
     assert json.loads(waiting.args) == {"order": 7}
     assert "No worker serves queue mail" in " ".join(waiting.why)
     assert not waiting.HasField("result")
-    other = await rpc("Jobs", "Enqueue", task="send", args='{"order": 8}', delay="1h")
-    gone = await rpc("Jobs", "Cancel", ids=[other.id])
+    other = await rpc("Jobs", "EnqueueJob", task="send", args='{"order": 8}', delay="1h")
+    gone = await rpc("Jobs", "CancelJobs", ids=[other.id])
     assert (gone.done, list(gone.ids)) == (1, [other.id])
     async with shop.running():
         ended = await eventually(lambda: _job_in(rpc, made.id, "succeeded"))
         assert json.loads(ended.result) == {"sent": 7}
         assert ended.finished_at.ToSeconds() >= ended.created_at.ToSeconds() > 0
-        retried = await rpc("Jobs", "Retry", ids=[other.id])
+        retried = await rpc("Jobs", "RetryJobs", ids=[other.id])
         assert retried.asked == 1
         await eventually(lambda: _job_in(rpc, retried.ids[0], "succeeded"))
-    page = await rpc("Jobs", "List", state=["succeeded"], limit=1)
-    rest = await rpc("Jobs", "List", state=["succeeded"], cursor=page.next)
+    page = await rpc("Jobs", "ListJobs", state=["succeeded"], limit=1)
+    rest = await rpc("Jobs", "ListJobs", state=["succeeded"], cursor=page.next)
     assert [job.id for job in (*page.items, *rest.items)] == [retried.ids[0], made.id]
     assert not rest.HasField("next")
 
 
 async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc: Rpc, shop: App) -> None:
-    watching = rpc.many("Changes", "Watch", topics=["runs"], timeout=60)
+    watching = rpc.many("Live", "WatchChanges", topics=["runs"], timeout=60)
     assert (await watching.read()).kind == "hello"
     async with shop.running():
-        flow = await rpc("Runs", "Start", workflow="Asking", args='{"who": "ann"}', key="k")
-        assert not (await rpc("Runs", "Start", workflow="Asking", args="{}", key="k")).created
+        flow = await rpc("Runs", "StartRun", workflow="Asking", args='{"who": "ann"}', key="k")
+        assert not (await rpc("Runs", "StartRun", workflow="Asking", args="{}", key="k")).created
         heard = await _read_until(watching, lambda change: flow.id in change.runs)
         await eventually(lambda: _asks(rpc, flow.id))
         await rpc("Runs", "SendEvent", id=flow.id, type="Word", fields='{"word": "tide"}')
         ended = await eventually(lambda: _run_in(rpc, flow.id, "succeeded"))
         assert json.loads(ended.result) == {"word": "tide", "from": "ann"}
-        dag = await rpc("Runs", "Start", workflow="order", args='{"order": 1}')
+        dag = await rpc("Runs", "StartRun", workflow="order", args='{"order": 1}')
         asked = await eventually(lambda: _inputs(rpc, dag.id))
         assert (asked[0].node, asked[0].prompt) == ("approve", "Really?")
         assert "answer" in json.loads(asked[0].schema)["properties"]
@@ -120,23 +104,23 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
         assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT), words
         await rpc("Runs", "SubmitInput", id=dag.id, node="approve", value='{"answer": "yes"}')
         await eventually(lambda: _run_in(rpc, dag.id, "succeeded"))
-        other = await rpc("Runs", "Fork", id=flow.id, at=ended.ticks - 1)
-        assert (await rpc("Runs", "Get", id=other.id)).forked_from == flow.id
-        again = await rpc("Runs", "Rerun", id=dag.id, start="approve", edited='{"answer": "no"}')
+        other = await rpc("Runs", "ForkRun", id=flow.id, at=ended.ticks - 1)
+        assert (await rpc("Runs", "GetRun", id=other.id)).forked_from == flow.id
+        again = await rpc("Runs", "RerunDag", id=dag.id, start="approve", edited='{"answer": "no"}')
         await eventually(lambda: _run_in(rpc, again.id, "succeeded"))
-        code, words = await rpc.refused("Runs", "Fork", id=dag.id, at=1)
+        code, words = await rpc.refused("Runs", "ForkRun", id=dag.id, at=1)
         assert (code, "is of a dag" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-        doomed = await rpc("Runs", "Start", workflow="Asking")
-        await rpc("Runs", "Cancel", id=doomed.id, reason="not needed")
+        doomed = await rpc("Runs", "StartRun", workflow="Asking")
+        await rpc("Runs", "CancelRun", id=doomed.id, reason="not needed")
         await eventually(lambda: _run_in(rpc, doomed.id, "cancelled"))
-    code, words = await rpc.refused("Runs", "Cancel", id=doomed.id)
+    code, words = await rpc.refused("Runs", "CancelRun", id=doomed.id)
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "has ended" in words
-    listed = await rpc("Runs", "List", shape="dag")
+    listed = await rpc("Runs", "ListRuns", shape="dag")
     assert [run.id for run in listed.items] == [again.id, dag.id]
     # Whoever comes back with the last id that they have seen misses nothing.
     watching.cancel()
-    later = rpc.many("Changes", "Watch", last_id=heard.id)
+    later = rpc.many("Live", "WatchChanges", last_id=heard.id)
     missed = await _read_until(later, lambda change: doomed.id in change.runs)
     assert dag.id in missed.runs
     later.cancel()
@@ -156,7 +140,7 @@ async def test_a_stream_that_nobody_reads_is_ended(
         )
         following = asyncio.create_task(server_state.hub.run())
         async with serve.serving_grpc(server_state), rpc_client(address) as lazy:
-            call = lazy.many("Changes", "Watch", timeout=120)
+            call = lazy.many("Live", "WatchChanges", timeout=120)
             assert (await call.read()).kind == "hello"
             async with asyncio.timeout(100):
                 while server_state.hub.watching:
@@ -168,22 +152,27 @@ async def test_a_stream_that_nobody_reads_is_ended(
         await asyncio.gather(following, return_exceptions=True)
 
 
-async def test_what_is_wrong_is_told_in_the_words_of_grpc(rpc: Rpc) -> None:
+async def test_an_error_is_a_grpc_status_with_its_message(rpc: Rpc) -> None:
     cases = [
-        (("Jobs", "Enqueue"), {"task": "nothing"}, grpc.StatusCode.INVALID_ARGUMENT, "nothing"),
-        (("Jobs", "Enqueue"), {"task": "send", "args": "{"}, grpc.StatusCode.INVALID_ARGUMENT, "args is not JSON"),
-        (("Jobs", "Enqueue"), {"task": "send", "args": "[1]"}, grpc.StatusCode.INVALID_ARGUMENT, "JSON object"),
-        (("Jobs", "Get"), {"id": 4711}, grpc.StatusCode.NOT_FOUND, "no job 4711"),
-        (("Jobs", "List"), {"limit": 5000}, grpc.StatusCode.INVALID_ARGUMENT, "limit"),
-        (("Jobs", "List"), {"cursor": "hm"}, grpc.StatusCode.INVALID_ARGUMENT, "not a cursor"),
-        (("Runs", "Start"), {"workflow": "nothing"}, grpc.StatusCode.INVALID_ARGUMENT, "nothing"),
-        (("Streams", "Ask"), {"stream": "nothing"}, grpc.StatusCode.NOT_FOUND, "no stream"),
+        (("Jobs", "EnqueueJob"), {"task": "nothing"}, grpc.StatusCode.INVALID_ARGUMENT, "nothing"),
+        (("Jobs", "EnqueueJob"), {"task": "send", "args": "{"}, grpc.StatusCode.INVALID_ARGUMENT, "args: is not JSON"),
+        (
+            ("Jobs", "EnqueueJob"),
+            {"task": "send", "args": "[1]"},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "args: must be an object",
+        ),
+        (("Jobs", "GetJob"), {"id": 4711}, grpc.StatusCode.NOT_FOUND, "no job 4711"),
+        (("Jobs", "ListJobs"), {"limit": 5000}, grpc.StatusCode.INVALID_ARGUMENT, "limit"),
+        (("Jobs", "ListJobs"), {"cursor": "hm"}, grpc.StatusCode.INVALID_ARGUMENT, "not a cursor"),
+        (("Runs", "StartRun"), {"workflow": "nothing"}, grpc.StatusCode.INVALID_ARGUMENT, "nothing"),
+        (("Live", "AskStream"), {"stream": "nothing"}, grpc.StatusCode.NOT_FOUND, "no stream"),
     ]
     for (service, method), fields, status, words in cases:
         code, told = await rpc.refused(service, method, **fields)
         assert code is status, (service, method, fields, told)
         assert words in told
-    watching = rpc.many("Changes", "Watch", timeout=1.0)
+    watching = rpc.many("Live", "WatchChanges", timeout=1.0)
     with pytest.raises(grpc.aio.AioRpcError) as late:
         await _read_until(watching, lambda change: False)
     assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -198,7 +187,7 @@ async def test_tools_find_the_services_and_their_health(web: WebServer, address:
             return services, health.Check(asked, timeout=60).status
 
     services, status = await asyncio.to_thread(look)
-    assert {"tidemill.v1.Jobs", "tidemill.v1.Runs", "tidemill.v1.Streams", "tidemill.v1.Changes"} <= set(services)
+    assert {"tidemill.v1.Jobs", "tidemill.v1.Runs", "tidemill.v1.Streams", "tidemill.v1.Live"} <= set(services)
     assert status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -210,17 +199,17 @@ async def test_each_role_may_call_what_its_scope_says_and_nothing_more(
     async with web_server(database_url, LOGIN_NEEDED, f"--grpc={address}", *options):
         for role in ROLES:
             async with rpc_client(address, tokens.get(role) if role else None) as rpc:
-                for (service, method), verb in VERBS.items():
+                for (service, method), served in METHODS.items():
                     code = await _code(rpc, service, method)
                     if role is None:
                         assert code is grpc.StatusCode.UNAUTHENTICATED, (role, service, method)
-                    elif ROLES.index(role) < ROLES.index(verb.role) or (options and verb.role != "viewer"):
+                    elif ROLES.index(role) < ROLES.index(served.role) or (options and served.role != "viewer"):
                         assert code is grpc.StatusCode.PERMISSION_DENIED, (role, service, method)
                     else:
                         refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
                         assert code not in (*refused, grpc.StatusCode.INTERNAL), (role, service, method)
         async with rpc_client(address, "tm_wrong") as rpc:
-            assert (await rpc.refused("Jobs", "Get", id=1))[0] is grpc.StatusCode.UNAUTHENTICATED
+            assert (await rpc.refused("Jobs", "GetJob", id=1))[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_an_address_that_is_taken_ends_the_server_in_words(web: WebServer, database_url: str) -> None:
@@ -242,29 +231,73 @@ def test_grpc_that_others_can_reach_needs_tls_and_tokens_too() -> None:
         ServerSettings(grpc="here").validate()
 
 
-def test_the_proto_file_describes_what_is_served(tmp_path: Path) -> None:
-    folder = ROOT / "tidemill" / "server" / "rpc"
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/found"]
-    subprocess.run([*command, "tidemill.proto"], check=True, capture_output=True)
-    found = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "found").read_bytes()).file[0]
-    ours = descriptor_pb2.FileDescriptorProto()
-    DESCRIPTOR.CopyToProto(ours)
-    for file in (found, ours):
-        file.ClearField("name")
+def test_the_proto_files_describe_what_is_served(tmp_path: Path) -> None:
+    files = ["tidemill/server/rpc/operations.proto", "tidemill/server/rpc/live.proto"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"--descriptor_set_out={tmp_path}/found"]
+    subprocess.run([*command, *files], check=True, capture_output=True, cwd=ROOT)
+    described = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "found").read_bytes()).file
+    served = []
+    for descriptor in DESCRIPTORS:
+        ours = descriptor_pb2.FileDescriptorProto()
+        descriptor.CopyToProto(ours)
+        served.append(ours)
+    for file in (*described, *served):
         for message in file.message_type:
-            for field in message.field:
+            for field in (*message.field, *(each for nested in message.nested_type for each in nested.field)):
                 field.ClearField("json_name")
-    assert found == ours
+    assert {file.name: file for file in described} == {file.name: file for file in served}
+
+
+def test_the_proto_file_follows_from_the_operations() -> None:
+    stored = PROTO.read_text()
+    assert write_proto(stored) == stored, "run `python -m tidemill.server.rpc.proto` and commit operations.proto"
+
+
+def test_a_field_keeps_its_number_and_a_new_one_gets_the_next() -> None:
+    stored = PROTO.read_text()
+    before = stored.replace("  optional string cursor = 9;\n", "", 1).replace(
+        "int64 limit = 8;", "int64 limit = 12;", 1
+    )
+    found = write_proto(before)
+    assert "int64 limit = 12;" in found
+    assert "optional string cursor = 13;" in found
+
+
+async def test_a_call_with_an_idempotency_key_acts_once(rpc: Rpc) -> None:
+    first = await rpc("Jobs", "EnqueueJob", task="send", args='{"order": 7}', idempotency_key="k")
+    again = await rpc("Jobs", "EnqueueJob", task="send", args='{"order": 7}', idempotency_key="k")
+    assert again == first
+    assert len((await rpc("Jobs", "ListJobs")).items) == 1
+    code, words = await rpc.refused("Jobs", "EnqueueJob", task="send", args='{"order": 8}', idempotency_key="k")
+    assert (code, "came with another request" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    code, words = await rpc.refused("Admin", "CreateToken", name="laptop", role="viewer", idempotency_key="s")
+    assert (code, "holds a secret" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    code, words = await rpc.refused("Jobs", "CancelJobs", ids=[first.id], idempotency_key="x" * 201)
+    assert (code, "1 to 200 printable" in words) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+async def test_a_token_that_is_revoked_by_grpc_is_refused_at_once(
+    database_url: str, database: Database, address: str
+) -> None:
+    tokens = {role: await create_token(database, role, role, by="test") for role in ("viewer", "admin")}
+    async with (
+        web_server(database_url, LOGIN_NEEDED, f"--grpc={address}"),
+        rpc_client(address, tokens["viewer"][0]) as reader,
+        rpc_client(address, tokens["admin"][0]) as admin,
+    ):
+        await reader("Jobs", "ListJobs")
+        await admin("Admin", "RevokeToken", id=tokens["viewer"][1]["id"])
+        assert (await reader.refused("Jobs", "ListJobs"))[0] is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def _code(rpc: Rpc, service: str, method: str) -> grpc.StatusCode:
     try:
-        if VERBS[service, method].follow is not None:
+        if METHODS[service, method].stream is not None:
             call = rpc.many(service, method)
             await call.read()
             call.cancel()
         else:
-            await rpc(service, method, **REQUESTS.get((service, method), {}))
+            await rpc(service, method)  # Without arguments, which most methods refuse once the role is enough.
     except grpc.aio.AioRpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -280,12 +313,12 @@ async def _read_until(call: Any, wanted: Any) -> Any:
 
 
 async def _job_in(rpc: Rpc, number: int, state: str) -> Any:
-    job = await rpc("Jobs", "Get", id=number)
+    job = await rpc("Jobs", "GetJob", id=number)
     return job if job.state == state else None
 
 
 async def _run_in(rpc: Rpc, number: int, state: str) -> Any:
-    run = await rpc("Runs", "Get", id=number)
+    run = await rpc("Runs", "GetRun", id=number)
     return run if run.state == state else None
 
 
@@ -294,4 +327,4 @@ async def _inputs(rpc: Rpc, number: int) -> Any:
 
 
 async def _asks(rpc: Rpc, number: int) -> bool:
-    return (await rpc("Runs", "Get", id=number)).ticks >= 2
+    return (await rpc("Runs", "GetRun", id=number)).ticks >= 2

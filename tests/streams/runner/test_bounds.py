@@ -68,15 +68,15 @@ def test_how_far_is_read_ahead_follows_the_size_of_messages() -> None:
     ahead = Prefetch(1000, 64 * 2**20)
     assert ahead.room(0, 0) == 64, "nothing is known yet: messages may be large"
     for _ in range(20):
-        ahead.learn([Delivery(b"small")])
+        ahead.update_size([Delivery(b"small")])
     assert ahead.room(0, 0) == 1000
     assert ahead.room(800, 4000) == 0, "enough messages"
-    ahead.learn([Delivery(bytes(32 * 2**20))])
+    ahead.update_size([Delivery(bytes(32 * 2**20))])
     assert ahead.room(0, 0) == 2
     assert ahead.room(1, 63 * 2**20) == 0, "enough bytes"
     assert not ahead.is_low(1, 63 * 2**20)
     assert ahead.is_low(500, 1000)
-    ahead.learn([Delivery(bytes(200 * 2**20))])
+    ahead.update_size([Delivery(bytes(200 * 2**20))])
     assert ahead.room(0, 0) == 1, "one that is larger than all there is comes alone"
 
 

@@ -20,7 +20,7 @@ from tests.support.streams import running_stream, stream_process, worked_on
 from tidemill.core.retry import retry
 from tidemill.sources import KafkaSource, NatsSource, RedisSource, Source
 from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.streams import Plan, Stream, task
 
 pytestmark = pytest.mark.timeout(400)
@@ -167,11 +167,11 @@ async def test_a_poisonous_message_is_given_up_and_replayed(
         await place.send([b'{"number": 1}', b'{"number": 2, "bad": true}', b"{broken", b'{"number": 3}'])
         await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.dead_letter"), timeout=60)
         await eventually(lambda: numbers_seen() == {1, 2, 3})
-        letters = {row["why"]: row for row in await store.list_dead(database, store.DeadFilter())}
+        letters = {row["why"]: row for row in await list_dead(database, DeadFilter())}
         assert letters["undecodable"]["payload"] == b"{broken"
         assert letters["failed"]["attempts"] == 2
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"number\": 4}' WHERE why = 'undecodable'")
-        assert await replay_dead(database, store.DeadFilter(why="undecodable")) == 1
+        assert await replay_dead(database, DeadFilter(why="undecodable")) == 1
         await eventually(lambda: 4 in numbers_seen())
         await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.stream_retry"))
 

@@ -19,7 +19,7 @@ from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
 from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
-from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.streams import Plan, Stream, task
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
@@ -67,7 +67,7 @@ async def test_what_a_plan_hands_over_is_stored_with_its_completion(
     assert await value(database, "SELECT count(*) FROM outcome") == 99
     assert await value(database, "SELECT count(*) FROM tidemill.job WHERE task = 'follow_up'") == 99
     assert await value(database, "SELECT count(DISTINCT key) FROM tidemill.log_message WHERE topic = 'results'") == 99
-    (dead,) = await store.list_dead(database, store.DeadFilter())
+    (dead,) = await list_dead(database, DeadFilter())
     assert 'relation "nowhere" does not exist' in dead["error"]
     assert json.loads(dead["payload"]) == 3
 

@@ -19,7 +19,8 @@ from tidemill.engine.load_app import load_module
 from tidemill.sources import LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
-from tidemill.store.streams.streams import RENEW_RETRIES, DeadFilter, claim_retries
+from tidemill.store.streams.dead_letters import DeadFilter
+from tidemill.store.streams.streams import RENEW_RETRIES, claim_retries
 from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.runner.retries import RetryFeeder
 

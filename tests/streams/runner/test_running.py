@@ -25,8 +25,9 @@ from tidemill.sources import HttpSource, JsonlSource, LogSource
 from tidemill.sources.base import SourceContext
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 from tidemill.streams import Filtered, Plan, Stream, task
-from tidemill.streams.live.requests import InvalidError, LateError, SaturatedError
+from tidemill.streams.runner.live_requests import InvalidError, LateError, SaturatedError
 
 QUICK = retry(3, backoff=0.02, jitter=0.0)
 SLOW = retry(3, backoff=3600, jitter=0.0)
@@ -178,16 +179,16 @@ async def test_a_dead_letter_tells_everything_and_can_be_replayed(database: Data
     async with running_stream(stream_of(), database_url) as dispatcher:
         await publish(database, "posts", [{"fail": 3, "id": 1}], key="k", headers=b'{"h": "v"}')
         await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"))
-        (row,) = await store.list_dead(database, store.DeadFilter(stream="s"))
+        (row,) = await list_dead(database, DeadFilter(stream="s"))
         assert (row["source"], row["why"], row["attempts"], row["plans"]) == ("posts", "failed", 3, ["Recording"])
         assert row["error"] == "Recording: ValueError: attempt 3 is too early (all 3 attempts failed)"
         assert (row["kind"], row["key"], json.loads(row["headers"])) == ("ValueError", b"k", {"h": "v"})
         assert json.loads(row["payload"]) == {"fail": 3, "id": 1}
         await eventually(lambda: dispatcher.reducer.counts[0].dead == 1)
-        assert await replay_dead(database, store.DeadFilter(error="no such words")) == 0
+        assert await replay_dead(database, DeadFilter(error="no such words")) == 0
         Recording.seen.clear()
         await database.fetch("UPDATE tidemill.dead_letter SET payload = '{\"fail\": 1}'")
-        which = store.DeadFilter(stream="s", plan="Recording", why="failed")
+        which = DeadFilter(stream="s", plan="Recording", why="failed")
         assert await replay_dead(database, which, by="ann") == 1
         entry, first = await list_audit(database)
         assert (first["who"], first["action"], first["target"]) == ("test", "stream.replay", "*")
@@ -203,7 +204,7 @@ async def test_an_undecodable_message_is_kept_with_its_bytes(database: Database,
         await publish(database, "posts", [1, b"\x00\xff{", 2])
         await all_read(database, "posts")
     assert sorted(number for number, _ in Recording.seen) == [1, 2]
-    (row,) = await store.list_dead(database, store.DeadFilter(why="undecodable"))
+    (row,) = await list_dead(database, DeadFilter(why="undecodable"))
     assert row["payload"] == b"\x00\xff{"
     assert row["attempts"] == 1
 

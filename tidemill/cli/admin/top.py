@@ -42,7 +42,7 @@ def top(
     asyncio.run(_show(place, json) if once or json else _watch(place))
 
 
-async def look(at: Operator) -> Scene:
+async def read_scene(at: Operator) -> Scene:
     """Everything that `top` shows, as it is now."""
     return Scene(
         where=at.where,
@@ -56,7 +56,7 @@ async def look(at: Operator) -> Scene:
 
 async def _show(place: ServerOptions, json: bool) -> None:
     async with place.operator() as at:
-        scene = await look(at)
+        scene = await read_scene(at)
     if json:
         print_json(scene)
     else:
@@ -88,7 +88,7 @@ async def _draw(at: Operator, live: Live, changes: ChangeWatch) -> None:
     while True:
         began = loop.time()
         try:
-            scene, trouble = await look(at), None
+            scene, trouble = await read_scene(at), None
         except TidemillError as error:
             trouble = str(error)
         if scene is not None:

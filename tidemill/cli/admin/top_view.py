@@ -242,7 +242,7 @@ def _cores(number: float, width: int) -> str:
 
 
 def _process(row: WorkerLine, most: int) -> str:
-    """A worker's process: of a long name, the process id is what must not be cut."""
+    """A worker's process: a long name is cut, but never the process id."""
     pid = f":{row.pid}"
     return cut(row.host, most - len(pid)) + pid
 

@@ -128,7 +128,7 @@ def tree_table(found: Sequence[NodeLine], width: int, *, wrap: bool) -> Table:
 
 
 def folded(found: list[NodeLine], room: int) -> list[NodeLine]:
-    """At most so many lines: what goes on stays, and what is over or far ahead becomes a count."""
+    """At most this many lines: running nodes stay, and finished or far nodes become a count."""
     if len(found) <= room:
         return found
     rank = {"failed": 0, "waiting": 1, "running": 2, "queued": 3, "blocked": 4, "cancelled": 5, "pending": 6}

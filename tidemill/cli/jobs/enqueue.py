@@ -68,10 +68,12 @@ def enqueue(
         if not json:
             _print_ids(found)
         ended = (
-            await wait_for_job(operator, found[0].id, each=Explanations().tell, every=EXPLAIN_AFTER) if wait else None
+            await wait_for_job(operator, found[0].id, each=Explanations().print_new, every=EXPLAIN_AFTER)
+            if wait
+            else None
         )
         if json:
-            print_json(_told(found, ended))
+            print_json(_as_json(found, ended))
         elif ended is not None:
             _print_result(ended)
         return 0 if ended is None or ended.state == "succeeded" else 1
@@ -105,15 +107,15 @@ class Explanations:
 
     def __init__(self) -> None:
         self._began = time.monotonic()
-        self._told: list[str] = []
+        self._printed: list[str] = []
 
-    def tell(self, job: Job) -> None:
+    def print_new(self, job: Job) -> None:
         why = job.why[1:]
-        if time.monotonic() - self._began < EXPLAIN_AFTER or job.state == "running" or why == self._told:
+        if time.monotonic() - self._began < EXPLAIN_AFTER or job.state == "running" or why == self._printed:
             return
-        if not self._told or job.due_at <= datetime.now(UTC):
+        if not self._printed or job.due_at <= datetime.now(UTC):
             sys.stderr.write(f"waiting: {' '.join(why)}\n")
-            self._told = why
+            self._printed = why
 
 
 async def _enqueue(at: Operator, job: EnqueueJob, count: int) -> list[Enqueued]:
@@ -126,7 +128,7 @@ async def _enqueue(at: Operator, job: EnqueueJob, count: int) -> list[Enqueued]:
     return found
 
 
-def _told(found: list[Enqueued], ended: Job | None) -> Any:
+def _as_json(found: list[Enqueued], ended: Job | None) -> Any:
     if ended is not None:
         return {"created": found[0].created, **msgspec.structs.asdict(ended)}
     return found[0] if len(found) == 1 else found

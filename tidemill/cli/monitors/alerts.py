@@ -31,7 +31,7 @@ from tidemill.ops.monitors.alerts import (
     silence_alerts,
 )
 from tidemill.ops.operator.operation import Operator
-from tidemill.store.monitors.alerts import Unseen
+from tidemill.store.monitors.alerts import UnackedFilter
 
 
 @options_of(ListAlerts, without=("current",))
@@ -49,16 +49,16 @@ def alerts(
     show(rows, alerts_table, json=json, none="no alerts", cursor=cursor)
 
 
-@options_of(Unseen, without=("up_to",))
+@options_of(UnackedFilter, without=("up_to",))
 def ack(
-    wanted: Unseen,
+    wanted: UnackedFilter,
     *ids: Annotated[int, Parameter(help="The alerts; or select those that are not acknowledged with the options.")],
     note: Annotated[str | None, Parameter(help="A note to store with them.")] = None,
     yes: Yes = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Acknowledge alerts. A sustained one is opened again if nothing changes."""
-    if bool(ids) == (wanted != Unseen()):
+    if bool(ids) == (wanted != UnackedFilter()):
         raise ConfigError("say which alerts: either ids, or --monitor, --entity, --trigger, --severity")
     if ids:
         done = place.do(ack_alerts, AckAlerts(ids=list(ids), note=note)).ids

@@ -14,7 +14,7 @@ from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
 from tidemill.cli.monitors.view import print_event, status_page
 from tidemill.cli.render import out, show
-from tidemill.cli.run.roles import Part, application, play
+from tidemill.cli.run.roles import Part, application, run_role
 from tidemill.core.errors import ConfigError
 from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
@@ -52,7 +52,7 @@ def run(app: Application, /, *, metrics: Metrics = None, place: ConnectionOption
         database = known.database(label=f"tidemill monitor {known.name}")
         return Part(monitors_role(known.declarations, database=database), database, known.settings)
 
-    return play(make)
+    return run_role(make)
 
 
 @commands.command

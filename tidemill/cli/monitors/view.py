@@ -91,17 +91,19 @@ def alert_state(row: Alert) -> str:
 def print_alert(found: AlertDetails) -> None:
     """Why an alert was opened, and its history."""
     console, row = out(), found.alert
-    told = found.explain or {}
+    record = found.record or {}
     console.print(Text.assemble((f"alert {row.id}  ", "bold"), f"{row.trigger} of {row.entity}  {alert_state(row)}"))
-    began = "" if row.started_at is None else f"{local(row.started_at)}  ({ago(row.started_at)}), "
-    console.print(f"  began    {began}noticed {local(row.opened_at)}")
-    for name, value in told.get("rule", {}).items():
+    console.print("\nwhy", style="bold")
+    for sentence in found.why:
+        console.print(f"  {sentence}", soft_wrap=True)
+    console.print("\nrecorded data", style="bold")
+    for name, value in record.get("rule", {}).items():
         if value not in ("", None) and name not in ("trigger", "kind"):
             console.print(f"  {name:<8} {value}")
     for name in ("occurrence", "evidence", "features", "state"):
-        if name in told:
-            console.print(f"  {name:<8} {msgspec.json.encode(told[name]).decode()}", soft_wrap=True)
-    for event in told.get("events", []):
+        if name in record:
+            console.print(f"  {name:<8} {msgspec.json.encode(record[name]).decode()}", soft_wrap=True)
+    for event in record.get("events", []):
         console.print(f"  event    {local(datetime.fromtimestamp(event['at'], UTC))}  {event['id']}")
     console.print("\nhistory", style="bold")
     for each in found.history:

@@ -17,7 +17,7 @@ from tidemill.cli.pipelines.actions import COMMANDS
 from tidemill.cli.pipelines.open import Pipeline, Target, find_all, names, on_pipelines, opened, settings_of
 from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, play
+from tidemill.cli.run.roles import Part, run_role
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
@@ -98,7 +98,7 @@ def run(
         migrations = (OWN_CHAIN,) if target.app is None else ()
         return Part(Role(runner, database, migrations=migrations), database, settings)
 
-    return play(make)
+    return run_role(make)
 
 
 @commands.command

@@ -15,7 +15,7 @@ from tidemill.cli.connection_options import (
     ANYWHERE,
     ConnectionOptions,
     ServerOptions,
-    open_soon,
+    open_or_fail,
     operator,
     require_database,
 )
@@ -145,7 +145,7 @@ async def opened(
         yield database
         return
     try:
-        await open_soon(database)
+        await open_or_fail(database)
         if create:
             await migrate(database)
         await wait_for_schema(database, patience=2.0)

@@ -1,4 +1,4 @@
-"""`tidemill pipeline check app.py`, without loading what it does not need: for hooks, and for people who wait.
+"""`tidemill pipeline check app.py`, without loading what it does not need: for hooks, where every second counts.
 
 Whatever is not plain is left to the command itself, which says what is wrong.
 """
@@ -79,7 +79,7 @@ async def _count_if_fresh(pipeline_view: PipelineView) -> int | None:
         return None
     knowing = asyncio.ensure_future(summarise(pipeline_view.database, pipeline_view.pipeline.name))
     try:
-        survey = await pipeline_view.states.survey(pipeline_view.patterns)
+        scan = await pipeline_view.states.scan(pipeline_view.patterns)
     finally:
         files, states = await knowing
-    return count_fresh(pipeline_view.order, survey, files, states)
+    return count_fresh(pipeline_view.order, scan, files, states)

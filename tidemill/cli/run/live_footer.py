@@ -36,7 +36,7 @@ Row = Mapping[str, Any]
 
 
 class Footer:
-    """Owns the terminal while `up` runs. `print_line` puts a child's line above the foot."""
+    """Owns the terminal while `up` runs. `print_line` puts a child's line above the footer."""
 
     def __init__(self, app: App, database: Database, queues: Sequence[str], *, wide: int) -> None:
         self._console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
@@ -60,7 +60,7 @@ class Footer:
         with contextlib.suppress(OSError):
             self._live.stop()
 
-    def say(self, status: str) -> None:
+    def set_status(self, status: str) -> None:
         """Tell what is going on as a whole."""
         self._status = status
         self._redraw()
@@ -96,11 +96,11 @@ class Footer:
         rows = list({**self._queues, **found}.values())
         with contextlib.suppress(OSError):
             status = f"{self._console_at}{self._status}"
-            self._live.update(foot(self._title, status, rows, self._jobs, self._hint), refresh=True)
+            self._live.update(draw_footer(self._title, status, rows, self._jobs, self._hint), refresh=True)
 
 
 class OwnLines(io.TextIOBase):
-    """A file whose lines go above the foot as our own."""
+    """A file whose lines go above the footer as our own."""
 
     def __init__(self, footer: Footer) -> None:
         self._footer = footer
@@ -113,8 +113,8 @@ class OwnLines(io.TextIOBase):
         return len(text)
 
 
-def foot(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str) -> RenderableType:
-    """The foot as a picture of these rows."""
+def draw_footer(title: str, status: str, queues: Sequence[Row], jobs: Sequence[Row], idle: str) -> RenderableType:
+    """The footer as a picture of these rows."""
     parts: list[RenderableType] = [Rule(Text(title, style="bold"), style="dim"), queue_table(queues)]
     if jobs:
         parts.append(progress_table(jobs))

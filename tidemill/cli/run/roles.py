@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
-from tidemill.cli.connection_options import HERE, ConnectionOptions, open_soon, require_database
+from tidemill.cli.connection_options import HERE, ConnectionOptions, open_or_fail, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError
 from tidemill.engine.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.load_app import load_app
@@ -28,7 +28,7 @@ from tidemill.engine.outbound_http import allow_hosts
 from tidemill.engine.quarantine import announcer
 from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
-from tidemill.engine.supervisor import ChildSpec, Supervisor, obey_supervisor
+from tidemill.engine.supervisor import ChildSpec, Supervisor, end_with_supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
@@ -78,7 +78,7 @@ def maintenance(
         declared = known.declarations if known else None
         return Part(maintenance_roles(database, settings, declared), database, settings)
 
-    return play(make)
+    return run_role(make)
 
 
 def worker(
@@ -135,7 +135,7 @@ def worker(
         options = job_options(queue, max_concurrency)
         arguments = ("worker", app, "--only", only, "--quarantine", *options)
         apart = None if quarantine else child(f"quarantine of {only}", place, *arguments)
-        return play(make)
+        return run_role(make)
     known = application(app, place, metrics=metrics)
     require_database(known.settings)
     configure_logs(known.settings.log_level, known.settings.log_format)
@@ -196,9 +196,9 @@ def child(name: str, place: ConnectionOptions, *arguments: str, grace: float | N
     return ChildSpec(name, command, grace, place.environment())
 
 
-def play(make: Callable[[], Part]) -> int:
+def run_role(make: Callable[[], Part]) -> int:
     """A role's whole life, alone or as a supervisor's child; returns the exit status."""
-    supervised = obey_supervisor()
+    supervised = end_with_supervisor()
     status = 0
     end_tracing: Callable[[], None] | None = None
     try:
@@ -211,7 +211,7 @@ def play(make: Callable[[], Part]) -> int:
             configure_logs(part.settings.log_level, part.settings.log_format)
         allow_hosts(part.settings.allow_hosts)
         end_tracing = configure_tracing(part.role.name)
-        run_loop(_play(part, supervised=supervised is not None))
+        run_loop(_run_role(part, supervised=supervised is not None))
     except LeaseLostError as error:
         sys.stderr.write(f"error: {error}\n")
         status = EXIT_FENCED
@@ -223,11 +223,11 @@ def play(make: Callable[[], Part]) -> int:
     finally:
         if end_tracing is not None:
             end_tracing()
-    leave_without_stragglers(status)
+    exit_despite_threads(status)
     return status
 
 
-def hear_signals(stop: Callable[[], None]) -> None:
+def handle_signals(stop: Callable[[], None]) -> None:
     """Call `stop` on each SIGTERM, Ctrl-C and hang-up, where those are not ignored."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -235,7 +235,7 @@ def hear_signals(stop: Callable[[], None]) -> None:
             loop.add_signal_handler(number, stop)
 
 
-def leave_without_stragglers(status: int) -> None:
+def exit_despite_threads(status: int) -> None:
     """End the process now if threads of abandoned jobs would keep it from ending."""
     give_up = time.monotonic() + STRAGGLERS
     for thread in threading.enumerate():
@@ -246,7 +246,7 @@ def leave_without_stragglers(status: int) -> None:
             exit_now(status)
 
 
-async def _play(part: Part, *, supervised: bool) -> None:
+async def _run_role(part: Part, *, supervised: bool) -> None:
     """Run a role until a signal stops it."""
     loop = asyncio.get_running_loop()
     role = part.role
@@ -265,7 +265,7 @@ async def _play(part: Part, *, supervised: bool) -> None:
         elif part.patience is not None:
             loop.call_later(part.patience, life.cancel)
 
-    hear_signals(on_signal)
+    handle_signals(on_signal)
     try:
         await life
     except asyncio.CancelledError:
@@ -277,7 +277,7 @@ async def _play(part: Part, *, supervised: bool) -> None:
 
 
 async def _live(part: Part, *, supervised: bool) -> None:
-    await open_soon(part.database, patience=None)
+    await open_or_fail(part.database, patience=None)
     async with (
         serving_metrics(part.database, None if supervised else part.settings.metrics),
         sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
@@ -287,12 +287,12 @@ async def _live(part: Part, *, supervised: bool) -> None:
 
 async def opened_for_role(database: Database) -> bool:
     """Wait for the database, however long it is away; False if a signal ended the wait."""
-    opening = asyncio.ensure_future(open_soon(database, patience=None))
+    opening = asyncio.ensure_future(open_or_fail(database, patience=None))
 
     def give_up() -> None:
         opening.cancel()
 
-    hear_signals(give_up)
+    handle_signals(give_up)
     try:
         await opening
     except asyncio.CancelledError:
@@ -319,6 +319,6 @@ async def supervise(known: App, database: Database, specs: list[ChildSpec]) -> i
     supervisor = Supervisor(
         specs, grace=settings.grace_seconds, on_death=announcer(database), silence=settings.lease_seconds
     )
-    hear_signals(supervisor.stop)
+    handle_signals(supervisor.stop)
     async with serving_metrics(database, settings.metrics):
         return await supervisor.run()

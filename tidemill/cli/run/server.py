@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from tidemill.cli.arguments import Application
 from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
-from tidemill.cli.run.roles import Part, application, play
+from tidemill.cli.run.roles import Part, application, run_role
 from tidemill.engine.role import Role
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
@@ -121,12 +121,12 @@ def server(
         database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
         socket = str(socket_path(known.settings.directory, known.name))
         settings = msgspec.structs.replace(wanted, socket=socket)
-        return Part(Role(ApiServer(known, database, settings, on_url=_say), database), database, known.settings)
+        return Part(Role(ApiServer(known, database, settings, on_url=_print_url), database), database, known.settings)
 
-    return play(make)
+    return run_role(make)
 
 
-def _say(url: str, link: str | None) -> None:
+def _print_url(url: str, link: str | None) -> None:
     print(f"serving {url}", flush=True)
     if link is not None:
         print(f"open {link} (logs one browser in; `tidemill token link` makes another)", flush=True)

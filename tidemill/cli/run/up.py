@@ -13,7 +13,7 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions
 from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import application, child, hear_signals, opened_for_role, supervise, worker_processes
+from tidemill.cli.run.roles import application, child, handle_signals, opened_for_role, supervise, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.quarantine import announcer
@@ -128,14 +128,14 @@ async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec
         )
 
         def stop() -> None:
-            footer.say(
+            footer.set_status(
                 "stopping at once"
                 if supervisor.stopping
                 else f"stopping: running jobs have {grace:g}s to finish; Ctrl-C again gives them back"
             )
             supervisor.stop()
 
-        hear_signals(stop)
+        handle_signals(stop)
         showing = asyncio.create_task(footer.follow())
         try:
             async with serving_metrics(database, known.settings.metrics):

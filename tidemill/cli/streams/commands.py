@@ -20,7 +20,7 @@ from tidemill.cli.connection_options import (
     require_database,
 )
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, application, child, hear_signals, opened_for_role, play
+from tidemill.cli.run.roles import Part, application, child, handle_signals, opened_for_role, run_role
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
@@ -33,6 +33,7 @@ from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
 from tidemill.ops.waiting import SAFETY_POLL
+from tidemill.server.stream_endpoint.serve import serving_stream
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate
 from tidemill.streams.definition.config import is_config, read_config
@@ -91,9 +92,10 @@ def run(
             known = _load(target, place, metrics)
             wanted = known.one(stream)
             database = Database(known.settings.database(), label=f"tidemill stream {wanted.name}")
-            return Part(dispatcher_role(wanted, database, target=target), database, known.settings, patience=None)
+            role = dispatcher_role(wanted, database, target=target, serve=serving_stream)
+            return Part(role, database, known.settings, patience=None)
 
-        return play(make)
+        return run_role(make)
     known = _load(target, place, metrics)
     wanted = known.only(stream)
     if not known.is_config:
@@ -158,7 +160,7 @@ async def _watch(at: Operator, args: ListStreams) -> None:
     """Draw the streams again at every change of them, until a signal."""
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
     leaving = asyncio.Event()
-    hear_signals(leaving.set)
+    handle_signals(leaving.set)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         async with at.watch("streams") as changes:
             left = asyncio.create_task(leaving.wait())
@@ -186,7 +188,7 @@ async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: floa
         if known.is_config:
             await migrate(database)
         supervisor = Supervisor(specs, grace=grace, silence=known.settings.lease_seconds)
-        hear_signals(supervisor.stop)
+        handle_signals(supervisor.stop)
         async with serving_metrics(database, known.settings.metrics):
             return await supervisor.run()
     finally:

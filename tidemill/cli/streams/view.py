@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.jobs.page import cut_note
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
-from tidemill.ops.streams.dead_letters import DeadLetterLine
+from tidemill.ops.streams.dead_letters import DeadLetterLine, why_dead
 from tidemill.ops.streams.streams import StreamLine
 
 SHOWN = 2000
@@ -110,7 +110,7 @@ def dead_page(letter: DeadLetterLine) -> RenderableType:
         ("stream", f"{letter.stream}, source {letter.source}, message {letter.place}"),
         ("plans", names(letter.plans) or "all"),
         ("given up", given_up),
-        ("why", f"{letter.why}: {letter.error}"),
+        ("why", f"{letter.why}: {' '.join(why_dead(letter))}"),
         ("key", letter.key or ""),
         ("headers", "" if letter.headers is None else msgspec.json.encode(letter.headers).decode()),
         ("payload", letter.payload[:SHOWN]),

@@ -1,6 +1,6 @@
 """Decide whether an answer to an input node is accepted.
 
-verdict = judge(program, state, Submission("approve", {"answer": "yes"}, by="ann", key="42"))
+verdict = check_submission(program, state, Submission("approve", {"answer": "yes"}, by="ann", key="42"))
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AnswerCheck(msgspec.Struct, frozen=True):
     repeated: bool = False
 
 
-def judge(program: DagProgram, state: DagState, given: Submission) -> AnswerCheck:
+def check_submission(program: DagProgram, state: DagState, given: Submission) -> AnswerCheck:
     """Decide whether a submission would be accepted now. Only the first valid answer is accepted."""
     step, node = program.plan.steps.get(given.node), state.nodes.get(given.node)
     if step is None or node is None:

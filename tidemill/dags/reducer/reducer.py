@@ -42,7 +42,7 @@ from tidemill.dags.reducer.events import (
     RunFailure,
     Submission,
 )
-from tidemill.dags.reducer.inputs import AnswerCheck, judge
+from tidemill.dags.reducer.inputs import AnswerCheck, check_submission
 from tidemill.dags.reducer.map_items import begin_items, item_ended, stop_items
 from tidemill.dags.reducer.reduction import RESULT_LIMIT, DagLimits, Reduction, too_large
 from tidemill.dags.reducer.ref_scope import RefScope, read_object, read_skip
@@ -165,7 +165,7 @@ class DagProgram:
             self._cancel_node(turn, tick.event)
             return
         given: Submission = tick.event
-        verdict = judge(self, turn.state, given)
+        verdict = check_submission(self, turn.state, given)
         if verdict.repeated:
             return
         if not verdict.accepted:
@@ -212,7 +212,7 @@ class DagProgram:
 
     def _too_late(self, state: DagState, tick: Tick) -> list[Command]:
         if isinstance(tick, Received) and isinstance(tick.event, Submission):
-            verdict = judge(self, state, tick.event)
+            verdict = check_submission(self, state, tick.event)
             return [] if verdict.repeated else [_refusal(tick.event, tick.at, verdict)]
         return []
 

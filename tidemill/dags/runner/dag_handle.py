@@ -13,7 +13,7 @@ from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.definition.model import UNSET
 from tidemill.dags.errors import DagRunError, InputRefusedError
 from tidemill.dags.reducer.events import RunFailure, Submission
-from tidemill.dags.reducer.inputs import judge
+from tidemill.dags.reducer.inputs import check_submission
 from tidemill.dags.reducer.journal import encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState
@@ -119,13 +119,13 @@ class DagHandle:
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
         program, state = await self.load()
-        verdict = judge(program, state, given)
+        verdict = check_submission(program, state, given)
         if verdict.repeated:
             return True
         if not verdict.accepted:
             raise InputRefusedError(verdict.reason)
         await self._send(given)
-        return await self._verdict_on(given)
+        return await self._wait_for_answer(given)
 
     async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the run: waiting nodes are cancelled at once, running ones as soon as they can be stopped."""
@@ -166,7 +166,7 @@ class DagHandle:
                 after={"value": given.value, "key": given.key},
             )
 
-    async def _verdict_on(self, given: Submission) -> bool:
+    async def _wait_for_answer(self, given: Submission) -> bool:
         """Wait a few seconds until the run has processed the answer; returns False if it has not.
 
         Another answer may have been accepted first, or no run worker may drive the run now."""
@@ -176,7 +176,7 @@ class DagHandle:
                 if time.monotonic() >= give_up:
                     return False
                 await watch.changed()
-        verdict = judge(*await self.load(), given)
+        verdict = check_submission(*await self.load(), given)
         if not verdict.repeated:
             raise InputRefusedError(verdict.reason)
         return True

@@ -123,7 +123,7 @@ class Enqueuer:
             _give(answer, ref)
 
     async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
-        inside = self._notifier.may_ring_inside()
+        inside = self._notifier.may_notify_inside()
         for tries_left in reversed(range(_TRIES)):
             try:
                 refs = await self._insert(jobs, notify=inside)
@@ -135,7 +135,7 @@ class Enqueuer:
                     raise _explained(error) from error
                 raise
         if not inside:
-            self._notifier.ring_soon({job.queue for job in jobs})
+            self._notifier.notify_soon({job.queue for job in jobs})
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:

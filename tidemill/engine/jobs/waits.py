@@ -63,11 +63,11 @@ class JobWaits:
             idle_since = loop.time()
             while loop.time() - idle_since < LINGER:
                 if self._waiting:
-                    await self._look()
+                    await self._wake_finished()
                     idle_since = loop.time()
                 await changes.wait(SAFETY_POLL if self._waiting else LINGER)
 
-    async def _look(self) -> None:
+    async def _wake_finished(self) -> None:
         """Wake up the waits for jobs that have ended."""
         ids = list(self._waiting)
         unfinished = await find_unfinished(self._database, ids)

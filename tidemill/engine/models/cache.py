@@ -90,7 +90,7 @@ class ModelCache:
                 use = self.use()
                 use.ask(spec.name).add_done_callback(lambda _, use=use: use.close())
 
-    async def tend(self) -> None:
+    async def unload_idle(self) -> None:
         """Unload idle models, until cancelled."""
         while True:
             await asyncio.sleep(REST_EVERY)

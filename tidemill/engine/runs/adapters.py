@@ -22,7 +22,7 @@ from tidemill.version import VERSION
 AdapterDecorator = Callable[[Adapter, str], Adapter]
 
 
-class Passing:
+class ForwardingAdapter:
     """An adapter that forwards everything: the base of decorators."""
 
     def __init__(self, inner: Adapter, name: str = "") -> None:
@@ -36,7 +36,7 @@ class Passing:
         self.inner.execute(loop, command)
 
 
-class Recording(Passing):
+class Recording(ForwardingAdapter):
     """Records the journaled ticks, the executed commands, and both in one sequence."""
 
     def __init__(self, inner: Adapter, name: str = "") -> None:
@@ -56,7 +56,7 @@ class Recording(Passing):
         super().execute(loop, command)
 
 
-class Tracing(Passing):
+class Tracing(ForwardingAdapter):
     """A span for the run, from its start or load to its end, and inside it one for each piece of work."""
 
     def __init__(self, inner: Adapter, name: str, tracer: Tracer | None = None) -> None:

@@ -124,14 +124,14 @@ class DurableRun:
         return not self.result.done()
 
     @property
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing runs in this process for the run: it only waits for input."""
         return self.loop.state.idle
 
     @property
     def is_cleared(self) -> bool:
         """Whether the work has ended that was in progress when the run was loaded."""
-        return self.at_rest
+        return self.is_idle
 
     @property
     def has_steps_here(self) -> bool:
@@ -243,7 +243,7 @@ class DurableRun:
             stored = self.stored
             self._turn = RunTurn(self.number, stored, stored, new=self._new, reaches_out=self.queues_work)
             self._new = None
-            self._run_worker.has_news(self)
+            self._run_worker.mark_dirty(self)
         return self._turn
 
     def take_turn(self) -> tuple[RunTurn, list[Command]]:
@@ -258,7 +258,7 @@ class DurableRun:
         if self._run_worker.gives_back and turn.state is None and not self.has_steps_here:
             turn.release = True  # What would be started next is started by its next owner.
         if turn.release:
-            turn.awake = not self.at_rest
+            turn.awake = not self.is_idle
             if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.gives_back):
                 turn.release = False  # Something has arrived since its release was planned.
         if turn.state is None and (turn.trim or turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
@@ -290,7 +290,7 @@ class DurableRun:
         self.turn().used += inbox
         self.loop.post(*ticks)
 
-    def pass_over(self, inbox_id: int, why: str) -> None:
+    def skip_inbox_row(self, inbox_id: int, why: str) -> None:
         """Record an inbox row that cannot be decoded, and continue."""
         turn = self.turn()
         turn.used.append(inbox_id)

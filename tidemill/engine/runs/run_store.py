@@ -142,7 +142,7 @@ class RunStore(Protocol):
         """Wake runs for which something is due; returns in how many seconds the next timer is."""
         ...
 
-    async def clear_away(self) -> None:
+    async def cancel_unneeded_jobs(self) -> None:
         """Cancel jobs that runs no longer need and that no worker has started."""
         ...
 
@@ -161,7 +161,7 @@ class RunPost(Protocol):
 
     async def publish(self, run: int, shown: Sequence[bytes]) -> None: ...
 
-    async def noted(self, run: int, work: int) -> Sequence[bytes]:
+    async def read_notes(self, run: int, work: int) -> Sequence[bytes]:
         """What a piece of work has noted, in the journal or still in the inbox."""
         ...
 
@@ -310,7 +310,7 @@ class PostgresRunStore:
         rows = await self._fetch(WAKE_RUNS)
         return rows[0]["next"] if rows else None
 
-    async def clear_away(self) -> None:
+    async def cancel_unneeded_jobs(self) -> None:
         await cancel_unwanted(self._database)
 
     async def mode(self) -> Mode:
@@ -324,7 +324,7 @@ class PostgresRunStore:
     async def publish(self, run: int, shown: Sequence[bytes]) -> None:
         await publish(self._database, run, shown)
 
-    async def noted(self, run: int, work: int) -> Sequence[bytes]:
+    async def read_notes(self, run: int, work: int) -> Sequence[bytes]:
         return [row["data"] for row in await self._database.fetch(NOTED_FOR_WORK, run, work)]
 
     async def _fetch(self, statement: str, *args: Any) -> list[Any]:

@@ -27,14 +27,14 @@ class RunWait:
     """One wait, which polls again after each change; on a busy database at most every half second."""
 
     def __init__(self, safety_poll: float) -> None:
-        self.heard = asyncio.Event()
+        self.event = asyncio.Event()
         self._safety_poll = safety_poll
         self._gap = FIRST_GAP
 
     async def changed(self) -> None:
         """Return when something has changed, or when it is time for a safety poll."""
-        await wait_for_event(self.heard, self._safety_poll)
-        self.heard.clear()
+        await wait_for_event(self.event, self._safety_poll)
+        self.event.clear()
         await asyncio.sleep(self._gap)
         self._gap = min(self._gap * 1.5, LONGEST_GAP)
 
@@ -77,17 +77,17 @@ class RunWaits:
                     return
         except Exception as error:  # noqa: BLE001 - the safety poll goes on without it
             if self._watches:
-                log.warning("changes are not heard: waits poll", error=str(error))
+                log.warning("changes cannot be followed: waits poll", error=str(error))
 
     async def _listen_while_needed(self, database: Database) -> None:
         async with ChangeListener(database) as changes:
             quiet = 0.0
             while self._watches or quiet < LINGER:
-                heard = await changes.wait(LINGER)
+                changed = await changes.wait(LINGER)
                 quiet = 0.0 if self._watches else quiet + LINGER
-                if heard:
+                if changed:
                     for watch in self._watches:
-                        watch.heard.set()
+                        watch.event.set()
 
 
 def run_waits(database: Database) -> RunWaits:

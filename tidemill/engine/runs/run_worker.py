@@ -42,10 +42,10 @@ log = structlog.get_logger("tidemill.runs")
 CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
 MOST_RUNS = 20_000
-MOST_AT_REST = 500
+MOST_IDLE = 500
 MOST_INBOX = 5000
 WAKE_AT_MOST_EVERY = 0.05
-LOOK_FOR_OWN = 5.0
+FIND_OWN_EVERY = 5.0
 LETTING_GO = 10.0
 CONTROL_POLL = 30.0
 WRITERS = 2
@@ -94,9 +94,9 @@ class RunWorker:
         self._woken_at = 0.0
         self._claims_due = True
         self._mail = False
-        self._look_for_own_at = 0.0
+        self._find_own_at = 0.0
         self._writes = asyncio.Event()
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._unwanted = asyncio.Event()
 
     @property
@@ -113,7 +113,7 @@ class RunWorker:
         """A connection for one step's own transaction."""
         return await self._store.lend()
 
-    def has_news(self, run: DurableRun) -> None:
+    def mark_dirty(self, run: DurableRun) -> None:
         """Mark a run that has a turn to write."""
         self._dirty[run] = None
         self._writes.set()
@@ -138,20 +138,20 @@ class RunWorker:
             return "paused"
         return "draining" if self.runs else {"drain": "drained", "stop": "stopped"}[self._mode]
 
-    def may_rest(self, run: DurableRun) -> None:
+    def note_idle(self, run: DurableRun) -> None:
         """Note whether a run is idle, and since when."""
-        if not run.at_rest:
+        if not run.is_idle:
             self._idle_since.pop(run.number, None)
         elif self.runs.get(run.number) is run:
             self._idle_since.setdefault(run.number, asyncio.get_running_loop().time())
-            if len(self._idle_since) == MOST_AT_REST + 1:
-                self._news.set()
+            if len(self._idle_since) == MOST_IDLE + 1:
+                self._wake.set()
 
     def expect(self, due: float) -> None:
         """Read the inbox at this time."""
         delay = max(0.0, due - self.clock.now())
         if delay < SAFETY_POLL:
-            asyncio.get_running_loop().call_later(delay + 0.002, self._news.set)
+            asyncio.get_running_loop().call_later(delay + 0.002, self._wake.set)
 
     async def begin(self, open: Callable[[int], DurableRun]) -> DurableRun | None:
         """Start a run here. `open` creates it from its id; it is stored together with its first ticks.
@@ -162,7 +162,7 @@ class RunWorker:
         if self.is_stopping or self._mode != "run":
             return None
         if not self.runs:
-            self._news.set()  # It may be in the long wait of a worker without runs.
+            self._wake.set()  # It may be in the long wait of a worker without runs.
         run = self.runs[number] = open(number)
         stored = self._born[number] = asyncio.get_running_loop().create_future()
         try:
@@ -181,9 +181,9 @@ class RunWorker:
         try:
             async with asyncio.TaskGroup() as group:
                 helpers = [
-                    group.create_task(self._store.listen(self._hear, hears)),
-                    group.create_task(self._take_up()),
-                    group.create_task(self._clear_away()),
+                    group.create_task(self._store.listen(self._notified, hears)),
+                    group.create_task(self._claim_and_deliver()),
+                    group.create_task(self._cancel_unneeded_jobs()),
                 ]
                 if self.quarantine is not None:
                     group.create_task(self.quarantine.run())
@@ -196,7 +196,7 @@ class RunWorker:
                 for helper in helpers:
                     helper.cancel()
                 if not life.is_fenced:
-                    await self._let_go_of_all()
+                    await self._release_all()
                 for each in writing:
                     each.cancel()
         finally:
@@ -221,7 +221,7 @@ class RunWorker:
     def _replace_process(self) -> None:
         self._life.give_up(f"ended itself: {STEP_THREADS} threads of plain steps did not come back")
 
-    def _hear(self, what: str) -> None:
+    def _notified(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.
             self._wake_at = 0.0
         if what not in ("", "wake", "inbox", "claims"):
@@ -232,7 +232,7 @@ class RunWorker:
             self._mail = True
         else:
             self._claims_due = True
-        self._news.set()
+        self._wake.set()
 
     def _wake_soon(self) -> None:
         """The inbox has rows for none of the runs in memory: they may be for a run that was released."""
@@ -290,7 +290,7 @@ class RunWorker:
         finally:
             run.transaction_over()
         if not mine:
-            self._look_for_own_at = 0.0
+            self._find_own_at = 0.0
         return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
@@ -315,15 +315,15 @@ class RunWorker:
             run.give_up(error)
             return
         if turn.cleared or (turn.state is not None and self._has_suspects):
-            self._hear("claims")  # Others may have waited until the suspects were cleared.
+            self._notified("claims")  # Others may have waited until the suspects were cleared.
         if turn.state is not None or turn.release:
             self._forget(run)
             if turn.state is not None and run.has_slot:
-                self._hear("claims")  # A run of its kind may wait for its slot.
+                self._notified("claims")  # A run of its kind may wait for its slot.
             if turn.release and not turn.awake:
-                self._hear("wake")  # Something may have arrived during its release.
+                self._notified("wake")  # Something may have arrived during its release.
         else:
-            self.may_rest(run)
+            self.note_idle(run)
 
     def _forget(self, run: DurableRun) -> None:
         if self.runs.get(run.number) is run:
@@ -335,13 +335,13 @@ class RunWorker:
 
     # -- taking up and letting go -----------------------------------------------------------------
 
-    async def _take_up(self) -> None:
+    async def _claim_and_deliver(self) -> None:
         """Claim runs that need an owner, deliver what is due, and release idle runs."""
         while True:
             pause = SAFETY_POLL
             try:
-                await self._obey()
-                if await self._bring_inbox() == 0 and self._mail:
+                await self._apply_control()
+                if await self._deliver_inbox() == 0 and self._mail:
                     self._wake_soon()
                 self._mail = False
                 if self._claims_due or self._next_wake() <= 0.0:  # Not only when the inbox is empty.
@@ -351,17 +351,17 @@ class RunWorker:
                 pause = min(self._next_wake(), self._release_idle())
             except CLASHES:
                 self._claims_due = True
-                self._news.set()
+                self._wake.set()
             except Exception as error:
                 if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", error=str(error))
-                self._look_for_own_at = 0.0
-            if not await wait_for_event(self._news, pause):
+                self._find_own_at = 0.0
+            if not await wait_for_event(self._wake, pause):
                 self._claims_due = True
-            self._news.clear()
+            self._wake.clear()
 
-    async def _obey(self) -> None:
+    async def _apply_control(self) -> None:
         """Follow what operators have asked, soon after they did."""
         now = asyncio.get_running_loop().time()
         if now < self._read_mode_at:
@@ -381,13 +381,13 @@ class RunWorker:
             if count < CLAIM_AT_ONCE:
                 return
 
-    async def _clear_away(self) -> None:
+    async def _cancel_unneeded_jobs(self) -> None:
         """Cancel jobs that runs no longer need; maintenance does so too, from time to time."""
         while True:
             await self._unwanted.wait()
             self._unwanted.clear()
             try:
-                await self._store.clear_away()
+                await self._store.cancel_unneeded_jobs()
             except Exception as error:
                 if not is_transient(error):
                     raise
@@ -411,8 +411,8 @@ class RunWorker:
             return 0
         now = asyncio.get_running_loop().time()
         room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
-        if now >= self._look_for_own_at:
-            self._look_for_own_at = now + LOOK_FOR_OWN
+        if now >= self._find_own_at:
+            self._find_own_at = now + FIND_OWN_EVERY
             rows = await self._store.find_own(self._life.worker_id, list(self.runs), CLAIM_AT_ONCE)
             await self._load([row for row in rows if row["kind"] in self._kinds])
         if self.is_quarantine or self._may_take_suspects(now):
@@ -444,7 +444,7 @@ class RunWorker:
         if self._suspects_due_at is None:
             self._suspects_due_at = asyncio.get_running_loop().time()
         self._claims_due = True
-        self._news.set()
+        self._wake.set()
 
     def _may_take_suspects(self, now: float) -> bool:
         due = self._suspects_due_at
@@ -483,7 +483,7 @@ class RunWorker:
                     self.runs[number], run.is_suspect = run, is_suspect
                     opened[run] = (row, first)
         try:
-            await self._bring_inbox(opened)
+            await self._deliver_inbox(opened)
         except BaseException:
             for run in opened:
                 self._forget(run)
@@ -499,9 +499,9 @@ class RunWorker:
         try:
             return self._kinds[row["kind"]].open(self, row, snapshot, ticks, definition)
         except PayloadError as error:
-            self._park(row, str(error))
+            self._stop_for_attention(row, str(error))
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
-            self._park(row, f"{error!r}; cancel the run, or deploy code that can open it")
+            self._stop_for_attention(row, f"{error!r}; cancel the run, or deploy code that can open it")
         return None
 
     def _go_on(self, run: DurableRun, row: Any, first: Sequence[Tick], mail: list[Any]) -> None:
@@ -525,14 +525,14 @@ class RunWorker:
                 if self._is_older(row):
                     run.take_over()
             except PayloadError as error:
-                self._park(row, str(error))
+                self._stop_for_attention(row, str(error))
                 return
             except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
-                self._park(row, f"{error!r}; cancel the run, or deploy code that can open it")
+                self._stop_for_attention(row, f"{error!r}; cancel the run, or deploy code that can open it")
                 return
             self._hand_over(run, others)
 
-    def _park(self, row: Any, why: str) -> None:
+    def _stop_for_attention(self, row: Any, why: str) -> None:
         """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
         log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
         for run in [run for run in self._dirty if run.number == row["id"]]:
@@ -541,7 +541,7 @@ class RunWorker:
         turn.state = "needs_attention"
         turn.note = storable(why)
 
-    async def _bring_inbox(self, opened: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = NOTHING_OPENED) -> int:
+    async def _deliver_inbox(self, opened: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = NOTHING_OPENED) -> int:
         """Deliver inbox rows to the runs, and start those that were opened; returns how many rows."""
         if not self.runs:
             return 0
@@ -560,7 +560,7 @@ class RunWorker:
         for run, mail in brought.items():
             self._hand_over(run, mail)
         if len(rows) == MOST_INBOX:
-            self._news.set()
+            self._wake.set()
         return len(rows)
 
     def _hand_over(self, run: DurableRun, mail: list[Any]) -> None:
@@ -579,7 +579,7 @@ class RunWorker:
                 run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
             except Exception as error:  # noqa: BLE001 - the run and its run worker continue, whatever was sent
                 log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
-                run.pass_over(row["id"], f"something that was sent to it could not be read: {error}")
+                run.skip_inbox_row(row["id"], f"something that was sent to it could not be read: {error}")
         try:
             run.take_in(taken, ticks)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
@@ -591,7 +591,7 @@ class RunWorker:
         If there are very many, those that are due soon are released now: their memory is not returned to the system.
         """
         now, soonest = asyncio.get_running_loop().time(), self._safety_poll
-        too_many = len(self._idle_since) - MOST_AT_REST
+        too_many = len(self._idle_since) - MOST_IDLE
         for number, since in list(self._idle_since.items()):
             run = self.runs.get(number)
             if run is None or run in self._dirty:
@@ -605,7 +605,7 @@ class RunWorker:
                 soonest = min(soonest, left)
         return soonest
 
-    async def _let_go_of_all(self) -> None:
+    async def _release_all(self) -> None:
         """Release every run for other owners: when its steps have ended, or when the grace period is over."""
         loop, hurried = asyncio.get_running_loop(), asyncio.ensure_future(self._life.hurried.wait())
         give_up = loop.time() + self.grace_seconds

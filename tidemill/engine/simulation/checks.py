@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidemill.core.ticks import Command, Tick
-from tidemill.engine.runs.adapters import Passing
+from tidemill.engine.runs.adapters import ForwardingAdapter
 from tidemill.engine.runs.control_loop import Adapter, RunLoop
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.simulation.world import SimulationError
@@ -58,7 +58,7 @@ class _WatchedKind:
         return run, first
 
 
-class _Watch(Passing):
+class _Watch(ForwardingAdapter):
     """Checks one run. The twin gets the journaled ticks, and nothing else."""
 
     def __init__(self, inner: Adapter, run: DurableRun, twin: RunLoop, watched: Watched) -> None:

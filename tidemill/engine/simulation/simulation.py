@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -78,7 +79,7 @@ class Simulation:
     ) -> None:
         self.world = World(seed)
         self.faults = faults
-        self.model = StoreModel(self.world.clock, self._tell)
+        self.model = StoreModel(self.world.clock, self._deliver)
         self.watched = Watched(self.model, self.world.broken.append)
         self.committed: dict[str, list[Any]] = {}
         """What steps have written in transactions of their own, by run."""
@@ -149,7 +150,7 @@ class Simulation:
                 self.world.broken.append(error)
             raise
         begins.cancel()
-        self.over(process)
+        self.process_ended(process)
 
     async def _begin_runs(self, runs: SimulatedRunStore, role: Role[RunWorker]) -> None:
         await role.wait_ready()
@@ -171,7 +172,7 @@ class Simulation:
         self._born += 1
         return self.world.process(f"{what} {self._born}")
 
-    def over(self, process: Process) -> None:
+    def process_ended(self, process: Process) -> None:
         """A process has ended; another replaces it."""
         if not process.alive:
             return
@@ -185,7 +186,7 @@ class Simulation:
 
     def _crash(self) -> None:
         if (victim := self._victim()) is not None:
-            self.over(victim)
+            self.process_ended(victim)
 
     def _pause(self) -> None:
         if (victim := self._victim()) is not None:
@@ -200,7 +201,7 @@ class Simulation:
         if self._run_workers:
             process, role = self.world.chance.choice(list(self._run_workers.items()))
             self.world.note(process.name, "is asked to stop")
-            process.hear(role.stop)
+            process.deliver(role.stop)
 
     def _victim(self) -> Process | None:
         return self.world.chance.choice(self.world.processes) if self.world.processes else None
@@ -212,7 +213,7 @@ class Simulation:
         world, answer = self.world, process.expect()
 
         def arrives() -> None:
-            view = self.model.look()
+            view = self.model.read_view()
             world.later(self._duration(), lambda: done(view))
 
         def done(view: StoreView) -> None:
@@ -222,13 +223,13 @@ class Simulation:
                 result, error = statement(view), None
             except Exception as raised:  # noqa: BLE001 - it is for the one who asked
                 result, error = None, raised
-            world.note(process.name, name, _told(result))
-            world.later(self._travel(), lambda: process.hear(_answer, answer, result, error))
+            world.note(process.name, name, _in_history(result))
+            world.later(self._message_delay(), lambda: process.deliver(_answer, answer, result, error))
 
-        world.later(self._travel(), arrives)
+        world.later(self._message_delay(), arrives)
         return await answer
 
-    def _travel(self) -> float:
+    def _message_delay(self) -> float:
         return 0.0001 + 0.001 * self.world.chance.random()
 
     def _duration(self) -> float:
@@ -236,19 +237,19 @@ class Simulation:
             return SLOW * self.world.chance.random()
         return 0.0001 + 0.002 * self.world.chance.random()
 
-    def listen(self, process: Process, channel: str, hear: Callable[[str], None]) -> None:
-        self._listening[process] = (channel, hear)
+    def listen(self, process: Process, channel: str, callback: Callable[[str], None]) -> None:
+        self._listening[process] = (channel, callback)
 
-    def _tell(self, notification: Notification) -> None:
-        said_on, payload = notification
-        for process, (channel, hear) in self._listening.items():
-            if not process.alive or (channel != said_on and not (channel == "jobs" and said_on == "control")):
+    def _deliver(self, notification: Notification) -> None:
+        sent_on, payload = notification
+        for process, (channel, callback) in self._listening.items():
+            if not process.alive or (channel != sent_on and not (channel == "jobs" and sent_on == "control")):
                 continue
             times = (self.world.chance.random() >= self.faults.lost) + (
                 self.world.chance.random() < self.faults.repeated
             )
             for _ in range(times):
-                self.world.later(self._travel(), lambda process=process, hear=hear: process.hear(hear, payload))
+                self.world.later(self._message_delay(), partial(process.deliver, callback, payload))
 
     def _sweep(self) -> None:
         """One sweep of maintenance."""
@@ -279,7 +280,7 @@ def _answer(answer: asyncio.Future[Any], result: Any, error: Exception | None) -
         answer.set_result(result)
 
 
-def _told(result: Any) -> Any:
+def _in_history(result: Any) -> Any:
     """The part of a response that goes into the history."""
     if isinstance(result, set):
         return sorted(result)

@@ -109,7 +109,7 @@ class SimulatedRunStore:
 
     async def die(self) -> None:
         """End this process, as a step or a task does that calls `os._exit`; does not return."""
-        self.simulation.over(self.process)
+        self.simulation.process_ended(self.process)
         await asyncio.Event().wait()
 
     async def find_own(self, owner: int, held: Sequence[int], room: int) -> Sequence[Row]:
@@ -127,7 +127,7 @@ class SimulatedRunStore:
     async def mode(self) -> Mode:
         return "run"
 
-    async def clear_away(self) -> None:
+    async def cancel_unneeded_jobs(self) -> None:
         await self.ask("clear away", self._model.cancel_unwanted)
 
     # -- for steps --------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ class SimulatedRunStore:
     async def publish(self, run: int, shown: Sequence[bytes]) -> None:
         await self.ask("publish", lambda: self._model.publish(run, shown))
 
-    async def noted(self, run: int, work: int) -> Sequence[bytes]:
-        return await self.ask("noted", lambda: self._model.noted(run, work))
+    async def read_notes(self, run: int, work: int) -> Sequence[bytes]:
+        return await self.ask("noted", lambda: self._model.read_notes(run, work))
 
     async def start(self, **row: Any) -> int:
         """Start a run from a simulated process; with a key it is started once."""

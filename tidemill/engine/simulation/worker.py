@@ -80,7 +80,7 @@ class SimulatedWorker:
         return sorted({job.queue for job in self._model.jobs.values()})
 
     def _fenced(self, why: str) -> None:
-        self._simulation.over(self._process)
+        self._simulation.process_ended(self._process)
 
     def _ask(self, name: str, statement: Callable[[], Any]) -> Awaitable[Any]:
         return self._runs.ask(name, statement)

@@ -33,7 +33,7 @@ class SimulationError(TidemillError):
     """An invariant was violated in a simulation; the message says how to reproduce it."""
 
 
-class _Nobody:
+class _NoSelector:
     """The selector of a loop without I/O."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self._virtual = clock
-        self._selector = _Nobody()
+        self._selector = _NoSelector()
 
     def time(self) -> float:
         return self._virtual.monotonic()
@@ -103,14 +103,14 @@ class Process:
     def crash(self) -> None:
         """Die at once, without any clean-up."""
         self.alive = False
-        self.world.bury(self)
+        self.world.mark_dead(self)
 
     def pause(self, seconds: float) -> None:
         """Pause for a while, as a stopped process does."""
         self.paused_until = max(self.paused_until, self.world.clock.now() + seconds)
         self.world.note(self.name, "stands still", round(seconds, 3))
 
-    def hear(self, call: Callable[..., None], *args: Any) -> None:
+    def deliver(self, call: Callable[..., None], *args: Any) -> None:
         """Deliver a message; a dead process ignores it."""
         if self.alive:
             self.loop.call_soon(call, *args)
@@ -126,7 +126,7 @@ class Process:
         """Break all connections: pending statements may or may not have been executed."""
         self.world.note(self.name, "loses its connections", len(self._waiting))
         for answer in self._waiting:
-            self.hear(_break, answer)
+            self.deliver(_break, answer)
 
     def clean(self) -> None:
         """Unwind the tasks of a finished world, so that none is left."""
@@ -174,7 +174,7 @@ class World:
         self.processes.append(made)
         return made
 
-    def bury(self, process: Process) -> None:
+    def mark_dead(self, process: Process) -> None:
         """A process is dead. Its tasks are kept as they are: whatever unwound them would run their clean-up."""
         self.note(process.name, "ends")
         self.processes.remove(process)

@@ -61,7 +61,7 @@ class Exposition:
         return self._known
 
 
-class _Told(Collector):
+class _TotalsCollector(Collector):
     """A prometheus_client collector of the totals."""
 
     def __init__(self, totals: Totals, took: float) -> None:
@@ -81,7 +81,7 @@ class _Told(Collector):
 def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:
     """A registry of everything in these totals."""
     registry = CollectorRegistry()
-    registry.register(_Told(totals, took))
+    registry.register(_TotalsCollector(totals, took))
     return registry
 
 

@@ -122,7 +122,7 @@ class ToolProbe:
         return self._known
 
 
-class Careful:
+class FailsafeProbe:
     """A probe that may fail: it is then skipped for a while, and the reason is logged."""
 
     def __init__(self, probe: Probe) -> None:
@@ -144,11 +144,11 @@ def find_probe(path: str | None = None) -> Probe:
     """The best way to read the GPUs of this host; `path` is searched for tools instead of PATH."""
     library = _find_library()
     if library is not None:
-        return Careful(library)
+        return FailsafeProbe(library)
     for command, parse in ((NVIDIA_SMI, parse_nvidia_smi), (ROCM_SMI, parse_rocm_smi)):
         tool = shutil.which(command[0], path=path)
         if tool is not None:
-            return Careful(ToolProbe((tool, *command[1:]), parse))
+            return FailsafeProbe(ToolProbe((tool, *command[1:]), parse))
     return NoProbe()
 
 

@@ -113,8 +113,8 @@ class MeterReporter:
         self.place = ProcessPlace(host or socket.gethostname(), os.getpid(), role)
         self._database = database
         self._meter = meter
-        self._told_at = 0.0
-        self._looked_at = float("-inf")
+        self._reported_at = 0.0
+        self._checked_at = float("-inf")
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -127,10 +127,10 @@ class MeterReporter:
     async def report_when_due(self) -> None:
         """Report, if a report is due: sooner when there are counts."""
         now = monotonic()
-        if now - self._looked_at >= REPORT_EVERY:
-            self._looked_at = now
+        if now - self._checked_at >= REPORT_EVERY:
+            self._checked_at = now
             counts = self._meter.take()
-            if counts or now - self._told_at >= REPORT_IDLE_EVERY:
+            if counts or now - self._reported_at >= REPORT_IDLE_EVERY:
                 await self._report(counts)
 
     async def report(self, *, connection: Executor | None = None) -> None:
@@ -147,7 +147,7 @@ class MeterReporter:
         gauges = {"lag": round(lag, 4), **{name: ask() for name, ask in self._meter.gauges.items()}}
         try:
             await report(self._database, self.place, gauges, counts, connection=connection)
-            self._told_at = monotonic()
+            self._reported_at = monotonic()
         except Exception as error:  # noqa: BLE001 - counting must never stop the work
             self._meter.give_back(counts)
             expected = is_unavailable(error) or is_full(error) or isinstance(error, StoreError)

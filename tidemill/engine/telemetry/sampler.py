@@ -11,14 +11,16 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psutil
 import structlog
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
+from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.store.database import Database, is_full, is_unavailable
 from tidemill.store.telemetry.hosts import KEPT, leave_sampling, may_sample, write_sample
@@ -27,10 +29,13 @@ log = structlog.get_logger("tidemill.telemetry")
 
 LEASE = 3  # how many samples may be missing before another process takes over
 WARM_UP = 1.0
+LAST_TURN = 1.0  # how long a turn may take once the process ends
 
 
 class Sampler:
-    """Samples this host until cancelled, unless another process does."""
+    """The work of a role that samples this host, unless another process does."""
+
+    channels: Mapping[str, None] = {}
 
     def __init__(
         self,
@@ -51,29 +56,32 @@ class Sampler:
         self._name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._pids = {os.getpid()}
 
-    async def run(self) -> None:
-        """Sample the host, or wait to take over."""
+    async def work(self, life: Life) -> None:
+        """Sample the host, or wait to take over, until stopped."""
+        life.ready()
         try:
             while True:
                 try:
-                    await self._turn()
+                    await self._turn(life)
                 except Exception as error:
                     if not (is_unavailable(error) or is_full(error) or isinstance(error, psutil.Error | OSError)):
                         raise
                     log.warning("the host could not be sampled", host=self._host, error=str(error))
-                await asyncio.sleep(self._every * (1 if self.leading else LEASE))
+                if not await life.wait(self._every * (1 if self.leading else LEASE)):
+                    return
         finally:
             if self.leading:
                 with contextlib.suppress(StoreError):
                     await leave_sampling(self._database, self._host, self._name)
 
-    async def _turn(self) -> None:
+    async def _turn(self, life: Life) -> None:
         lease = self._every * LEASE
         if not self.leading:
             if not await may_sample(self._database, self._host, self._name, lease=lease):
                 return
             await self._read()  # CPU use is relative to the previous reading
-            await asyncio.sleep(min(WARM_UP, self._every))
+            if not await life.wait(min(WARM_UP, self._every)):
+                return
         sample = await self._read()
         found = await write_sample(self._database, self._host, self._name, encode(sample), lease=lease, kept=self._kept)
         self.leading = found is not None
@@ -91,22 +99,27 @@ class Sampler:
 
 
 @asynccontextmanager
-async def sampling(database: Database, *, every: float, when: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+async def sampling(
+    database: Database, *, every: float, when: Callable[[], Coroutine[Any, Any, object]]
+) -> AsyncIterator[None]:
     """Sample this host inside the block, once `when` returns; not at all if `every` is 0."""
     if every <= 0:
         yield
         return
+    role = Role(Sampler(database, every=every), database)
 
-    async def live() -> None:
-        await when()
+    async def run() -> None:
         try:
-            await Sampler(database, every=every).run()
+            if await role.life.unless_stopped(when()):
+                await role.run()
         except Exception as error:  # noqa: BLE001 - a worker must not end because its host cannot be measured
             log.error("the sampler failed: this process no longer samples its host", error=repr(error))
 
-    task = asyncio.create_task(live(), name="tidemill-sampler")
+    task = asyncio.create_task(run(), name="tidemill-sampler")
     try:
         yield
     finally:
+        role.stop()
+        await asyncio.wait([task], timeout=LAST_TURN)
         task.cancel()
         await asyncio.wait([task])

@@ -17,7 +17,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.job import Finish, Requeue
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.worker.job_runner import JobRunner
-from tidemill.engine.worker.queue_sharing import Appetite, share_room
+from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
 from tidemill.store.database import CLASHES, Database, is_full, is_unavailable
 from tidemill.store.jobs.claims import Claims
 from tidemill.store.jobs.log import write_logs
@@ -70,7 +70,7 @@ class Claimer:
         self._clock = clock
         self._wakeup = wakeup
         self._open_queues = open_queues
-        self._appetite = Appetite()
+        self._appetite = JobPrefetch()
         self._turn = 0
         # Whether a claim may find jobs now, and when to try again without a notification.
         self._may_find_jobs = True
@@ -246,7 +246,7 @@ class Claimer:
         self._over_limit = [queue for queue in opened if queue not in queues]
         room = self._max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
-        return share_room(room, queues, self._dry, self._turn) if queues else {}
+        return share_slots(room, queues, self._dry, self._turn) if queues else {}
 
     def _learn(self, asked: dict[str, int], got: list[str]) -> None:
         if len(asked) > 1:

@@ -78,7 +78,7 @@ class Children:
         try:
             origin = msgspec.Raw(job.origin_data or b"")
             order = ChildOrder(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace(), origin)
-            word = await self._converse(child, order, job)
+            word = await self._exchange(child, order, job)
         except BaseException:
             await _kill(child)
             raise
@@ -110,7 +110,7 @@ class Children:
             limit=64 * 1024 * 1024,
         )
 
-    async def _converse(self, child: asyncio.subprocess.Process, order: ChildOrder, job: RunningJob) -> ChildReport:
+    async def _exchange(self, child: asyncio.subprocess.Process, order: ChildOrder, job: RunningJob) -> ChildReport:
         stdin, stdout = child.stdin, child.stdout
         if stdin is None or stdout is None:
             raise ChildDied("its process has no pipes")

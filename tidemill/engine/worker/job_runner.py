@@ -73,7 +73,7 @@ class UnknownArgument(Exception):
 
 
 class JobRunner:
-    """Runs claimed jobs. `on_news` is called whenever there are results to write or free slots."""
+    """Runs claimed jobs. `on_change` is called whenever there are results to write or free slots."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class JobRunner:
         max_concurrency: int,
         children: Children,
         clock: Clock,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
         models: ModelCache | None = None,
     ) -> None:
         self.worker = ""
@@ -102,7 +102,7 @@ class JobRunner:
         self._max_concurrency = max_concurrency
         self._children = children
         self._clock = clock
-        self._on_news = on_news
+        self._on_change = on_change
         self._context = contextvars.copy_context()
         self._threads = ThreadPoolExecutor(max_concurrency, thread_name_prefix="tidemill-task")
 
@@ -136,7 +136,7 @@ class JobRunner:
         """Accept claimed jobs, and start as many as there are slots."""
         if self.closed is not None:  # They were claimed while the worker was stopping.
             self.requeues += [Requeue(job.id, job.attempt, 0.0, self.closed) for job in jobs]
-            self._on_news()
+            self._on_change()
             return
         now = self._clock.monotonic()
         self.meter.claimed(jobs)
@@ -161,7 +161,7 @@ class JobRunner:
             else:
                 kept.append((since, job))
         self.backlog = kept
-        self._on_news()
+        self._on_change()
 
     def held_too_long(self) -> bool:
         """Whether prefetched jobs have waited too long for a slot."""
@@ -179,7 +179,7 @@ class JobRunner:
                 slot.job.cancel_reason = why
                 slot.runner.cancel()
                 runners.append(slot.runner)
-        self._on_news()
+        self._on_change()
         if runners:
             await asyncio.wait(runners, timeout=CANCEL_GRACE)
 
@@ -222,23 +222,23 @@ class JobRunner:
             task = self._tasks.get(claim.task)
         except TidemillError as error:  # The host program's lookup failed.
             self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
-            self._on_news()
+            self._on_change()
             return
         if task is None:
             self.unknown.add(claim.task)
             note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
             self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="no_worker"))
             log.warning("unknown task", job=claim.id, task=claim.task, queue=claim.queue, worker=self.worker)
-            self._on_news()
+            self._on_change()
         elif claim.expired:
             note = "its deadline had passed before it could start"
             self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
             self.meter.count("ended", claim.queue, claim.task, "expired")
-            self._on_news()
+            self._on_change()
         elif claim.cancel_reason is not None:
             self.finished.append(after_cancel(claim, claim.cancel_reason))
             self.meter.count("ended", claim.queue, claim.task, "cancelled")
-            self._on_news()
+            self._on_change()
         else:
             try:
                 options = read_options(claim.options)
@@ -246,7 +246,7 @@ class JobRunner:
                     self._launch(claim, task, options, since)
             except PayloadError as error:  # the stored options cannot be decoded
                 self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
-                self._on_news()
+                self._on_change()
 
     def _knows_model(self, claim: ClaimedJob, model: str) -> bool:
         if self.models is not None and model in self.models.specs:
@@ -254,7 +254,7 @@ class JobRunner:
         note = f"worker {self.worker} does not know model {model}: waiting for one that does"
         self.requeues.append(Requeue(claim.id, claim.attempt, MODEL_ELSEWHERE, note))
         log.warning("unknown model", job=claim.id, task=claim.task, model=model, worker=self.worker)
-        self._on_news()
+        self._on_change()
         return False
 
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
@@ -313,7 +313,7 @@ class JobRunner:
         self._note_end(ended)
         if self.backlog:
             self._start_more()
-        self._on_news()
+        self._on_change()
         return ended
 
     def _load_args(self, claim: ClaimedJob, task: Task[Any, Any]) -> dict[str, Any]:

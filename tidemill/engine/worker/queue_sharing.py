@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def share_room(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:
+def share_slots(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:
     """How many jobs to request from each queue: equal shares, rotating the remainder.
 
     A queue that returned fewer jobs than requested last time is `dry`: one additional job is requested from it, so that
@@ -25,7 +25,7 @@ def share_room(room: int, queues: Sequence[str], dry: set[str], turn: int) -> di
     return wanted
 
 
-class Appetite:
+class JobPrefetch:
     """How many jobs to hold beyond the running ones: as many as will start within `window` seconds.
 
     Fast jobs are prefetched in large batches, so that the database and the worker work at the same time; slow ones are

@@ -108,7 +108,7 @@ class Worker:
         """
         self.settings = settings.validate()
         self.host = settings.host or socket.gethostname()
-        self.channels = {JOBS_CHANNEL: self._hear_jobs, CONTROL_CHANNEL: self._hear_control}
+        self.channels = {JOBS_CHANNEL: self._jobs_notified, CONTROL_CHANNEL: self._control_notified}
         self._database = database
         self._tasks = tasks
         self._limits = [limit for limit in limits if limit.name in settings.queues]
@@ -116,7 +116,7 @@ class Worker:
         self._life = Life()
         self._modes: dict[str, Mode] = {}
         self._wakeup = asyncio.Event()
-        self._control_news = asyncio.Event()
+        self._control_changed = asyncio.Event()
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self._children = Children(app_path)
@@ -198,11 +198,11 @@ class Worker:
     async def _claim_and_run(self, life: Life) -> None:
         async with asyncio.TaskGroup() as group:
             helpers = [
-                group.create_task(self._obey(), name="control"),
+                group.create_task(self._apply_control(), name="control"),
                 group.create_task(self._show_progress(), name="progress"),
             ]
             if self.models is not None:
-                helpers.append(group.create_task(self.models.tend(), name="models"))
+                helpers.append(group.create_task(self.models.unload_idle(), name="models"))
             if self._quarantine is not None:
                 group.create_task(self._quarantine.run(), name="quarantine")
             await self._read_control()
@@ -211,14 +211,14 @@ class Worker:
             await life.stopped.wait()
             if self._quarantine is not None:
                 self._quarantine.stop()
-            await self._wind_down()
+            await self._finish_or_requeue()
             if not life.is_fenced:
                 self._claimer.close()
-                await self._write_down(claiming)
+                await self._flush_results(claiming)
             for task in (*helpers, claiming):
                 task.cancel()
 
-    async def _wind_down(self) -> None:
+    async def _finish_or_requeue(self) -> None:
         """Requeue jobs that have not started, let others finish within the grace period, then requeue the rest."""
         grace, runner, hurried = self.settings.grace_seconds, self.runner, self._life.hurried
         log.info("worker stopping", worker=runner.worker, running=len(runner.slots), grace=grace)
@@ -231,7 +231,7 @@ class Worker:
         hurry.cancel()
         await runner.interrupt(list(runner.slots.values()), "its worker stopped before it had finished")
 
-    async def _write_down(self, claiming: asyncio.Task[None]) -> None:
+    async def _flush_results(self, claiming: asyncio.Task[None]) -> None:
         """Wait until all results are written, with a timeout if the database is unavailable."""
         done, _ = await asyncio.wait([claiming], timeout=max(self.settings.grace_seconds, 5.0))
         if not done:
@@ -245,14 +245,14 @@ class Worker:
             return None
         return Affinity(self.models, patience, self._clock, lowest_first=lowest_first)
 
-    def _hear_jobs(self, queue: str) -> None:
+    def _jobs_notified(self, queue: str) -> None:
         if queue == ANYTHING:
             self._claimer.claim_soon()
         elif queue in self.settings.queues:
             self._claimer.claim_soon(queue)
 
-    def _hear_control(self, _payload: str) -> None:
-        self._control_news.set()
+    def _control_notified(self, _payload: str) -> None:
+        self._control_changed.set()
         if self._quarantine is not None:
             self._quarantine.look()
 
@@ -263,15 +263,15 @@ class Worker:
     def _open_queues(self) -> list[str]:
         return [] if self._life.is_stopping else [queue for queue in self.settings.queues if queue not in self._modes]
 
-    async def _obey(self) -> None:
+    async def _apply_control(self) -> None:
         """Apply operators' requests, cancel requests and changed limits soon after they are written."""
         while True:
             try:
                 async with asyncio.timeout(CONTROL_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS):
-                    await self._control_news.wait()
+                    await self._control_changed.wait()
             except TimeoutError:
                 pass  # no notification: poll anyway
-            self._control_news.clear()
+            self._control_changed.clear()
             await self._read_control()
 
     async def _read_control(self) -> None:

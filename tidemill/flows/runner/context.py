@@ -234,7 +234,7 @@ class Context(Generic[S]):
         return answer
 
     async def sleep(self, duration: Duration) -> None:
-        """Sleep for so many seconds, or "10m", "3d": a durable run may leave memory meanwhile."""
+        """Sleep for this many seconds, or "10m", "3d". A durable run may leave memory while it sleeps."""
         await self._wait("sleep", WaitAsked("sleep", SleepEnded, {}, None, parse_duration(duration)))
 
     async def gather(self, *parts: Awaitable[Any]) -> list[Any]:

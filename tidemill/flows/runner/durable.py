@@ -275,13 +275,13 @@ class DurableFlowRun(DurableRun, FlowRun):
     # -- work elsewhere ---------------------------------------------------------------------------
 
     @property
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         state: FlowState = self.loop.state
         return state.idle or (state.on_queue > 0 and state.on_queue == state.running and state.pending == 0)
 
     @property
     def is_cleared(self) -> bool:
-        return self.at_rest or (not self._tasks and self._begun_before.keys().isdisjoint(self.loop.state.works))
+        return self.is_idle or (not self._tasks and self._begun_before.keys().isdisjoint(self.loop.state.works))
 
     @property
     def has_steps_here(self) -> bool:

@@ -28,17 +28,17 @@ class EventStream:
 
     def __init__(self) -> None:
         self._events: deque[Any] = deque()
-        self._news = asyncio.Event()
+        self._published = asyncio.Event()
         self._closed = False
         self._taken = False
 
     def put(self, event: Any) -> None:
         self._events.append(event)
-        self._news.set()
+        self._published.set()
 
     def close(self) -> None:
         self._closed = True
-        self._news.set()
+        self._published.set()
 
     async def read(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
         """Yield every event until the run ends; internal events only with `expose_internal`."""
@@ -57,8 +57,8 @@ class EventStream:
                     yield event
             if self._closed:
                 return
-            self._news.clear()
-            await self._news.wait()
+            self._published.clear()
+            await self._published.wait()
 
 
 def narration(change: Narrated) -> StepStateChanged:

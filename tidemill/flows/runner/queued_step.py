@@ -245,7 +245,7 @@ class QueuedStepRun(FlowRun):
 
     async def _recall(self, work: Work) -> None:
         """Load the completed side effects of an earlier attempt of this job whose worker was lost."""
-        for data in await self._post.noted(self.number, work.id):
+        for data in await self._post.read_notes(self.number, work.id):
             try:
                 tick = decode_tick(data)
             except PayloadError:

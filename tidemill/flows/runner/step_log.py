@@ -76,5 +76,5 @@ class StepLogCapture:
 
 
 def attempt_of(work: Work) -> Attempt:
-    """Return what tells an attempt from the others of its run."""
+    """Return the key that identifies an attempt within its run."""
     return work.id, work.step, work.attempt

@@ -177,5 +177,5 @@ def _numbers(kind: str, label: str) -> tuple[int, int]:
 
 
 def _number(text: str) -> int:
-    """A text as a number, the same everywhere: so many bits that two texts do not share one."""
+    """A text as a number, the same everywhere: with enough bits that two texts do not collide."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)

@@ -21,7 +21,7 @@ from tidemill.core.job import check_name
 from tidemill.core.memory_size import parse_memory
 from tidemill.monitors.definition.channels import Channel
 from tidemill.monitors.definition.triggers import Momentary, Trigger
-from tidemill.monitors.reducer.state import Bag, read_state
+from tidemill.monitors.reducer.state import AttributeDict, read_state
 from tidemill.sources.base import PageReader, PartitionReader, Source
 
 DEFAULT_WINDOW = 5000
@@ -47,7 +47,7 @@ class Fold:
         start = getattr(self._fold, "start", None)
         if start is not None:
             return start()
-        return Bag() if self._kind is None else self._kind()
+        return AttributeDict() if self._kind is None else self._kind()
 
     def read(self, data: bytes) -> Any:
         return read_state(self._kind, data)

@@ -30,11 +30,11 @@ def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, list
         for event in events:
             state = fold.on_event(state, event)
         return state, []
-    except Exception:  # noqa: BLE001 - `fold_carefully` finds the event
+    except Exception:  # noqa: BLE001 - `fold_one_by_one` finds the event
         return None, [EntityProblem("fold", events[0].entity, "")]
 
 
-def fold_carefully(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
+def fold_one_by_one(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
     """Fold one event at a time from a stored state, skipping those that fail."""
     good: list[Event] = []
     problems: list[EntityProblem] = []
@@ -81,7 +81,7 @@ def _fold_on(fold: Fold, entity_state: EntityState, ordered: Sequence[Event]) ->
     state = fold.start() if entity_state.state is None else entity_state.state
     state, problems = fold_all(fold, state, ordered)
     if problems:
-        state, problems = fold_carefully(fold, entity_state.raw, [*entity_state.since, *ordered])
+        state, problems = fold_one_by_one(fold, entity_state.raw, [*entity_state.since, *ordered])
     entity_state.state = state
     entity_state.since += ordered
     last = entity_state.count
@@ -104,7 +104,7 @@ def _fold_anew(
     before = None if base is None else base.state
     state, problems = fold_all(fold, fold.start() if before is None else fold.read(before), events)
     if problems:
-        state, problems = fold_carefully(fold, before, events)
+        state, problems = fold_one_by_one(fold, before, events)
     entity_state.state = state
     entity_state.raw, entity_state.since = before, events
     entity_state.count = (0 if base is None else base.count) + len(events)

@@ -1,7 +1,7 @@
 """The state of an entity between ticks: plain data that is stored as JSON.
 
-A fold that declares a class `State` (a dataclass or msgspec Struct) gets it back typed. Other folds get a `Bag`, whose
-values are attributes and items.
+A fold that declares a class `State` (a dataclass or msgspec Struct) gets it back typed. Other folds get an
+`AttributeDict`, whose values are attributes and items.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from tidemill.core.codec import decode, encode
 
 
-class Bag(dict[str, Any]):
+class AttributeDict(dict[str, Any]):
     """A dict whose items are also attributes; a missing attribute is None."""
 
     def __getattr__(self, name: str) -> Any:
@@ -28,7 +28,7 @@ class Bag(dict[str, Any]):
 
 def read_state(kind: type | None, data: bytes) -> Any:
     """A state from its JSON."""
-    return _bagged(decode(data)) if kind is None else decode(data, kind)
+    return _with_attributes(decode(data)) if kind is None else decode(data, kind)
 
 
 def write_state(state: Any) -> bytes:
@@ -36,11 +36,11 @@ def write_state(state: Any) -> bytes:
     return encode(state)
 
 
-def _bagged(value: Any) -> Any:
+def _with_attributes(value: Any) -> Any:
     if isinstance(value, dict):
-        return Bag({name: _bagged(part) for name, part in value.items()})
+        return AttributeDict({name: _with_attributes(part) for name, part in value.items()})
     if isinstance(value, list):
-        return [_bagged(part) for part in value]
+        return [_with_attributes(part) for part in value]
     return value
 
 

@@ -59,7 +59,7 @@ class Ingested(msgspec.Struct, frozen=True):
     """The result of a poll: the number of new events, and up to when the source has been read, if not up to now."""
 
     count: int
-    heard: float | None = None
+    read_until: float | None = None
     parts: int = 0
     """The number of partitions of the source, each of which is read up to a time of its own."""
 
@@ -90,7 +90,7 @@ class Ingest:
         elif probing:
             # Sometimes further back, to find events that are later than any before, or of a clock that was set back.
             since = cursor.at - most
-        began, seen, count, pages, heard = cursor, [], 0, 0, None
+        began, seen, count, pages, read_until = cursor, [], 0, 0, None
         async for page in _pages_of(reader.pages(since, cursor.token, now)):
             pages += 1
             events, unreadable = self._read(page, now)
@@ -103,11 +103,11 @@ class Ingest:
             count += stored.count
             self._reached("ingest")
             if page.complete and pages >= PAGES_A_TICK:
-                heard = cursor.at  # There may be more: entities whose events are not read yet are not silent.
+                read_until = cursor.at  # There may be more: entities whose events are not read yet are not silent.
                 break
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
-        return Ingested(count, heard)
+        return Ingested(count, read_until)
 
     async def read_partitions(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
         """Store all new events of the partitions of these shares, each page together with its positions."""
@@ -121,7 +121,7 @@ class Ingest:
             move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
             async with self._database.transaction() as connection:
                 count += (await ingest(self._database, connection, name, new, move)).count
-                await move_parts(self._database, connection, name, owner, page.positions, page.heard)
+                await move_parts(self._database, connection, name, owner, page.positions, page.read_until)
                 await self._note_unreadable(connection, unreadable)
             self._reached("ingest")
             pages += 1

@@ -97,7 +97,7 @@ async def send_batch(database: Database, monitor: str, channel: Channel, name: s
         waiting = list(rows)
         wanted = [row for row in waiting if _still_wanted(row, batch)]
         if wanted:
-            await deliver(channel, Notice(id, monitor, name, tuple(_told(row) for row in wanted)))
+            await deliver(channel, Notice(id, monitor, name, tuple(_notified_alert(row) for row in wanted)))
             sent += len(wanted)
         await mark_notices(database, [row["id"] for row in wanted], "sent")
         await mark_notices(database, [row["id"] for row in waiting if row not in wanted], "not needed any more")
@@ -111,7 +111,7 @@ def _still_wanted(row: Any, batch: str) -> bool:
     return row["resolved_at"] is None and row["acked_at"] is None
 
 
-def _told(row: Any) -> NotifiedAlert:
+def _notified_alert(row: Any) -> NotifiedAlert:
     return NotifiedAlert(
         alert=row["alert"],
         what=row["what"],

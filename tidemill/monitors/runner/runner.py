@@ -40,6 +40,7 @@ from tidemill.store.monitors.events import drop_old, make_partitions
 from tidemill.store.monitors.monitors import (
     MONITORS_CHANNEL,
     SHARDS,
+    claim_shards,
     declare_monitor,
     list_members,
     member_queue,
@@ -47,7 +48,6 @@ from tidemill.store.monitors.monitors import (
     note_problems,
     read_monitor,
     seal_tick,
-    share_out,
     write_status,
 )
 
@@ -137,7 +137,7 @@ class MonitorDriver:
             self._reached("sleep")
             # Counted from the start of the tick, so that work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
-        await share_out(self._database, self.watch.name, self._owner, [])
+        await claim_shards(self._database, self.watch.name, self._owner, [])
         await self.reader.close()
 
     async def one_tick(self) -> float:
@@ -183,7 +183,7 @@ class MonitorDriver:
         if began >= self._share_at:
             members = await list_members(self._database, self.watch.name, self.watch.fold.version)
             wanted = tick.wanted_shares(members, self._owner, SHARDS) if current else []
-            owned = await share_out(self._database, self.watch.name, self._owner, wanted)
+            owned = await claim_shards(self._database, self.watch.name, self._owner, wanted)
             if owned != self._shares:
                 log.info(
                     "shares changed", monitor=self.watch.name, shares=len(owned), members=len(members), leads=0 in owned
@@ -209,7 +209,9 @@ class MonitorDriver:
             return False, None
         if self._pace.failures:
             log.info("the source answers again", monitor=self.watch.name, after=self._pace.failures)
-        done = await seal_tick(self._database, self.watch.name, now, heard=ingested.heard, parts=ingested.parts)
+        done = await seal_tick(
+            self._database, self.watch.name, now, read_until=ingested.read_until, parts=ingested.parts
+        )
         self._reached("sealed")
         active = bool(backfilled or ingested.count)
         self._pace = poll_pace.after_success(self._pace, self._limits, active=active)

@@ -16,7 +16,7 @@ from tidemill.store.retention_settings import Retention
 from tidemill.store.transaction import Reader
 
 
-class Kept(msgspec.Struct, frozen=True):
+class RetentionLine(msgspec.Struct, frozen=True):
     """One kind of thing: for how many days it is kept, what an operator has set, its size and its oldest day."""
 
     days: int
@@ -28,9 +28,9 @@ class Kept(msgspec.Struct, frozen=True):
 class RetentionReport(msgspec.Struct, frozen=True):
     """Finished jobs (with what they logged), ended runs, and the event log."""
 
-    jobs: Kept
-    runs: Kept
-    events: Kept
+    jobs: RetentionLine
+    runs: RetentionLine
+    events: RetentionLine
     configured: Annotated[int, Meta(description="The days that count where nothing is set.")]
     set_by: str | None
     set_at: datetime | None
@@ -52,11 +52,11 @@ async def set_retention(at: Reader, args: Retention, declared: Declarations) -> 
 
 
 def _report(wanted: Retention, row: Any, sizes: Mapping[str, Any], configured: int) -> RetentionReport:
-    def kept(set_days: int | None, *families: str) -> Kept:
+    def kept(set_days: int | None, *families: str) -> RetentionLine:
         found = [sizes[family] for family in families if family in sizes]
         days = [each["oldest"] for each in found if each["oldest"]]
         oldest = datetime.strptime(min(days), "%Y%m%d").date() if days else None
-        return Kept(set_days or configured, set_days, sum(each["bytes"] for each in found), oldest)
+        return RetentionLine(set_days or configured, set_days, sum(each["bytes"] for each in found), oldest)
 
     return RetentionReport(
         kept(wanted.jobs, "jobs", "logs"),

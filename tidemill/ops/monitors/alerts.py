@@ -11,6 +11,7 @@ import msgspec
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.json_rows import value_of
+from tidemill.monitors.view.alert_reasons import why_opened
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
@@ -46,7 +47,7 @@ class AckAlerts(Arguments, frozen=True, kw_only=True):
     """Which alerts to acknowledge: by their ids, or all that match a filter."""
 
     ids: Annotated[list[int] | None, doc("The alerts' ids.")] = None
-    filter: Annotated[store.Unseen | None, doc("Conditions that the alerts match.")] = None
+    filter: Annotated[store.UnackedFilter | None, doc("Conditions that the alerts match.")] = None
     note: Annotated[str | None, doc("A note to store with them.")] = None
 
 
@@ -113,7 +114,9 @@ class AlertDetails(msgspec.Struct, frozen=True):
     """An alert, why it opened, and its history."""
 
     alert: Alert
-    explain: Any
+    why: list[str]
+    record: Any
+    """What was stored when it opened: the rule, the events, the state."""
     history: list[AlertStep]
 
 
@@ -168,13 +171,14 @@ async def get_alert(at: Reader, args: GetAlert) -> AlertDetails:
     """Why an alert opened: the rule, the events, the state; and what happened to it since."""
     row = await store.show_alert(at.database, _known(args.id))
     history = [AlertStep(*each) for each in await store.show_history(at.database, args.id)]
-    return AlertDetails(_alert(row), value_of(row["explain"]), history)
+    alert, record = _alert(row), value_of(row["explain"])
+    return AlertDetails(alert, why_opened(alert, record or {}), record, history)
 
 
 @operation("POST /alerts/ack/preview", role="viewer")
-async def preview_ack_alerts(at: Reader, args: store.Unseen) -> Preview:
+async def preview_ack_alerts(at: Reader, args: store.UnackedFilter) -> Preview:
     """Count the alerts that match and are not acknowledged: open ones, and momentary ones."""
-    return preview_of(await store.match_unseen(at.database, args, limit=MOST_MATCHES + 1))
+    return preview_of(await store.match_unacked(at.database, args, limit=MOST_MATCHES + 1))
 
 
 @operation("POST /alerts/ack", role="operator", preview=preview_ack_alerts)
@@ -184,7 +188,7 @@ async def ack_alerts(at: Reader, args: AckAlerts) -> AlertsAcked:
         raise ConfigError("say which alerts: either `ids`, or a `filter`")
     now = time.time()
     if args.filter is not None:
-        done = await store.ack_unseen(at, args.filter, at=now, note=args.note)
+        done = await store.ack_unacked(at, args.filter, at=now, note=args.note)
     else:
         ids = args.ids or []
         if not 0 < len(ids) <= MOST_IDS:

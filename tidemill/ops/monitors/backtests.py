@@ -88,7 +88,7 @@ async def backtest_monitor(at: Reader, args: BacktestMonitor, declared: Declarat
     async with at.transaction() as tx:
         after = {"since": since, "until": until, "triggers": args.triggers, "alerts": len(report.alerts)}
         await tx.audit("monitor.backtest", args.name, after=after)
-    return _told(report, replayed, args.most)
+    return _backtested(report, replayed, args.most)
 
 
 # -- inner parts ----------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _alone(
         _one.release()
 
 
-def _told(report: BacktestReport, replayed: bool | None, most: int) -> Backtested:
+def _backtested(report: BacktestReport, replayed: bool | None, most: int) -> Backtested:
     alerts = [
         WouldOpen(
             alert.entity,

@@ -1,4 +1,4 @@
-"""What an operation on many objects would reach, told before it is done."""
+"""The preview of a bulk operation: which objects it would reach."""
 
 from __future__ import annotations
 

@@ -215,13 +215,13 @@ class RemoteChanges:
         self._address = address
         self._headers = {**headers, "Accept": "text/event-stream"}
         self._loop = asyncio.get_running_loop()
-        self._heard = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = False
 
     async def wait(self, seconds: float) -> None:
-        """Return at a change, or after so many seconds."""
-        await wait_for_event(self._heard, seconds)
-        self._heard.clear()
+        """Return at a change, or after this many seconds."""
+        await wait_for_event(self._changed, seconds)
+        self._changed.clear()
 
     def read(self) -> None:
         """Read the stream until it is closed; runs in a thread. A lost stream is opened again from where it was."""
@@ -243,7 +243,7 @@ class RemoteChanges:
             if line.startswith(b"id: "):
                 self._headers["Last-Event-ID"] = line[4:].strip().decode()
             elif line.startswith(b"event: "):
-                self._loop.call_soon_threadsafe(self._heard.set)
+                self._loop.call_soon_threadsafe(self._changed.set)
 
 
 def read_token(file: str | None, token: str | None, usual_file: str | None) -> str | None:

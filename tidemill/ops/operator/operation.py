@@ -233,7 +233,7 @@ class ChangeWatch(Protocol):
     """Changes of the topics that were asked for."""
 
     async def wait(self, seconds: float) -> object:
-        """Return at a change, or after so many seconds."""
+        """Return at a change, or after this many seconds."""
         ...
 
 
@@ -242,7 +242,7 @@ class Operator(Protocol):
 
     @property
     def where(self) -> str:
-        """The address of the database or the server, for people."""
+        """The address of the database or the server, as it is shown."""
         ...
 
     async def do(self, operation: Operation[A, R], args: A, /) -> R:

@@ -196,7 +196,7 @@ async def preview_backfill(at: Reader, args: BackfillRange, declared: Declaratio
 
 @operation("POST /pipelines/{name}/backfill", role="operator", status=201, preview=preview_backfill)
 async def start_backfill(at: Reader, args: StartBackfill, declared: Declarations) -> BackfillStarted:
-    """Have a range of a stage's states built again; `list_backfills` tells the progress."""
+    """Have a range of a stage's states built again; `list_backfills` shows the progress."""
     rate = _rate(args.rate)
     snapshot, states = await _selected(at, args, declared)
     states = _built(snapshot, states)

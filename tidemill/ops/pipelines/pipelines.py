@@ -25,7 +25,7 @@ Live = Annotated[bool, doc("Read the states as well; without, only what is decla
 
 
 class ListPipelines(Arguments, frozen=True, kw_only=True):
-    """What to tell of pipelines."""
+    """Which pipelines to list."""
 
     live: Live = True
 

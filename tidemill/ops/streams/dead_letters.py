@@ -15,8 +15,8 @@ from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.large_values import SHOWN_BYTES, VALUES
-from tidemill.store.streams import streams as store
-from tidemill.store.streams.streams import DeadFilter, DeadLetterFilter
+from tidemill.store.streams import dead_letters as store
+from tidemill.store.streams.dead_letters import DeadFilter, DeadLetterFilter
 from tidemill.store.transaction import Reader, Transaction
 
 IN_A_LIST = 4000
@@ -124,6 +124,13 @@ def _matching(
     fields = {name: getattr(args, name) for name in DeadLetterFilter.__struct_fields__}
     fields["since"] = None if args.since is None else zoned(args.since)
     return DeadFilter(**fields, stream=stream, ids=None if ids is None else tuple(ids), up_to=up_to)
+
+
+def why_dead(letter: DeadLetterLine) -> list[str]:
+    """Why a message was given up, as sentences."""
+    attempts = "1 attempt" if letter.attempts == 1 else f"{letter.attempts} attempts"
+    why = [f"Stream {letter.stream} gave up this message of source {letter.source} after {attempts}."]
+    return [*why, letter.error] if letter.error else why
 
 
 def _letter(row: Any) -> DeadLetterLine:

@@ -31,8 +31,8 @@ from tidemill.pipelines.workflows.files import (
     WorkflowFiles,
     check_version,
 )
+from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, dry_run_trigger
 from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
-from tidemill.pipelines.workflows.rehearsal import Rehearsed, rehearse_trigger
 from tidemill.store.transaction import Reader, Transaction
 
 READ_WITHIN = 30.0
@@ -102,7 +102,7 @@ class WorkflowKind(msgspec.Struct, frozen=True):
     """A kind of nodes that files of a form may have: the JSON Schema of its fields, and how it is connected.
 
     In a graph the fields are those of the node's `data`, in a list of stages those of the stage, and in a dag those
-    of the node itself; there `mark` is the field that tells the kind.
+    of the node itself; there `mark` is the field that names the kind.
     """
 
     form: str
@@ -156,7 +156,7 @@ class WorkflowFile(msgspec.Struct, frozen=True):
     checked: Checked
 
 
-class WorkflowTried(msgspec.Struct, frozen=True):
+class WorkflowDryRun(msgspec.Struct, frozen=True):
     """What would happen. Of a pipeline: some of its entities, and each stage for the entity that was asked for."""
 
     form: str
@@ -165,7 +165,7 @@ class WorkflowTried(msgspec.Struct, frozen=True):
     entities: list[str] = []
     looked: Annotated[bool, doc("Whether files were read.")] = False
     stages: list[dry_run.StageRun] = []
-    nodes: list[Rehearsed] = []
+    nodes: list[DryRunNode] = []
     plan: list[dag_dry_run.Planned] = []
     notes: list[str] = []
 
@@ -236,7 +236,7 @@ async def check_workflow(at: Reader, args: CheckWorkflow, declared: Declarations
 
 
 @operation("POST /workflow-files/dry-run", role="operator")
-async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarations) -> WorkflowTried:
+async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarations) -> WorkflowDryRun:
     """What would be built or run, with all expressions filled in as far as they are known. Nothing is done.
 
     Without an `entity`, a pipeline returns which entities there are. States are read where the saved file, or a
@@ -249,12 +249,12 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
         said = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
         raise ConfigError(f"a text with errors cannot be tried: {said}")
     if checked.form == "dag":
-        return await asyncio.to_thread(_try_dag, declared, folder.root, args)
+        return await asyncio.to_thread(_dry_run_dag, declared, folder.root, args)
     parsed, _ = parse(args.text, args.path)
     name = PurePosixPath(args.path).stem
     if checked.mode == "trigger":
         (workflow,) = parse_workflow(parsed, name).triggers
-        return await asyncio.to_thread(_try_trigger, workflow, args.payload)
+        return await asyncio.to_thread(_dry_run_trigger, workflow, args.payload)
     pipeline, _ = dry_run.read_pipeline(parsed, name)
     may_read = at.may("admin") or await asyncio.to_thread(_is_known_root, declared, folder, args.path, pipeline.root)
     notes = [] if may_read else [f"{pipeline.root} was not read: no saved file keeps its states there"]
@@ -263,7 +263,7 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
             found = await dry_run.dry_run(parsed, name, args.entity, database=at.database if may_read else None)
     except TimeoutError as error:
         raise TimeoutError(f"reading all states of {pipeline.root} took longer than {READ_WITHIN:g} s") from error
-    return WorkflowTried(
+    return WorkflowDryRun(
         checked.form,
         checked.mode,
         found.entity,
@@ -384,15 +384,15 @@ def _is_known_root(declared: Declarations, folder: WorkflowFiles, path: str, roo
     return any(root.resolve().is_relative_to(each.resolve()) for each in known)
 
 
-def _try_dag(declared: Declarations, root: Path, args: DryRunWorkflow) -> WorkflowTried:
+def _dry_run_dag(declared: Declarations, root: Path, args: DryRunWorkflow) -> WorkflowDryRun:
     refs = declared.hooks.ref_resolver
     dag = parse_dag(args.text, file=str(root / args.path), refs=refs, inside=root)
     given = args.payload if isinstance(args.payload, Mapping) else {}
-    return WorkflowTried("dag", None, plan=dag_dry_run.dry_run(dag, given, refs))
+    return WorkflowDryRun("dag", None, plan=dag_dry_run.dry_run(dag, given, refs))
 
 
-def _try_trigger(workflow: TriggerWorkflow, payload: Any) -> WorkflowTried:
-    return WorkflowTried("graph", "trigger", nodes=[_cut(each) for each in rehearse_trigger(workflow.graph, payload)])
+def _dry_run_trigger(workflow: TriggerWorkflow, payload: Any) -> WorkflowDryRun:
+    return WorkflowDryRun("graph", "trigger", nodes=[_cut(each) for each in dry_run_trigger(workflow.graph, payload)])
 
 
 def _cut_stage(run: dry_run.StageRun) -> dry_run.StageRun:
@@ -400,7 +400,7 @@ def _cut_stage(run: dry_run.StageRun) -> dry_run.StageRun:
     return msgspec.structs.replace(run, nodes=[_cut(each) for each in run.nodes], content=content)
 
 
-def _cut(node: Rehearsed) -> Rehearsed:
+def _cut(node: DryRunNode) -> DryRunNode:
     fields = [msgspec.structs.replace(each, value=_short(each.value)) for each in node.fields]
     return msgspec.structs.replace(node, fields=fields, output=_short(node.output))
 

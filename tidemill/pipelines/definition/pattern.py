@@ -61,7 +61,7 @@ class Segment:
                 self.parts.append(("text", text[at : hole.start()]))
                 last = "text"
             if last != "text" and self.parts:
-                raise PatternError(f"{whole!r}: separate {self._told()} and {hole[0]!r} with text")
+                raise PatternError(f"{whole!r}: separate {self._last_part()} and {hole[0]!r} with text")
             if hole[1] is None:
                 if hole[0] != "*":
                     raise PatternError(f"{whole!r}: {hole[0]!r} matches folders, and must be alone between slashes")
@@ -74,7 +74,7 @@ class Segment:
         if any("{" in part or "}" in part for kind, part in self.parts if kind == "text"):
             raise PatternError(f"{whole!r}: a brace is not closed, or was not opened")
 
-    def _told(self) -> str:
+    def _last_part(self) -> str:
         kind, name = self.parts[-1]
         return f"{{{name}}}" if kind == "var" else name
 

@@ -86,11 +86,11 @@ def make_plan(
     for stage in stages:
         if only is not None and stage.name not in only:
             continue
-        _Look(stage, world, now, plan, pending, busy or {}).over(None if only is None else only[stage.name])
+        _StagePlanner(stage, world, now, plan, pending, busy or {}).over(None if only is None else only[stage.name])
     return plan
 
 
-class _Look:
+class _StagePlanner:
     """The planning of one stage."""
 
     def __init__(
@@ -128,7 +128,7 @@ class _Look:
             left = entities_of(self.stage, paths) if only is None else self._some(only, paths)
         for entity, inputs in sorted(left, key=itemgetter(0)):  # independent of the order on disk
             seen.add(entity)
-            fresh += self._carefully(entity, inputs)
+            fresh += self._check_state(entity, inputs)
         above = self.stage.options.approve_above
         if above is not None and len(self.again) > above and not self.approved:
             for step in self.again:
@@ -210,7 +210,7 @@ class _Look:
                 left.append((entity, ((path,),)))
         return fresh, left
 
-    def _carefully(self, entity: str, paths: Paths) -> bool:
+    def _check_state(self, entity: str, paths: Paths) -> bool:
         """Whether a state is fresh; otherwise adds it to the plan."""
         stage, world = self.stage, self.world
         if stage.filter is not None and not self._wanted(entity, paths):
@@ -240,7 +240,7 @@ class _Look:
                 self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature))
             return True
         version = 0 if record is None else record.version
-        step = BuildStep(stage, entity, self._told(reason, record, every), paths, inputs, version)
+        step = BuildStep(stage, entity, self._with_details(reason, record, every), paths, inputs, version)
         for path in outputs:
             self.pending[path] = stage.name
         if not step.is_build:
@@ -281,7 +281,7 @@ class _Look:
             return None, 0
         return fact.content, fact.size
 
-    def _told(self, reason: reasons.Reason, record: StateRecord | None, paths: list[str]) -> reasons.Reason:
+    def _with_details(self, reason: reasons.Reason, record: StateRecord | None, paths: list[str]) -> reasons.Reason:
         """The reason with details from the facts: which code part, which input."""
         if isinstance(reason, reasons.CodeChanged):
             codes, name = self.world.codes, self.stage.name

@@ -117,7 +117,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     try:
         source = await open_inputs(states, caller, step.paths)
     except FileNotFoundError:
-        return await _dropped(database, news, "an input has gone since it was asked for")
+        return await _dropped(database, news, "an input was deleted after the build was requested")
     result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
     result.needs = {path: one.signature for path, one in found.items()}
     world = PipelineFacts()

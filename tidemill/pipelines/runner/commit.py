@@ -60,7 +60,7 @@ class CommitBatch(msgspec.Struct, eq=False):
     stage: Stage
     world: PipelineFacts
     prepared: dict[str, list[Prepared]] = {}
-    news: Committed = msgspec.field(default_factory=Committed)
+    committed: Committed = msgspec.field(default_factory=Committed)
 
     async def commit(self, builds: Sequence[Build]) -> Committed:
         """Publish results and store failures; updates the facts."""
@@ -74,7 +74,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             except BaseException:
                 await self.states.discard([each for step, _ in good for each in self.prepared[step.entity]])
                 raise
-        return self.news
+        return self.committed
 
     async def _prepare(self, good: Sequence[Build]) -> None:
         """Store contents under hidden names; content in chunks may only fail now."""
@@ -109,13 +109,13 @@ class CommitBatch(msgspec.Struct, eq=False):
         unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
         if not unsure:
             return builds
-        there = await self.states.look({path for _, result in unsure for path in result.needs})
+        there = await self.states.read_signatures({path for _, result in unsure for path in result.needs})
         disturbed = {
             step.entity
             for step, result in unsure
             if any(there[path] != needed for path, needed in result.needs.items())
         }
-        self.news.overtaken += disturbed
+        self.committed.overtaken += disturbed
         return [build for build in builds if build[0].entity not in disturbed]
 
     async def _put_in_place(self, good: Sequence[Build]) -> None:
@@ -144,7 +144,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             await notify_states(database, connection, news)
         await self.states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
         self._learn(new, versions, signatures, gone)
-        self.news.changed += changed
+        self.committed.changed += changed
 
     def _new_state(self, step: BuildStep) -> NewState:
         mine = self.prepared[step.entity]
@@ -164,7 +164,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             made = {each.path for each in self.prepared[entity]}
             had = input_pairs(content).keys() if stage.scatter else {stage.quick_path(entity)}
             left |= had - made
-        there = [path for path, signature in (await self.states.look(left)).items() if signature is not None]
+        there = [path for path, signature in (await self.states.read_signatures(left)).items() if signature is not None]
         if there:
             archive = stage.options.on_orphan == "archive"
             await (self.states.archive(there) if archive else self.states.remove(there))
@@ -183,7 +183,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             world.see(path, None)
         for entity, state in new.items():
             if entity not in versions:
-                self.news.overtaken.append(entity)
+                self.committed.overtaken.append(entity)
                 continue
             for each in self.prepared[entity]:
                 world.see(each.path, signatures[each.path])
@@ -192,7 +192,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             record = StateRecord(state.content, state.code, state.inputs, state.size, versions[entity])
             world.records[name][entity] = record
             world.failures[name].pop(entity, None)
-            self.news.done.append(entity)
+            self.committed.done.append(entity)
 
     async def _fail(self, bad: list[Build]) -> None:
         bad = await self._undisturbed(bad)
@@ -212,7 +212,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         for row in rows:
             values = dict(row)
             self.world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, BuildFailure)
-            self.news.failed.append(row["entity"])
+            self.committed.failed.append(row["entity"])
 
 
 async def finish_intents(

@@ -42,10 +42,10 @@ class Driver:
         pipeline: Pipeline,
         *,
         dispatch: Dispatch | None = None,
-        on_news: Callable[[], None] = lambda: None,
+        on_build_ended: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Without `dispatch`, everything is built in this process. `on_news` is called when a local build has ended."""
+        """Without `dispatch`, builds run in this process; `on_build_ended` is called after each of them."""
         self.pipeline = pipeline
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
@@ -56,7 +56,7 @@ class Driver:
         self.idle.set()
         self._database = database
         self._dispatch = dispatch
-        self._on_news = on_news
+        self._on_build_ended = on_build_ended
         self._lines: dict[str, LocalBuilder] = {}
         self._slots = Slots(database)
         self._marks = BuildMarks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
@@ -92,7 +92,7 @@ class Driver:
             done = await finish_intents(self._database, self.pipeline.name, stage, found, by=self.builder)
             self.world.records[name].update(done)
 
-    async def learn(self, stage: Stage, entities: Iterable[str]) -> list[str]:
+    async def read_builds(self, stage: Stage, entities: Iterable[str]) -> list[str]:
         """Read what a worker has done to these states; returns the affected paths."""
         wanted, name = list(entities), self.pipeline.name
         records, failures = self.world.records[stage.name], self.world.failures[stage.name]
@@ -109,7 +109,7 @@ class Driver:
         self.release(stage.name, wanted)
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
-        await self.pipeline_view.look(paths)
+        await self.pipeline_view.refresh(paths)
         await self.pipeline_view.read_unknown()
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
@@ -231,7 +231,7 @@ class Driver:
             # Their facts differ from the database: builds based on them would be rejected forever.
             for row in await self._database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, news.overtaken):
                 self.world.records[stage.name][row["entity"]] = record_of(row)
-            await self.pipeline_view.look(
+            await self.pipeline_view.refresh(
                 [path for step, _ in builds if step.entity in overtaken for group in step.paths for path in group]
             )
             await self.pipeline_view.read_unknown()
@@ -260,13 +260,13 @@ class Driver:
             log.info("built", pipeline=self.pipeline.name, stage=stage.name, states=len(news.done))
 
     def _note_end(self) -> None:
-        self._on_news()
+        self._on_build_ended()
         if not any(line.taken for line in self._lines.values()):
             self.idle.set()
 
     def _note_break(self) -> None:
         """Wake waiters: a local builder has failed."""
-        self._on_news()
+        self._on_build_ended()
         self.idle.set()
 
     def check(self) -> None:

@@ -28,23 +28,23 @@ async def watch_files(pipeline_view: PipelineView, pending: PendingChanges) -> N
     while True:
         folders = watched_folders(pipeline_view, root)
         ended = asyncio.Event()  # set by the watch itself on cancellation
-        pending.is_told = True
+        pending.is_notified = True
         try:
             async for changes in watchfiles.awatch(
                 *folders, watch_filter=_is_shown, debounce=TOGETHER_MS, step=LOOK_EVERY_MS, stop_event=ended
             ):
                 for _, path in changes:
-                    _hear(pipeline_view, pending, str(Path(path).relative_to(root)))
+                    _record_change(pipeline_view, pending, str(Path(path).relative_to(root)))
                 pending.event.set()
                 if watched_folders(pipeline_view, root) != folders:
                     break
         except (OSError, RuntimeError, ValueError) as error:
-            pending.is_told = False
+            pending.is_notified = False
             log.warning(
                 "changes by others are found by scans only", pipeline=pipeline_view.pipeline.name, error=str(error)
             )
             return
-        pending.heard.everything = True  # Changes may have been missed without a watch.
+        pending.notice.everything = True  # Changes may have been missed without a watch.
         pending.event.set()
 
 
@@ -57,13 +57,13 @@ def watched_folders(pipeline_view: PipelineView, root: Path) -> list[Path]:
     return sorted(one for one in folders if not any(other != one and one.is_relative_to(other) for other in folders))
 
 
-def _hear(pipeline_view: PipelineView, pending: PendingChanges, path: str) -> None:
+def _record_change(pipeline_view: PipelineView, pending: PendingChanges, path: str) -> None:
     """Record a changed path. A moved folder is one notification, whatever it contains."""
     states = pipeline_view.states
     if f"{path}/" in pipeline_view.folders or (isinstance(states, FileStates) and states.place(path).is_dir()):
-        pending.heard.folders = True
+        pending.notice.folders = True
     else:
-        pending.heard.paths.add(path)
+        pending.notice.paths.add(path)
 
 
 def _is_shown(_: Any, path: str) -> bool:

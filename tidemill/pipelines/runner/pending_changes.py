@@ -21,12 +21,12 @@ class PendingChanges:
     """Collects changes: `event` is set while there are any."""
 
     def __init__(self) -> None:
-        self.is_told = False  # whether the system sends notifications; if not, only scans find changes
-        self.heard = ChangeNotice()
+        self.is_notified = False  # whether the system sends notifications; if not, only scans find changes
+        self.notice = ChangeNotice()
         self.event = asyncio.Event()
 
     def take(self) -> ChangeNotice:
         """Take the changes since the last call."""
-        taken, self.heard = self.heard, ChangeNotice()
+        taken, self.notice = self.notice, ChangeNotice()
         self.event.clear()
         return taken

@@ -76,7 +76,7 @@ class PipelineRunner:
         self._keep_days = keep_days
         self._clock = clock
         self._life = Life()
-        self._told = asyncio.Event()
+        self._wake = asyncio.Event()
         self._driven: set[str] = set()
         self._kept = {pipeline.name: KeptPipeline(pipeline, None) for pipeline in pipelines}
         self._group: asyncio.TaskGroup | None = None
@@ -99,7 +99,7 @@ class PipelineRunner:
 
     def _begin(self, kept: KeptPipeline) -> None:
         if self._group is not None and not self._life.is_stopping:
-            kept.task = self._group.create_task(self._keep(kept), name=f"pipeline {kept.pipeline.name}")
+            kept.task = self._group.create_task(self._keep_driving(kept), name=f"pipeline {kept.pipeline.name}")
 
     async def work(self, life: Life) -> None:
         """Drive the pipelines until stopped; ready when each is driven, here or elsewhere."""
@@ -118,50 +118,50 @@ class PipelineRunner:
     async def _pace_backfills(self) -> None:
         """Mark the states of backfills with a rate when they are due."""
         while True:
-            self._told.clear()
+            self._wake.clear()
             if await mark_backfill_due(self._database, list(self._kept)):
                 await asyncio.sleep(PACE)
                 continue
-            await wait_for_event(self._told, HOUSEKEEPING)
+            await wait_for_event(self._wake, HOUSEKEEPING)
 
     def _heard(self, payload: str) -> None:
         if payload == ANYTHING:
-            self._told.set()
+            self._wake.set()
             for kept in self._kept.values():
-                kept.pending.heard.reload = kept.pending.heard.everything = True
+                kept.pending.notice.reload = kept.pending.notice.everything = True
                 kept.pending.event.set()
             return
         try:
-            news: rows.StatesChanged = decode(payload, rows.StatesChanged)
+            change: rows.StatesChanged = decode(payload, rows.StatesChanged)
         except PayloadError:
             return
-        if not news.stage and not news.paths:
-            self._told.set()  # A request for the whole pipeline, such as a backfill.
+        if not change.stage and not change.paths:
+            self._wake.set()  # A request for the whole pipeline, such as a backfill.
         for name, kept in self._kept.items():
             driver = self.drivers.get(name)
-            if driver is not None and self._take_news(news, driver, kept.pending.heard):
+            if driver is not None and self._apply_change(change, driver, kept.pending.notice):
                 kept.pending.event.set()
 
-    def _take_news(self, news: rows.StatesChanged, driver: Driver, heard: ChangeNotice) -> bool:
+    def _apply_change(self, change: rows.StatesChanged, driver: Driver, notice: ChangeNotice) -> bool:
         """Turn a notification into pending changes; returns whether it concerns this pipeline."""
-        if news.pipeline == driver.pipeline.name:
-            if news.by == driver.builder:
+        if change.pipeline == driver.pipeline.name:
+            if change.by == driver.builder:
                 return False
-            if news.stage:
-                heard.entities.setdefault(news.stage, set()).update(news.entities)
-            elif not news.paths:
-                heard.reload = True
+            if change.stage:
+                notice.entities.setdefault(change.stage, set()).update(change.entities)
+            elif not change.paths:
+                notice.reload = True
         else:
-            other = self.drivers.get(news.pipeline)
+            other = self.drivers.get(change.pipeline)
             if other is not None and other.pipeline_view.states != driver.pipeline_view.states:
                 return False
-            if not news.paths and news.entities:
+            if not change.paths and change.entities:
                 return False  # Nothing of it can be an input here.
-            heard.everything |= not news.paths
-        heard.paths.update(news.paths)
+            notice.everything |= not change.paths
+        notice.paths.update(change.paths)
         return True
 
-    async def _keep(self, kept: KeptPipeline) -> None:
+    async def _keep_driving(self, kept: KeptPipeline) -> None:
         """Drive one pipeline whenever no other process does, across failures of the database."""
         pipeline = kept.pipeline
         if kept.after is not None:
@@ -205,7 +205,9 @@ class PipelineRunner:
         pipeline, pending = kept.pipeline, kept.pending
         lead.add_termination_listener(lambda _: pending.event.set())
         dispatch = None if self._task_of is None else self._dispatch
-        driver = Driver(self._database, pipeline, dispatch=dispatch, on_news=pending.event.set, clock=self._clock)
+        driver = Driver(
+            self._database, pipeline, dispatch=dispatch, on_build_ended=pending.event.set, clock=self._clock
+        )
         self.drivers[pipeline.name] = driver
         pending.take()
         watching = asyncio.create_task(watch_files(driver.pipeline_view, pending))
@@ -236,31 +238,31 @@ class PipelineRunner:
             if kept.leaving.is_set() or lead.is_closed():
                 return  # Another process may have the lead by now.
             driver.check()
-            heard, now = pending.take(), clock.monotonic()
+            notice, now = pending.take(), clock.monotonic()
             changed: list[str] = []
-            if heard.reload:
+            if notice.reload:
                 await pipeline_view.reload()
-            for stage, entities in heard.entities.items():
+            for stage, entities in notice.entities.items():
                 changed += await self._learn(driver, stage, entities)
-            everything = heard.everything or len(heard.paths) > MANY
+            everything = notice.everything or len(notice.paths) > MANY
             if everything or now >= scan_at:
-                changed += await self._scan(driver, everything=everything or not pending.is_told)
+                changed += await self._scan(driver, everything=everything or not pending.is_notified)
                 scan_at = now + pipeline.scan_interval
-            elif heard.folders:
-                changed += await pipeline_view.survey_folders()
+            elif notice.folders:
+                changed += await pipeline_view.scan_folders()
             if not everything:
-                changed += await pipeline_view.look(heard.paths)
+                changed += await pipeline_view.refresh(notice.paths)
             if now >= flights_at:
                 changed += await self._check_flights(driver)
                 flights_at = now + CHECK_FLIGHTS
-            if pipeline_view.distrusted and not heard.paths:
+            if pipeline_view.distrusted and not notice.paths:
                 changed += await pipeline_view.reread_distrusted()
             if now >= house_at:
-                await self._keep_house(driver)
+                await self._clean_up(driver)
                 house_at = now + HOUSEKEEPING
             changed += await pipeline_view.read_unknown()
             retries = pipeline_view.due_retries()
-            if everything or heard.reload or len(changed) > MANY:
+            if everything or notice.reload or len(changed) > MANY:
                 await driver.act(pipeline_view.plan())
             elif changed or retries:
                 await driver.act(pipeline_view.plan(changed, retries))
@@ -274,9 +276,9 @@ class PipelineRunner:
         Not `everything`: added and removed files, and a share of all others, while the system sends notifications.
         """
         if everything:
-            return await driver.pipeline_view.survey()
+            return await driver.pipeline_view.scan()
         pipeline = driver.pipeline
-        return await driver.pipeline_view.quick_survey(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
+        return await driver.pipeline_view.quick_scan(max(1, round(pipeline.full_scan / pipeline.scan_interval)))
 
     async def _wait(self, driver: Driver, pending: PendingChanges, scan_at: float, flights_at: float) -> None:
         """Wait until there are changes, or something is due."""
@@ -330,9 +332,9 @@ class PipelineRunner:
     async def _learn(self, driver: Driver, stage: str, entities: set[str]) -> list[str]:
         """Read what a worker has done; returns the outputs to scan."""
         known = driver.pipeline.stages.get(stage)
-        return [] if known is None else await driver.learn(known, entities)
+        return [] if known is None else await driver.read_builds(known, entities)
 
-    async def _keep_house(self, driver: Driver) -> None:
+    async def _clean_up(self, driver: Driver) -> None:
         await forget_builds(self._database, keep_days=self._keep_days)
         await driver.pipeline_view.measure_clocks()
         await driver.pipeline_view.forget_gone()

@@ -73,7 +73,7 @@ class BuildMarks(msgspec.Struct, eq=False):
     def begin(self) -> None:
         """Start marking: builds have started."""
         if self.task is None:
-            self.task = asyncio.create_task(self._say())
+            self.task = asyncio.create_task(self._mark_running())
             self.task.add_done_callback(self._ended)
 
     async def close(self) -> None:
@@ -90,7 +90,7 @@ class BuildMarks(msgspec.Struct, eq=False):
         elif not self.closing.is_set() and not self.is_idle():
             self.begin()  # Builds may have started while the last marks were removed.
 
-    async def _say(self) -> None:
+    async def _mark_running(self) -> None:
         """Mark running builds until there are none."""
         said: set[tuple[str, str]] = set()
         due = 0.0

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.reducer.plan import BuildPlan
 from tidemill.pipelines.runner.driver import Driver, run_once
-from tidemill.pipelines.view.pipeline_view import look_at
+from tidemill.pipelines.view.pipeline_view import read_and_plan
 from tidemill.store.database import Database
 from tidemill.store.migrate import migrate
 
@@ -28,7 +28,7 @@ async def update_pipeline(pipeline: Pipeline, database: Database | None = None) 
 async def plan_pipeline(pipeline: Pipeline, database: Database | None = None) -> BuildPlan:
     """What would be built and why, without building anything."""
     async with _opened(database) as opened:
-        _, plan = await look_at(opened, pipeline)
+        _, plan = await read_and_plan(opened, pipeline)
         return plan
 
 

@@ -28,7 +28,7 @@ class ContentError(Exception):
     """Content that is written in chunks has failed in the middle: an error of the code that yields them."""
 
 
-class Survey(msgspec.Struct):
+class Scan(msgspec.Struct):
     """The result of a scan: every matching path with its signature, by pattern, and errors.
 
     `racy` are files that were changed just now, and may change again with the same signature; `folders` are the scanned
@@ -91,11 +91,11 @@ class Prepared(msgspec.Struct):
 class States(Protocol):
     """A state store."""
 
-    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
+    async def scan(self, patterns: Sequence[Pattern]) -> Scan:
         """All paths that match any of the patterns."""
         ...
 
-    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
+    async def read_signatures(self, paths: Iterable[str]) -> dict[str, int | None]:
         """The signatures of these paths; None for missing ones."""
         ...
 

@@ -16,9 +16,9 @@ from tidemill.pipelines.stores.base import (
     ContentError,
     ManifestEntry,
     Prepared,
+    Scan,
     SeenFile,
     StateDraft,
-    Survey,
     Unreadable,
     hash_content,
     hash_pieces,
@@ -62,17 +62,17 @@ class DatabaseStates:
             raise StoreError(f"the states {self.name!r} are not open: use `states.open(database)`")
         return self._database
 
-    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
-        survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+    async def scan(self, patterns: Sequence[Pattern]) -> Scan:
+        scan = Scan({}, {pattern: {} for pattern in patterns}, [], set())
         for path, version in await list_blobs(self.database, self.name):
-            hit = [pattern for pattern in survey.matched if pattern.values(path) is not None]
+            hit = [pattern for pattern in scan.matched if pattern.values(path) is not None]
             if hit:
-                survey.signatures[path] = version
+                scan.signatures[path] = version
                 for pattern in hit:
-                    survey.matched[pattern][path] = None
-        return survey
+                    scan.matched[pattern][path] = None
+        return scan
 
-    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
+    async def read_signatures(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
         found = await read_blob_versions(self.database, self.name, wanted)
         return {path: found.get(path) for path in wanted}
@@ -106,7 +106,7 @@ class DatabaseStates:
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
         needed = {path for each in ready for path in each.needs}
-        there = await self.look([*needed, *(each.path for each in ready if each.held is None)])
+        there = await self.read_signatures([*needed, *(each.path for each in ready if each.held is None)])
         good = [each for each in ready if all(there.get(path) == want for path, want in each.needs.items())]
         done = {each.path: each.before for each in good if each.held is None and there[each.path] == each.before}
         written = await write_blobs(

@@ -37,7 +37,7 @@ class Inputs:
             await write_blobs(database, place.name, sorted(states.items()), connection=connection)
         else:
             try:
-                before = await place.look(states)
+                before = await place.read_signatures(states)
                 drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in states.items()]
                 prepared = await place.prepare(drafts)
                 missing = set(states) - set(await place.publish(prepared))

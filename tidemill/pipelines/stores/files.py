@@ -24,10 +24,10 @@ from tidemill.pipelines.stores.base import (
     ContentError,
     ManifestEntry,
     Prepared,
+    Scan,
     SeenFile,
     StateDraft,
     StateStoreError,
-    Survey,
     Unreadable,
     hash_content,
     hash_pieces,
@@ -59,16 +59,16 @@ class FileStates:
     def place(self, path: str) -> Path:
         return self.root / path
 
-    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
-        return await asyncio.to_thread(self.survey_now, patterns)
+    async def scan(self, patterns: Sequence[Pattern]) -> Scan:
+        return await asyncio.to_thread(self.scan_now, patterns)
 
-    def survey_now(self, patterns: Sequence[Pattern]) -> Survey:
+    def scan_now(self, patterns: Sequence[Pattern]) -> Scan:
         """The same, synchronously."""
         return Walk(str(self.root), patterns, skew_ns=self.skew_ns).run()
 
-    def survey_folders(
+    def scan_folders(
         self, patterns: Sequence[Pattern], known: Known, changed: Iterable[str], folders: Iterable[str]
-    ) -> Survey:
+    ) -> Scan:
         """The same for folders that have `changed` or are new; files with `known` signatures are skipped."""
         return Walk(str(self.root), patterns, known, skew_ns=self.skew_ns).run_in(changed, folders)
 
@@ -102,10 +102,10 @@ class FileStates:
         except OSError:
             return 0
 
-    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
-        return self.look_now(paths)
+    async def read_signatures(self, paths: Iterable[str]) -> dict[str, int | None]:
+        return self.read_signatures_now(paths)
 
-    def look_now(self, paths: Iterable[str]) -> dict[str, int | None]:
+    def read_signatures_now(self, paths: Iterable[str]) -> dict[str, int | None]:
         """The same, synchronously."""
         return {path: self._signature(path) for path in paths}
 

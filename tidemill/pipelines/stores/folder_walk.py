@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from tidemill.pipelines.definition.pattern import Pattern, Segment
-from tidemill.pipelines.stores.base import Survey
+from tidemill.pipelines.stores.base import Scan
 
 #: A file changed this shortly before it is read may change again unnoticed: clocks are coarse.
 RACY_NS = 50_000_000
@@ -58,12 +58,12 @@ class _Node(msgspec.Struct, eq=False):
 class _Folder:
     """What several nodes look for in one folder."""
 
-    def __init__(self, nodes: Sequence[_Node], survey: Survey) -> None:
-        self.targets = [(fits, survey.matched[pattern]) for node in nodes for fits, pattern in node.files]
+    def __init__(self, nodes: Sequence[_Node], scan: Scan) -> None:
+        self.targets = [(fits, scan.matched[pattern]) for node in nodes for fits, pattern in node.files]
         self.named: dict[str, list[dict[str, None]]] = {}
         for node in nodes:
             for name, patterns in node.names.items():
-                self.named.setdefault(name, []).extend(survey.matched[pattern] for pattern in patterns)
+                self.named.setdefault(name, []).extend(scan.matched[pattern] for pattern in patterns)
         self._nodes = nodes
         self._deep = [node for node in nodes if node.is_deep]
         self.has_folders = bool(self._deep) or any(node.open or node.literal for node in nodes)
@@ -96,10 +96,10 @@ class Walk:
         self._root = root
         self._known = known
         self._limit = time.time_ns() + skew_ns - RACY_NS
-        self._survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+        self._scan = Scan({}, {pattern: {} for pattern in patterns}, [], set())
         self._skipped: set[str] = set()
         self._tree = _Node()
-        for pattern in self._survey.matched:
+        for pattern in self._scan.matched:
             node = self._tree
             for segment in pattern.segments[:-1]:
                 node = node.child(segment, pattern)
@@ -109,11 +109,11 @@ class Walk:
             else:
                 node.files.append((Fits(last, pattern), pattern))
 
-    def run(self) -> Survey:
+    def run(self) -> Scan:
         self._enter("", [self._tree], ())
-        return self._survey
+        return self._scan
 
-    def run_in(self, changed: Iterable[str], known: Iterable[str]) -> Survey:
+    def run_in(self, changed: Iterable[str], known: Iterable[str]) -> Scan:
         """Scan only these folders, and those that are not among the `known` ones."""
         self._skipped = set(known)
         self._enter("", [self._tree], ())
@@ -121,11 +121,11 @@ class Walk:
             nodes, above, path = _with_deep([self._tree]), (), ""
             for name in folder.split("/")[:-1]:
                 above = (*above, *self._identity(path))
-                nodes = _with_deep(_Folder(nodes, self._survey).inner(name))
+                nodes = _with_deep(_Folder(nodes, self._scan).inner(name))
                 path = f"{path}{name}/"
             self._skipped.discard(folder)
             self._enter(folder, nodes, above)
-        return self._survey
+        return self._scan
 
     def _time(self, folder: str) -> int:
         """When a folder last changed; 0 if it does not exist."""
@@ -148,35 +148,35 @@ class Walk:
         nodes = _with_deep(found)
         if all(node.is_fixed for node in nodes):
             if any(node.names for node in nodes):
-                self._survey.folders[folder] = self._time(folder)
+                self._scan.folders[folder] = self._time(folder)
             for node in nodes:
                 for name, inner in node.literal.items():
                     self._enter(f"{folder}{name}/", [inner], above)
                 for name, patterns in node.names.items():
-                    self._look(folder + name, patterns)
+                    self._add_file(folder + name, patterns)
             return
         try:
-            self._list(folder, _Folder(nodes, self._survey), above)
+            self._list(folder, _Folder(nodes, self._scan), above)
         except (FileNotFoundError, NotADirectoryError):
-            self._survey.folders[folder] = 0  # It may be created later.
+            self._scan.folders[folder] = 0  # It may be created later.
         except OSError as error:
             self._note_unseen(folder, error)
 
     def _note_unseen(self, path: str, error: OSError) -> None:
-        self._survey.problems.append(f"{self._root}/{path} cannot be read: {error.strerror}")
-        self._survey.blind.append(path)
+        self._scan.problems.append(f"{self._root}/{path} cannot be read: {error.strerror}")
+        self._scan.blind.append(path)
 
     def _list(self, folder: str, wanted: _Folder, above: tuple[Identity, ...]) -> None:
-        survey = self._survey
+        scan = self._scan
         opened = os.open(f"{self._root}/{folder}", os.O_RDONLY | os.O_DIRECTORY)
         inner: list[tuple[str, list[_Node]]] = []
         try:
             own = os.fstat(opened)
             identity = (own.st_dev, own.st_ino)
             if identity in above:
-                survey.problems.append(f"{self._root}/{folder} is a symlink cycle: skipped")
+                scan.problems.append(f"{self._root}/{folder} is a symlink cycle: skipped")
                 return
-            survey.folders[folder] = own.st_mtime_ns
+            scan.folders[folder] = own.st_mtime_ns
             if wanted.is_plain:
                 self._take_plain(folder, opened, *wanted.targets[0])
                 return
@@ -198,9 +198,9 @@ class Walk:
         """Record a file of an open folder."""
         if not name.isascii() and not self._is_text(folder, name):
             return
-        survey, path = self._survey, folder + name
+        scan, path = self._scan, folder + name
         if self._known is not None and (there := self._known.get(path)):
-            survey.signatures[path] = there
+            scan.signatures[path] = there
         else:
             try:
                 found = os.stat(name, dir_fd=opened)
@@ -211,21 +211,21 @@ class Walk:
                 return
             if not stat.S_ISREG(found.st_mode):
                 return
-            survey.signatures[path] = signature(found)
+            scan.signatures[path] = signature(found)
             if found.st_ctime_ns >= self._limit:
-                survey.racy.add(path)
+                scan.racy.add(path)
         for matched in hits:
             matched[path] = None
 
     def _take_plain(self, folder: str, opened: int, fits: Fits, matched: dict[str, None]) -> None:
         """The same for the common case, a folder of files of one pattern: a fast path."""
-        survey, limit, look, paths, found = self._survey, self._limit, os.stat, [], []
+        scan, limit, read_stat, paths, found = self._scan, self._limit, os.stat, [], []
         names = fits.among(os.listdir(opened))
         if self._known is not None:
             names = self._take_known(folder, names, self._known, matched)
         for name in names:
             try:
-                there = look(name, dir_fd=opened)
+                there = read_stat(name, dir_fd=opened)
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -237,10 +237,10 @@ class Walk:
                 continue
             changed = there.st_ctime_ns
             if changed >= limit:
-                survey.racy.add(folder + name)
+                scan.racy.add(folder + name)
             paths.append(folder + name)
             found.append(hash((there.st_mtime_ns, there.st_size, there.st_ino, changed)) or 1)
-        survey.signatures.update(zip(paths, found, strict=True))
+        scan.signatures.update(zip(paths, found, strict=True))
         matched.update(dict.fromkeys(paths))
 
     def _take_known(self, folder: str, names: list[str], known: Known, matched: dict[str, None]) -> list[str]:
@@ -248,7 +248,7 @@ class Walk:
         paths = [folder + name for name in names]
         found = [known.get(path) for path in paths]
         pairs = {path: there for path, there in zip(paths, found, strict=True) if there}
-        self._survey.signatures.update(pairs)
+        self._scan.signatures.update(pairs)
         matched.update(dict.fromkeys(pairs))
         if len(pairs) == len(names):
             return []
@@ -260,11 +260,11 @@ class Walk:
             name.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(f"{self._root}/{folder}{name}").decode("utf-8", "backslashreplace")
-            self._survey.problems.append(f"{shown}: its name is not UTF-8: skipped")
+            self._scan.problems.append(f"{shown}: its name is not UTF-8: skipped")
             return False
         return True
 
-    def _look(self, path: str, patterns: list[Pattern]) -> None:
+    def _add_file(self, path: str, patterns: list[Pattern]) -> None:
         """Record a file by its path."""
         try:
             found = os.stat(f"{self._root}/{path}")
@@ -274,11 +274,11 @@ class Walk:
             self._note_unseen(path, error)
             return
         if stat.S_ISREG(found.st_mode):
-            self._survey.signatures[path] = signature(found)
+            self._scan.signatures[path] = signature(found)
             if found.st_ctime_ns >= self._limit:
-                self._survey.racy.add(path)
+                self._scan.racy.add(path)
             for pattern in patterns:
-                self._survey.matched[pattern][path] = None
+                self._scan.matched[pattern][path] = None
 
 
 def _with_deep(found: Iterable[_Node]) -> list[_Node]:

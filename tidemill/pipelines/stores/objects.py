@@ -25,10 +25,10 @@ from tidemill.pipelines.stores.base import (
     ContentError,
     ManifestEntry,
     Prepared,
+    Scan,
     SeenFile,
     StateDraft,
     StateStoreError,
-    Survey,
     Unreadable,
     hash_content,
     hash_pieces,
@@ -80,27 +80,27 @@ class ObjectStates:
         self._tags[str(meta["path"])] = (signature, tag)
         return signature
 
-    async def survey(self, patterns: Sequence[Pattern]) -> Survey:
-        survey = Survey({}, {pattern: {} for pattern in patterns}, [], set())
+    async def scan(self, patterns: Sequence[Pattern]) -> Scan:
+        scan = Scan({}, {pattern: {} for pattern in patterns}, [], set())
         for folder in _outermost({pattern.folder for pattern in patterns}):
             try:
                 stream = self.store.list(prefix=f"{folder}/" if folder else None)
                 async for chunk in stream:
                     for meta in chunk:
                         path = str(meta["path"])
-                        hit = [pattern for pattern in survey.matched if pattern.values(path) is not None]
+                        hit = [pattern for pattern in scan.matched if pattern.values(path) is not None]
                         if hit:
-                            survey.signatures[path] = self._note(meta)
+                            scan.signatures[path] = self._note(meta)
                             for pattern in hit:
-                                survey.matched[pattern][path] = None
+                                scan.matched[pattern][path] = None
             except FileNotFoundError:
                 continue
             except OSError as error:
-                survey.problems.append(f"{folder or 'the store'} cannot be listed: {error}")
-                survey.blind.append(folder)
-        return survey
+                scan.problems.append(f"{folder or 'the store'} cannot be listed: {error}")
+                scan.blind.append(folder)
+        return scan
 
-    async def look(self, paths: Iterable[str]) -> dict[str, int | None]:
+    async def read_signatures(self, paths: Iterable[str]) -> dict[str, int | None]:
         wanted = list(paths)
         found = await asyncio.gather(*(self._head(path) for path in wanted))
         return dict(zip(wanted, found, strict=True))
@@ -183,7 +183,7 @@ class ObjectStates:
         return draft.prepared(found["content"], found["size"], Uploaded(key))
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
-        needed = await self.look({path for each in ready for path in each.needs})
+        needed = await self.read_signatures({path for each in ready for path in each.needs})
         good = [each for each in ready if all(needed[path] == want for path, want in each.needs.items())]
         signatures = await asyncio.gather(*(self._put(each) for each in good))
         return {each.path: found for each, found in zip(good, signatures, strict=True) if found is not None}

@@ -37,7 +37,7 @@ class StateStore:
     async def exists(self, pattern: str, entity: Mapping[str, str]) -> bool:
         """Whether a state exists."""
         path = _pattern(pattern).format(entity)
-        return (await self._states.look([path]))[path] is not None
+        return (await self._states.read_signatures([path]))[path] is not None
 
     async def read(self, pattern: str, entity: Mapping[str, str]) -> bytes:
         """The content of a state; a `FileNotFoundError` if it does not exist."""
@@ -53,7 +53,7 @@ class StateStore:
         for stage in self._pipeline.stages.values():
             if stage.output.values(path) is not None:
                 raise ConfigError(f"{path} is made by stage {stage.name}: write what it takes in")
-        before = (await self._states.look([path]))[path]
+        before = (await self._states.read_signatures([path]))[path]
         data = content.encode() if isinstance(content, str) else content
         (ready,) = await self._states.prepare([StateDraft(path, data, {}, before=before)])
         if ready.error is not None:
@@ -68,7 +68,7 @@ class StateStore:
     async def list_entities(self, pattern: str) -> list[dict[str, str]]:
         """The variables of all entities with a state."""
         wanted = _pattern(pattern)
-        found = (await self._states.survey([wanted])).matched[wanted]
+        found = (await self._states.scan([wanted])).matched[wanted]
         values = (wanted.match(path) for path in sorted(found))
         return [dict(each) for each in dict.fromkeys(tuple(value.items()) for value in values if value is not None)]
 

@@ -29,8 +29,8 @@ FORGOTTEN_AFTER = 300.0
 class PipelineCache:
     """Snapshots of the pipelines of an application.
 
-    A server keeps one cache: it hears of changes, stores nothing, and compares its code with that of the process that
-    keeps a pipeline up to date. Without a server there is a cache for each command, so that its first read is fresh.
+    A server keeps one cache: it is notified of changes, stores nothing, and compares its code with that of the process
+    that keeps a pipeline up to date. Without a server each command has its own cache, so that its first read is fresh.
     """
 
     def __init__(self, database: Database, pipelines: Pipelines, *, is_server: bool = False) -> None:
@@ -64,7 +64,7 @@ class PipelineCache:
             raise NotFoundError(f"there is no pipeline {name!r}; there are: {', '.join(self._known) or 'none'}")
         return found
 
-    def hear(self, payload: str) -> None:
+    def on_notify(self, payload: str) -> None:
         """Take a notification of changed states: snapshots that could show them are taken again."""
         try:
             news = None if payload == ANYTHING else decode(payload, StatesChanged)

@@ -1,6 +1,6 @@
-"""Reads one pipeline: what the database knows, what the files are, and what has to be built.
+"""Reads one pipeline: its rows in the database, its files, and what has to be built.
 
-Nothing is built here, and nothing is changed but what the database remembers of files: see `Driver` for that.
+It builds nothing, and writes only the signatures of files to the database. `Driver` builds.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.reducer.facts import FileFact, PipelineControl, PipelineFacts, Signatures, touched_entities
 from tidemill.pipelines.reducer.plan import BuildPlan, make_plan
 from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
-from tidemill.pipelines.stores.base import SeenFile, States, StateStoreError, Survey, Unreadable
+from tidemill.pipelines.stores.base import Scan, SeenFile, States, StateStoreError, Unreadable
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
 
-MANY = 50_000  # files, from which on memory is worth giving back
-WORTH_TELLING = 2.0  # seconds by which clocks differ
+MANY = 50_000  # files; a scan of more returns its memory to the system
+MOST_SKEW = 2.0  # seconds by which clocks may differ without a note
 
 
 class PipelineView:
@@ -39,14 +39,14 @@ class PipelineView:
         self.pipeline = pipeline
         self.states: States = open_states(pipeline, database)
         self.order = check_order(pipeline.stages.values())
-        self.patterns = _patterns(self.order)  # everything that is worth looking at
+        self.patterns = _patterns(self.order)  # the patterns of all inputs and outputs
         self.world = PipelineFacts()
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
-        self.distrusted: set[str] = set()  # changed just before they were looked at
-        self.unknown: set[str] = set()  # perhaps not read yet as they are
+        self.distrusted: set[str] = set()  # changed just before they were read
+        self.unknown: set[str] = set()  # the content may not have been read since the last change
         self.folders: dict[str, int] = {}
         self.intents: list[tuple[str, str]] = []  # states that a builder was about to publish
-        self.forgotten: list[str] = []  # sources that are gone, and still in the database
+        self.forgotten: list[str] = []  # sources that no longer exist, and are still in the database
         self._unseen: list[str] = []
         self._unreadable: dict[str, str] = {}
         self._round = 0
@@ -56,33 +56,33 @@ class PipelineView:
 
     @property
     def problems(self) -> list[str]:
-        """What cannot be looked at, and why."""
+        """What cannot be read, and why."""
         return [*self._unseen, *(why for path, why in self._unreadable.items() if path in self.world.files)]
 
     @property
     def notes(self) -> list[str]:
-        """What is strange here and does no harm: clocks that differ."""
-        told = []
+        """What is unusual but harmless: clocks that differ."""
+        notes = []
         for what, ahead in (("database", self._database_ahead), ("file system", self._files_ahead)):
-            if abs(ahead) > WORTH_TELLING:
+            if abs(ahead) > MOST_SKEW:
                 word = "ahead of" if ahead > 0 else "behind"
-                told.append(
+                notes.append(
                     f"the clock of the {what} is {abs(ahead):,.0f} s {word} this host's: set it right. "
-                    "Times are taken from there until then"
+                    "Until then its times are used"
                 )
-        return told
+        return notes
 
     def now(self) -> float:
-        """The time as the database has it: what this host's clock says may differ by hours."""
+        """The time by the database's clock, from which this host's clock may differ by hours."""
         return self._clock.now() + self._database_ahead
 
-    # -- what the database knows --------------------------------------------------------------------
+    # -- rows of the database -----------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn all that the database knows."""
+        """Read all rows of the pipeline."""
         name, world, stages = self.pipeline.name, self.world, self.pipeline.stages
         files = world.files
-        texts: dict[str, str] = {}  # What is an output here is an input there: each text needs its memory once.
+        texts: dict[str, str] = {}  # An output of one stage is an input of another: each text is stored once.
         async for chunk in rows.in_chunks(self.database, rows.LOAD_FILES, name):
             for path, signature, size, content in chunk:
                 files[path] = FileFact(0, signature, texts.setdefault(content, content), size)
@@ -105,7 +105,7 @@ class PipelineView:
         await self.load_requests()
 
     async def reload(self) -> None:
-        """Learn anew what the database knows, without forgetting what is known of the files."""
+        """Read the rows of states again, and keep what is known of the files."""
         world, stages = self.world, self.pipeline.stages
         world.records.clear()
         async for chunk in rows.in_chunks(self.database, rows.LOAD_STATES, self.pipeline.name):
@@ -136,86 +136,86 @@ class PipelineView:
         }
 
     def take_failure(self, row: Any) -> None:
-        """What the database says of a failure becomes what is known."""
+        """Take over a row of a failure."""
         values = dict(row)
         stage, entity = values.pop("stage"), values.pop("entity")
         self.world.failures[stage][entity] = msgspec.convert(values, BuildFailure)
 
     async def keep_codes(self) -> None:
-        """Have the database remember what the stages' code is made of."""
+        """Store the parts of each stage's code."""
         codes = [(stage.name, stage.code.total, stage.code.parts) for stage in self.order]
         await rows.keep_codes(self.database, self.pipeline.name, codes)
         for stage, code, parts in codes:
             self.world.codes[stage, code] = parts
 
-    # -- what the files are -------------------------------------------------------------------------
+    # -- files --------------------------------------------------------------------------------------
 
     async def read_all(self) -> None:
-        """Learn all that the database knows and look at all files, both at once."""
-        surveying = asyncio.ensure_future(self.states.survey(self.patterns))
+        """Read all rows and scan all files, at the same time."""
+        scanning = asyncio.ensure_future(self.states.scan(self.patterns))
         try:
             await self.load()
         finally:
-            survey = await surveying
-        self.take_survey(survey)
+            scan = await scanning
+        self.take_scan(scan)
 
     def require_place(self) -> None:
-        """An error if states are known and their folder is not here: what cannot be seen is not gone."""
+        """Raise an error if states are known but their folder does not exist: they are not treated as deleted."""
         root = self.pipeline.root
         if self.pipeline.store is None and any(self.world.records.values()) and not root.is_dir():
             raise StateStoreError(
-                f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: look at it "
-                "where that folder is, or make it if everything is to be built anew"
+                f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: run this on "
+                "the host that has the folder, or create it to build everything again"
             )
 
     async def measure_clocks(self) -> None:
-        """Find out whether the files' clock is this host's."""
+        """Measure how far the clock of the file system differs from this host's."""
         if isinstance(self.states, FileStates):
             self._files_ahead = await asyncio.to_thread(self.states.measure_skew)
 
-    async def survey(self) -> list[str]:
-        """Walk over all files; returns the paths that have changed."""
-        return await self._survey(self.states.survey(self.patterns))
+    async def scan(self) -> list[str]:
+        """Scan all files; returns the paths that have changed."""
+        return await self._scan(self.states.scan(self.patterns))
 
-    async def quick_survey(self, share: int) -> list[str]:
-        """Look for what came and went, and at every `share`-th file: all of them are looked at in so many calls."""
+    async def quick_scan(self, share: int) -> list[str]:
+        """Scan changed folders, and check every `share`-th file: that many calls check all files."""
         self._round += 1
         if not isinstance(self.states, FileStates) or self._round % share == 0:
-            return await self.survey()
-        changed = await self.survey_folders()
+            return await self.scan()
+        changed = await self.scan_folders()
         paths = list(self.world.files)[self._round % share :: share]
-        return changed + await self.look(paths)
+        return changed + await self.refresh(paths)
 
-    async def survey_folders(self) -> list[str]:
-        """Look for files that came and went, in folders that have changed; returns them."""
+    async def scan_folders(self) -> list[str]:
+        """Find new and deleted files in folders that have changed; returns their paths."""
         states = self.states
         if not isinstance(states, FileStates):
-            return await self.survey()
+            return await self.scan()
         folders = await asyncio.to_thread(states.changed_folders, self.folders)
         if not folders:
             return []
         lately = self.world.seen_lately = set()
         try:
             found = await asyncio.to_thread(
-                states.survey_folders, self.patterns, Signatures(self.world.files), folders, list(self.folders)
+                states.scan_folders, self.patterns, Signatures(self.world.files), folders, list(self.folders)
             )
         finally:
             self.world.seen_lately = None
         return self._take_folders(found, folders, lately)
 
-    def _take_folders(self, found: Survey, changed: Sequence[str], lately: set[str]) -> list[str]:
-        """What a look into some folders has found becomes what is known; what was seen since it began is newer."""
+    def _take_folders(self, found: Scan, changed: Sequence[str], lately: set[str]) -> list[str]:
+        """Take over the scan of some folders, except for paths that were read after it began."""
         files, there, blind = self.world.files, found.signatures, tuple(found.blind)
         looked = {*changed, *found.folders}
         gone: set[str] = set()
         for pattern, paths in self.world.matched.items():
             if not pattern.has_one_folder or f"{pattern.folder}/".removeprefix("/") in looked:
                 gone.update(path for path in paths if path not in there and path[: path.rfind("/") + 1] in looked)
-        news = {path: None for path in gone if not path.startswith(blind)}
-        news |= {path: mark for path, mark in there.items() if path not in files or files[path].signature != mark}
-        changes = [path for path, mark in news.items() if path not in lately and self.world.see(path, mark)]
-        self.unknown.update(path for path in changes if news[path] is not None)
-        self.forgotten += [path for path in changes if news[path] is None]
+        marks = {path: None for path in gone if not path.startswith(blind)}
+        marks |= {path: mark for path, mark in there.items() if path not in files or files[path].signature != mark}
+        changes = [path for path, mark in marks.items() if path not in lately and self.world.see(path, mark)]
+        self.unknown.update(path for path in changes if marks[path] is not None)
+        self.forgotten += [path for path in changes if marks[path] is None]
         self.distrusted |= found.racy
         for folder in changed:
             self.folders.pop(folder, None)
@@ -235,11 +235,11 @@ class PipelineView:
                 self.folders[folder] = states.folder_time(folder)
         return None
 
-    async def _survey(self, survey: Awaitable[Survey]) -> list[str]:
-        """Take in a look at everything; what was seen since it began is newer, and stays."""
+    async def _scan(self, scan: Awaitable[Scan]) -> list[str]:
+        """Take over a scan of all files, except for paths that were read after it began."""
         lately = self.world.seen_lately = set()
         try:
-            found = await survey
+            found = await scan
         finally:
             self.world.seen_lately = None
         for path in lately:
@@ -251,19 +251,19 @@ class PipelineView:
                     paths[path] = None
             if path in self.world.files:
                 found.signatures[path] = self.world.files[path].signature
-        changed = self.take_survey(found)
+        changed = self.take_scan(found)
         del found
         give_back_memory(self)
         return changed
 
-    def take_survey(self, survey: Survey) -> list[str]:
-        """What a look at all files has found becomes what is known."""
+    def take_scan(self, scan: Scan) -> list[str]:
+        """Take over a scan of all files; returns the paths that have changed."""
         before = self.world.files
-        if survey.blind:
-            _keep_unseen(survey, before)
-        files: dict[str, FileFact] = {}  # made anew, so that all tables share the survey's own texts
+        if scan.blind:
+            _keep_unreadable(scan, before)
+        files: dict[str, FileFact] = {}  # a new dict, so that all tables share the texts of the scan
         changed: list[str] = []
-        for path, signature in survey.signatures.items():
+        for path, signature in scan.signatures.items():
             fact = before.get(path)
             if fact is None:
                 fact = FileFact(signature)
@@ -271,7 +271,7 @@ class PipelineView:
             elif fact.signature != signature:
                 if fact.signature or fact.known != signature:
                     changed.append(path)
-                # The same number twice needs its memory once.
+                # Equal numbers share one object.
                 fact.signature = fact.known if fact.known == signature else signature
             files[path] = fact
         if len(before) + len(changed) > len(files):
@@ -279,18 +279,18 @@ class PipelineView:
             changed += [path for path in gone if before[path].signature]
             self.forgotten += [path for path in gone if before[path].known]
         self.world.files = files
-        self.world.matched = survey.matched
+        self.world.matched = scan.matched
         self.unknown.update(path for path in changed if path in files)
-        self.distrusted |= survey.racy
-        self.folders = survey.folders
-        self._unseen = survey.problems
+        self.distrusted |= scan.racy
+        self.folders = scan.folders
+        self._unseen = scan.problems
         return changed
 
-    async def look(self, paths: Iterable[str]) -> list[str]:
-        """Read some paths only; returns those that have changed."""
+    async def refresh(self, paths: Iterable[str]) -> list[str]:
+        """Read the signatures of some paths; returns the paths that have changed."""
         patterns = self.patterns
         wanted = [path for path in paths if any(pattern.values(path) is not None for pattern in patterns)]
-        found = await self.states.look(wanted)
+        found = await self.states.read_signatures(wanted)
         changed = [path for path, signature in found.items() if self.world.see(path, signature)]
         there = [path for path in changed if found[path] is not None]
         self.forgotten += [path for path in changed if found[path] is None]
@@ -299,15 +299,15 @@ class PipelineView:
         return changed
 
     async def read_unknown(self, *, store: bool = True) -> list[str]:
-        """Read all files whose content is not known; returns those whose content has changed."""
+        """Read the files whose content is unknown; returns those whose content has changed."""
         files = self.world.files
         unknown = [path for path in self.unknown if path in files and files[path].known != files[path].signature]
         self.unknown.clear()
         return await self.read(unknown, store=store)
 
     async def read(self, paths: Sequence[str], *, store: bool = True) -> list[str]:
-        """Read these files; what is stored of them are those that can be trusted to stay as they are."""
-        news: list[str] = []
+        """Read these files; stores those that were not changed just before. Returns those with a new content."""
+        changed: list[str] = []
         sources: list[tuple[str, int, int, str]] = []
         outputs: dict[str, list[tuple[str, int]]] = {}
         for start in range(0, len(paths), 2000):
@@ -322,7 +322,7 @@ class PipelineView:
                     self.unknown.add(path)
                     continue
                 if self._take_content(path, fact, seen):
-                    news.append(path)
+                    changed.append(path)
                 if path in self.distrusted:
                     continue
                 maker = self.maker(path)
@@ -331,35 +331,35 @@ class PipelineView:
                 elif (record := self.world.records[maker[0].name].get(maker[1])) and record.content == seen.content:
                     outputs.setdefault(maker[0].name, []).append((maker[1], seen.signature))
         if not store:
-            return news
+            return changed
         if sources:
             await rows.keep_files(self.database, self.pipeline.name, sources)
         for stage, touched in outputs.items():
             await rows.touch_states(self.database, self.pipeline.name, stage, touched)
-        return news
+        return changed
 
     def _take_content(self, path: str, fact: FileFact, seen: SeenFile) -> bool:
-        """Store what was read; returns whether it is a change."""
-        is_news = fact.content != seen.content or not fact.known
+        """Take over the content of a file; returns whether it has changed."""
+        is_new = fact.content != seen.content or not fact.known
         fact.signature = fact.known = seen.signature
         fact.content, fact.size = seen.content, seen.size
-        return is_news
+        return is_new
 
     async def reread_distrusted(self) -> list[str]:
-        """Look once more at files that were changed just before they were read."""
+        """Read the files again that were changed just before they were read."""
         again, self.distrusted = sorted(self.distrusted), set()
-        await self.look(again)
+        await self.refresh(again)
         self.distrusted = set()
         return await self.read([path for path in again if path in self.world.files])
 
     async def forget_gone(self) -> None:
-        """Let the database forget sources that are gone for good."""
+        """Delete the rows of sources that no longer exist."""
         gone, self.forgotten = [path for path in self.forgotten if path not in self.world.files], []
         if gone:
             await rows.forget_files(self.database, self.pipeline.name, gone)
 
     def maker(self, path: str) -> tuple[Stage, str] | None:
-        """The stage and the entity that a path is an output of."""
+        """The stage and the entity whose output a path is."""
         for stage in self.order:
             found = stage.output.match(path)
             if found is not None:
@@ -371,7 +371,7 @@ class PipelineView:
     # -- what has to be built -----------------------------------------------------------------------
 
     def plan(self, changed: Iterable[str] | None = None, retries: Mapping[str, set[str]] | None = None) -> BuildPlan:
-        """The plan for everything, or for those whom a change of these paths concerns, or who are to be retried."""
+        """The plan for all states, or for those that depend on changed paths or are due for a retry."""
         only: dict[str, set[str] | None] | None = None
         if changed is not None:
             paths, only = list(changed), {}
@@ -383,16 +383,16 @@ class PipelineView:
                     only[stage.name] = touched
         plan = make_plan(self.order, self.world, self.now(), only=only, busy=self.busy)
         if self._unseen:
-            plan.orphans, plan.past_failures = [], []  # What could not be looked at is not gone.
+            plan.orphans, plan.past_failures = [], []  # A file that cannot be read is not deleted.
         return plan
 
     def output_key(self, stage: str, entity: str) -> str:
-        """What stands for a state among those being built: its path, or its name where it has many."""
+        """The key of a state among those being built: its path, or its name if it has many paths."""
         known = self.pipeline.stages[stage]
         return f"{stage}:{entity}" if known.scatter else known.quick_path(entity)
 
     def next_retry(self) -> float | None:
-        """When the next failure is due to be tried again."""
+        """When the next failed state is retried."""
         now = self.now()
         times = [
             failure.retry_at
@@ -403,7 +403,7 @@ class PipelineView:
         return min(times, default=None)
 
     def due_retries(self) -> dict[str, set[str]]:
-        """The states, by stage, whose failure is due to be tried again."""
+        """The failed states whose retry is due, by stage."""
         now, due = self.now(), {}
         for stage in self.order:
             found = {
@@ -418,8 +418,8 @@ class PipelineView:
         return due
 
 
-async def look_at(database: Database, pipeline: Pipeline) -> tuple[PipelineView, BuildPlan]:
-    """A pipeline as it is, and what has to be built; nothing is built here."""
+async def read_and_plan(database: Database, pipeline: Pipeline) -> tuple[PipelineView, BuildPlan]:
+    """Read a pipeline, and plan what has to be built; builds nothing."""
     pipeline_view = PipelineView(database, pipeline)
     await pipeline_view.read_all()
     pipeline_view.require_place()
@@ -428,7 +428,7 @@ async def look_at(database: Database, pipeline: Pipeline) -> tuple[PipelineView,
 
 
 def fits(stage: Stage, entity: str) -> bool:
-    """Whether an entity can be one of a stage's; it may be from when the stage had another pattern."""
+    """Whether an entity fits the pattern of a stage, which may have been another before."""
     try:
         return stage.scatter != () or bool(stage.quick_path(entity))
     except ConfigError:
@@ -436,7 +436,7 @@ def fits(stage: Stage, entity: str) -> bool:
 
 
 def record_of(row: Any) -> StateRecord:
-    """A state as the database tells it."""
+    """A state from its row."""
     return StateRecord(row["content"], row["code"], row["inputs"], row["size"], row["version"], row["invalid_by"])
 
 
@@ -445,20 +445,20 @@ def _patterns(stages: Sequence[Stage]) -> list[Pattern]:
     return list(dict.fromkeys([*inputs, *(stage.output for stage in stages)]))
 
 
-def _keep_unseen(survey: Survey, before: Mapping[str, FileFact]) -> None:
-    """Files in folders that could not be looked at are taken to be as they were last known."""
-    blind = tuple(survey.blind)
+def _keep_unreadable(scan: Scan, before: Mapping[str, FileFact]) -> None:
+    """Treat files in folders that cannot be read as unchanged."""
+    blind = tuple(scan.blind)
     for path, fact in before.items():
         known = fact.signature or fact.known
-        if path not in survey.signatures and known and path.startswith(blind):
-            survey.signatures[path] = known
-            for pattern, paths in survey.matched.items():
+        if path not in scan.signatures and known and path.startswith(blind):
+            scan.signatures[path] = known
+            for pattern, paths in scan.matched.items():
                 if pattern.values(path) is not None:
                     paths[path] = None
 
 
 def give_back_memory(pipeline_view: PipelineView) -> None:
-    """A look at everything needs more for a moment than what is known afterwards: the rest goes back to the system."""
+    """Return memory to the system: a scan needs more for a moment than its result."""
     if len(pipeline_view.world.files) < MANY:
         return
     gc.collect()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidemill.pipelines.definition.pipeline import Plain, Stage
-from tidemill.pipelines.stores.base import Survey
+from tidemill.pipelines.stores.base import Scan
 from tidemill.store.states.summary import split_joined
 
 _NOT_PLAIN = Plain("", "", "", "")
@@ -22,12 +22,12 @@ def is_plain(stages: Sequence[Stage]) -> bool:
 
 
 def count_fresh(
-    stages: Sequence[Stage], survey: Survey, files: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]]
+    stages: Sequence[Stage], scan: Scan, files: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]]
 ) -> int | None:
-    """The number of states if all of them are fresh; None if the quick check cannot tell."""
-    if survey.problems or not states.keys() <= {stage.name for stage in stages}:
+    """The number of states if all of them are fresh; None if the quick check cannot decide."""
+    if scan.problems or not states.keys() <= {stage.name for stage in stages}:
         return None
-    there, contents = survey.signatures, dict[str, str]()
+    there, contents = scan.signatures, dict[str, str]()
     made: dict[str, list[str]] = {}
     for stage in stages:
         row = states.get(stage.name)
@@ -53,7 +53,7 @@ def count_fresh(
         contents.update((path, content) for path, content, signature in known if there.get(path) == signature)
     for stage in stages:
         entities = made[stage.name]
-        if len(survey.matched[stage.inputs[0].pattern]) != len(entities):
+        if len(scan.matched[stage.inputs[0].pattern]) != len(entities):
             return None  # One was never built, or its input is gone.
         if not entities:
             continue

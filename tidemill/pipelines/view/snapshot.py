@@ -102,12 +102,12 @@ class PipelineSnapshot:
                 for entity, record in self.pipeline_view.world.records[stage].items()
                 if record.content and not record.is_nothing
             }
-            known |= dict.fromkeys(self._nothings(self.stage(stage)))
+            known |= dict.fromkeys(self._entities_without_output(self.stage(stage)))
             known |= dict.fromkeys(self._adopted.get(stage, ()))
             self.computed["entities", stage] = known
         return known
 
-    def _nothings(self, stage: Stage) -> list[str]:
+    def _entities_without_output(self, stage: Stage) -> list[str]:
         """The entities whose inputs exist and for which a stage has decided to make nothing."""
         found = [each for each, record in self.pipeline_view.world.records[stage.name].items() if record.is_nothing]
         if not found:

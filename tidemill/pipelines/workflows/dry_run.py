@@ -22,9 +22,9 @@ from tidemill.pipelines.runner.build import File, HeldOutput
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
+from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, GraphDryRun, Unknown, dry_run_node, fill_field
 from tidemill.pipelines.workflows.node_graph import Wiring, wire
 from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
-from tidemill.pipelines.workflows.rehearsal import Rehearsal, Rehearsed, Unknown, fill_field, rehearse_node
 from tidemill.pipelines.workflows.stage_list import read_stages
 from tidemill.store.database import Database
 
@@ -55,7 +55,7 @@ class StageRun(msgspec.Struct, frozen=True):
     why: str
     inputs: list[Taken]
     output: str | None
-    nodes: list[Rehearsed]
+    nodes: list[DryRunNode]
     content: str | None = None
 
 
@@ -84,7 +84,7 @@ async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, dat
     """Run a pipeline dry for an entity; without a database, no files are read."""
     pipeline, wiring = read_pipeline(data, name)
     walk = _DryRun(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
-    await walk.look(entity)
+    await walk.decide(entity)
     stages = [await walk.stage(stage) for stage in walk.order] if entity is not None else []
     return DryRun(pipeline.name, entity, walk.entities, database is not None, stages, walk.problems)
 
@@ -106,7 +106,7 @@ class _DryRun:
         self._about: dict[str, Entity] = {}
         self._made: dict[str, Any] = {}  # by path, what earlier stages would write: contents or Unknown
 
-    async def look(self, entity: str | None) -> None:
+    async def decide(self, entity: str | None) -> None:
         """Read the current facts, and decide what would be built."""
         if entity is not None:
             self._find_entities(entity)
@@ -171,7 +171,7 @@ class _DryRun:
         verdict, why = self._verdict(stage, about, taken)
         output = self._output(stage)
         values = {one.name: await self._value(one, paths) for one, paths in taken}
-        nodes, content = self._rehearse(stage, about, values)
+        nodes, content = self._dry_run_nodes(stage, about, values)
         if output is not None and verdict != "fresh":
             self._made[output] = content
         shown = [
@@ -260,34 +260,34 @@ class _DryRun:
             return stage.name
         return next(node.id for node in self._wiring.graph.nodes.values() if node.name == stage.name)
 
-    def _rehearse(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[Rehearsed], Any]:
+    def _dry_run_nodes(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[DryRunNode], Any]:
         try:
             if self._wiring is None:
                 return self._staged(stage, about, values)
             node = next(node for node in self._wiring.graph.nodes.values() if node.name == stage.name)
             if node.type == "state_transform":
-                return _by_name(node, str(node.data.get("transform")), stage), _unmade(node.name)
+                return _by_name(node, str(node.data.get("transform")), stage), _not_built(node.name)
             return self._written(self._wiring, self._wiring.graph, node, about, values)
         except TidemillError as error:
             return [], Unknown(str(error))
 
-    def _staged(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[Rehearsed], Any]:
+    def _staged(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[DryRunNode], Any]:
         entry = next(each for each in self._data["stages"] if str(each["id"]) == stage.name)
         written = entry["node"]
         node = Node(stage.name, str(written["typeId"]), str(entry.get("name") or stage.name), written.get("data") or {})
         if node.type in TRANSFORMS:
-            return _by_name(node, node.type, stage), _unmade(node.name)
-        item: dict[str, Any] = {"entity": _told(about)}
+            return _by_name(node, node.type, stage), _not_built(node.name)
+        item: dict[str, Any] = {"entity": _entity_fields(about)}
         for one in stage.inputs:
             value = values[one.name]
             content = value if isinstance(value, str | Unknown) else "\n".join(file.text() for file in value)
             item[one.name] = {"content": content, "path": "" if one.is_many else self._paths(stage, one, about)[0]}
-        shown, outputs = rehearse_node(node, [item])
-        return [shown], _text(as_content(outputs[0][1]) if outputs else _unmade(node.name))
+        shown, outputs = dry_run_node(node, [item])
+        return [shown], _text(as_content(outputs[0][1]) if outputs else _not_built(node.name))
 
     def _written(
         self, wiring: Wiring, graph: Graph, node: Node, about: Entity, values: Mapping[str, Any]
-    ) -> tuple[list[Rehearsed], Any]:
+    ) -> tuple[list[DryRunNode], Any]:
         seeds: dict[str, Any] = {}
         for name, value in values.items():
             unknown = isinstance(value, Unknown)
@@ -297,40 +297,40 @@ class _DryRun:
         for each in graph.above(node.id)[:-1]:
             if each.name in wiring.patterns:
                 seeds.setdefault(each.name, wiring.seed(each.name, about, None))
-        rehearsal = Rehearsal(graph, {"entity": _told(about)}, seeds)
+        graph_run = GraphDryRun(graph, {"entity": _entity_fields(about)}, seeds)
         for each in graph.above(node.id)[:-1]:
-            rehearsal.take(each)
-        items = rehearsal.arriving(node)
+            graph_run.take(each)
+        items = graph_run.arriving(node)
         if not items:
-            return rehearsal.done, Unknown(f"nothing reaches {node.name}")
+            return graph_run.done, Unknown(f"nothing reaches {node.name}")
         fields = [fill_field(node, name, items[0]) for name in ("content",) if name in node.data]
-        own = Rehearsed(node.id, node.name, node.type, fields, len(items), False)
+        own = DryRunNode(node.id, node.name, node.type, fields, len(items), False)
         if len(items) != 1:
-            return [*rehearsal.done, own], Unknown(f"{len(items)} items reach {node.name}, and a state has one content")
+            return [*graph_run.done, own], Unknown(f"{len(items)} items reach {node.name}, and a state has one content")
         if fields:
             content = Unknown(fields[0].waits or fields[0].wrong or "") if _is_open(fields[0]) else fields[0].value
         else:
             content = items[0].get(graph.nodes[graph.into(node.id)[-1].source].name)
-        return [*rehearsal.done, own], _text(as_content(content))
+        return [*graph_run.done, own], _text(as_content(content))
 
 
 def _is_open(field: Field) -> bool:
     return field.waits is not None or field.wrong is not None
 
 
-def _by_name(node: Node, wanted: str, stage: Stage) -> list[Rehearsed]:
+def _by_name(node: Node, wanted: str, stage: Stage) -> list[DryRunNode]:
     """The result for a function of the application, which is not called."""
     known = "not run in a dry run" if wanted in TRANSFORMS else f"the application declares no @transform({wanted!r})"
     about = [Field(name, value) for name, value in node.data.items() if name not in ("input", "output")]
     patterns = [Field("input", stage.inputs[0].pattern.text), Field("output", stage.output.text)]
-    return [Rehearsed(node.id, node.name, node.type, [*patterns, *about], 1, False, note=known)]
+    return [DryRunNode(node.id, node.name, node.type, [*patterns, *about], 1, False, note=known)]
 
 
-def _unmade(name: str) -> Unknown:
+def _not_built(name: str) -> Unknown:
     return Unknown(f"what {name} makes is not known before it runs")
 
 
-def _told(about: Entity) -> dict[str, Any]:
+def _entity_fields(about: Entity) -> dict[str, Any]:
     return {**about.variables, "id": about.id, "path": about.path}
 
 

@@ -277,16 +277,16 @@ def _name(name: str) -> Code:
         value = {"true": True, "false": False}.get(name)
         return lambda _: value
 
-    def look(scope: Scope) -> Any:
+    def lookup(scope: Scope) -> Any:
         if name not in scope:
             raise ExpressionError(f"there is no {name!r} here; paths begin with $.")
         return scope[name]
 
-    return look
+    return lookup
 
 
 def _field(code: Code, name: str, *, optional: bool) -> Code:
-    def look(scope: Scope) -> Any:
+    def lookup(scope: Scope) -> Any:
         value = code(scope)
         if value is None and optional:
             return None
@@ -301,11 +301,11 @@ def _field(code: Code, name: str, *, optional: bool) -> Code:
             raise ExpressionError(f"there is no field {name!r}; the fields are {known}")
         raise ExpressionError(f"{kind_of(value)} has no field {name!r}")
 
-    return look
+    return lookup
 
 
 def _index(code: Code, key: Code) -> Code:
-    def look(scope: Scope) -> Any:
+    def lookup(scope: Scope) -> Any:
         value, at = code(scope), key(scope)
         if isinstance(value, Mapping):
             if at not in value:
@@ -315,7 +315,7 @@ def _index(code: Code, key: Code) -> Code:
             return value[int(at)]
         raise ExpressionError(f"{kind_of(value)} has no place {at!r}")
 
-    return look
+    return lookup
 
 
 def _call(code: Code, arguments: list[Code]) -> Code:

@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
-from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, load_data, read_json, together
+from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, load_data, merge_loaded, read_json
 
 MOST_FILES = 500
 MOST_DEPTH = 4
@@ -82,7 +82,7 @@ class WorkflowFolder:
         ]
         files = {name: filed for name, filed in self._files.items() if name in found}
         self._files = self._taken(files, {name: found[name] for name in new})
-        now = together(filed.loaded for filed in self._files.values())
+        now = merge_loaded(filed.loaded for filed in self._files.values())
         self.pipelines = {pipeline.name: pipeline for pipeline in now.pipelines}
         self.triggers = {trigger.name: trigger for trigger in now.triggers}
         self.version += 1
@@ -144,7 +144,7 @@ class WorkflowFolder:
 
     def _check(self, files: Iterable[Filed]) -> None:
         """Raise an error if these files conflict with each other or with the program."""
-        now, own = together(filed.loaded for filed in files), self._beside()
+        now, own = merge_loaded(filed.loaded for filed in files), self._beside()
         _check_names("pipeline", [each.name for each in now.pipelines], [each.name for each in own.pipelines])
         _check_names("workflow", [each.name for each in now.triggers], [each.name for each in own.triggers])
         check_order(stage for pipeline in [*own.pipelines, *now.pipelines] for stage in pipeline.stages.values())

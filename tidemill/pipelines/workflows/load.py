@@ -82,7 +82,7 @@ def load_workflow(path: str | Path) -> Loaded:
     """The pipelines and workflows in a file, or in all files of a folder."""
     path = Path(path)
     if path.is_dir():
-        return together(load_workflow(file) for file in sorted(path.glob("*.json")))
+        return merge_loaded(load_workflow(file) for file in sorted(path.glob("*.json")))
     return load_data(read_json(path), path)
 
 
@@ -94,7 +94,7 @@ def load_data(data: Any, path: Path) -> Loaded:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def together(loaded: Iterable[Loaded]) -> Loaded:
+def merge_loaded(loaded: Iterable[Loaded]) -> Loaded:
     """The declarations of several files."""
     every = list(loaded)
     return Loaded(

@@ -65,7 +65,7 @@ class ChangeSet(msgspec.Struct, frozen=True, omit_defaults=True):
 class Frame(NamedTuple):
     """One event of the stream, also encoded, for subscribers of everything."""
 
-    news: ChangeSet | None
+    changes: ChangeSet | None
     """None means: anything may have changed."""
     id: str
     data: bytes
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
 
 
 class Topics(msgspec.Struct, frozen=True):
-    """What a subscriber wants to be told of; empty is everything."""
+    """The changes that a subscriber wants; empty means all."""
 
     queues: frozenset[str] = frozenset()
     runs: frozenset[int] = frozenset()
@@ -96,14 +96,14 @@ class Topics(msgspec.Struct, frozen=True):
                 raise ConfigError(f"{text!r} is not a topic: use queue:NAME, run:ID, queues, runs, workers, ...")
         return cls(frozenset(queues), frozenset(runs), frozenset(kinds))
 
-    def of(self, news: ChangeSet) -> ChangeSet | None:
-        """The part of the news that is wanted; None if there is none."""
+    def of(self, changes: ChangeSet) -> ChangeSet | None:
+        """The part of the changes that is wanted; None if there is none."""
         if not (self.queues or self.runs or self.kinds):
-            return news
-        queues = news.queues if "queues" in self.kinds else [each for each in news.queues if each in self.queues]
-        runs = news.runs if "runs" in self.kinds else [each for each in news.runs if each in self.runs]
-        kinds = [each for each in news.kinds if each in self.kinds]
-        many = news.all_runs and bool(self.runs or "runs" in self.kinds)
+            return changes
+        queues = changes.queues if "queues" in self.kinds else [each for each in changes.queues if each in self.queues]
+        runs = changes.runs if "runs" in self.kinds else [each for each in changes.runs if each in self.runs]
+        kinds = [each for each in changes.kinds if each in self.kinds]
+        many = changes.all_runs and bool(self.runs or "runs" in self.kinds)
         return ChangeSet(queues, runs, kinds, many) if queues or runs or kinds or many else None
 
 
@@ -125,7 +125,7 @@ class Hub:
         self._reset_after: int | None = None
         self._kept: deque[Change] = deque()
         self._frames: deque[Frame] = deque(maxlen=MOST_BEHIND)
-        self._told: dict[str, ChangeSet | None] = {}
+        self._sent_since: dict[str, ChangeSet | None] = {}
         """What reconnected subscribers were sent since the last read: after a restart many have the same last id."""
         self._count = 0
         self._turn: asyncio.Future[None] | None = None
@@ -193,11 +193,11 @@ class Hub:
         fresh, first = list(read.changes), self._seen is None
         self._seen, self._gone = read.seen, max(self._gone, read.gone)
         self._kept.extend(fresh)
-        self._told.clear()
+        self._sent_since.clear()
         while len(self._kept) > MOST_KEPT:
             self._gone = max(self._gone, self._kept.popleft().xid)
         if fresh and not first:
-            self._send(put_together(fresh), self._id())
+            self._send(merge_changes(fresh), self._id())
         if self._reset_after is not None and read.seen.low > self._reset_after:
             self._reset_after = None
             self._send(None, self._id())
@@ -228,8 +228,8 @@ class Hub:
     def _id(self) -> str:
         return f"{self._epoch}.{self._seen.text}" if self._seen is not None else ""
 
-    def _send(self, news: ChangeSet | None, id: str) -> None:
-        self._add(_frame(news, id))
+    def _send(self, changes: ChangeSet | None, id: str) -> None:
+        self._add(_frame(changes, id))
 
     def _add(self, frame: Frame) -> None:
         self._frames.append(frame)
@@ -261,7 +261,7 @@ class Hub:
             raise Refused(503, f"{MOST_STREAMS:,} streams are open, and no more fit", Retry_After="10")
 
     @contextlib.contextmanager
-    def attended(self, caller: Caller) -> Iterator[None]:
+    def counting_subscriber(self, caller: Caller) -> Iterator[None]:
         """Count a subscriber for as long as the block lasts."""
         self.watching += 1
         self._watchers[caller.name] += 1
@@ -297,7 +297,7 @@ class Hub:
 
     async def frames(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
         """The events for a subscriber from `last` on, for some minutes; it then reconnects."""
-        with self.attended(caller):
+        with self.counting_subscriber(caller):
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
                 await self._read_once()
@@ -322,11 +322,11 @@ class Hub:
             async with asyncio.timeout(timeout):
                 while not self._closed:
                     frames, since = self._since(since), self._count
-                    if frames is None or any(_touches(frame, run_id) for frame in frames):
+                    if frames is None or any(_concerns_run(frame, run_id) for frame in frames):
                         return
-                    await self._news_within(timeout)
+                    await self._changes_within(timeout)
 
-    async def _news_within(self, seconds: float) -> bool:
+    async def _changes_within(self, seconds: float) -> bool:
         turn = self._next_turn()
         await asyncio.wait([turn], timeout=seconds)
         return turn.done()
@@ -353,17 +353,17 @@ class Hub:
         if last is None:
             hello = f"id: {self._id()}\nevent: hello\ndata: {{}}\n\n".encode()
             return Frame(ChangeSet(), self._id(), hello, "hello")
-        if last not in self._told:
+        if last not in self._sent_since:
             missed = self.missed_since(last)
-            self._told[last] = None if missed is None else put_together(missed)
-        news = self._told[last]
-        if news is None:
+            self._sent_since[last] = None if missed is None else merge_changes(missed)
+        changes = self._sent_since[last]
+        if changes is None:
             return _frame(None, self._id())
-        wanted = topics.of(news) if news != ChangeSet() else None
+        wanted = topics.of(changes) if changes != ChangeSet() else None
         return self._quiet() if wanted is None else _frame(wanted, self._id())
 
     def missed_since(self, last: str) -> list[Change] | None:
-        """What was not visible at this point; None if that cannot be told any more."""
+        """The changes since this point; None if the log no longer has all of them."""
         epoch, _, rest = last.partition(".")
         try:
             then = LogSnapshot.read(rest)
@@ -374,8 +374,8 @@ class Hub:
         return [change for change in self._kept if not then.has(change.xid)]
 
 
-def put_together(changes: Iterable[Change]) -> ChangeSet:
-    """Many changes as one piece of news."""
+def merge_changes(changes: Iterable[Change]) -> ChangeSet:
+    """Merge many changes into one set."""
     queues: set[str] = set()
     runs: set[int] = set()
     kinds: set[str] = set()
@@ -390,26 +390,26 @@ def put_together(changes: Iterable[Change]) -> ChangeSet:
     return ChangeSet(sorted(queues), [] if many else sorted(runs), sorted(kinds), many)
 
 
-def write_event(news: ChangeSet | None, id: str) -> bytes:
+def write_event(changes: ChangeSet | None, id: str) -> bytes:
     """An event as the stream has it."""
     head = f"id: {id}\n" if id else ""
-    if news is None:
+    if changes is None:
         return f"{head}event: {RESET}\ndata: {{}}\n\n".encode()
-    return head.encode() + b"event: change\ndata: " + msgspec.json.encode(news) + b"\n\n"
+    return head.encode() + b"event: change\ndata: " + msgspec.json.encode(changes) + b"\n\n"
 
 
-def _frame(news: ChangeSet | None, id: str) -> Frame:
-    return Frame(news, id, write_event(news, id), RESET if news is None else "change")
+def _frame(changes: ChangeSet | None, id: str) -> Frame:
+    return Frame(changes, id, write_event(changes, id), RESET if changes is None else "change")
 
 
 def _for(topics: Topics, frame: Frame) -> Frame | None:
-    if frame.news is None or frame.kind == "quiet":
+    if frame.changes is None or frame.kind == "quiet":
         return frame
-    wanted = topics.of(frame.news)
+    wanted = topics.of(frame.changes)
     if wanted is None:
         return None
-    return frame if wanted is frame.news else _frame(wanted, frame.id)
+    return frame if wanted is frame.changes else _frame(wanted, frame.id)
 
 
-def _touches(frame: Frame, run_id: int) -> bool:
-    return frame.news is None or frame.news.all_runs or run_id in frame.news.runs
+def _concerns_run(frame: Frame, run_id: int) -> bool:
+    return frame.changes is None or frame.changes.all_runs or run_id in frame.changes.runs

@@ -12,7 +12,7 @@ from tidemill.server.server_state import ServerState
 from tidemill.store.streams.streams import read_status
 
 if TYPE_CHECKING:
-    from tidemill.streams.live.requests import LiveResult
+    from tidemill.streams.runner.live_requests import LiveResult
 
 LONGEST = 60.0
 ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - what dispatchers may say of themselves
@@ -26,8 +26,8 @@ async def ask_stream(
     """Run a stream's plans on a message now."""
     import grpc
 
-    from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
-    from tidemill.streams.live.requests import LiveResult
+    from tidemill.server.stream_endpoint.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
+    from tidemill.streams.runner.live_requests import LiveResult
 
     target = await _dispatcher(server_state, name)
     request = RunRequest(eligibilities=eligibilities, payload=payload)

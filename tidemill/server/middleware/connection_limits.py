@@ -1,4 +1,4 @@
-"""Connections: how many there may be, how long a request's head may take, how long an answer may lie unread.
+"""Connections: how many there may be, how long a request's head may take, how long an answer may stay unread.
 
 A slow or silent client costs little, and not for ever. A stream is written only as fast as it is read (the events are
 kept once for all subscribers, by `live.Hub`); a connection that hardly reads for a while is closed.
@@ -30,7 +30,7 @@ LINGER = 1.0
 LOOK_EVERY = 10  # ticks of the server, of which there are ten a second
 
 
-class Corked:
+class CorkedTransport:
     """A transport that sends the head of an answer together with what follows at once: one packet, not two."""
 
     __slots__ = ("_held", "_inner", "_loop")
@@ -84,7 +84,7 @@ class Parser(HttpToolsProtocol):
     _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(Corked(transport, self.loop))  # pyright: ignore[reportArgumentType] - as good as one
+        super().connection_made(CorkedTransport(transport, self.loop))  # pyright: ignore[reportArgumentType] - it has the same methods
         self._socket_user = socket_user(transport.get_extra_info("socket"))
         self._idle_since = self._head_since = time.monotonic()
         if len(self.connections) > self.most and not self._make_room():
@@ -138,15 +138,15 @@ class Parser(HttpToolsProtocol):
         self._unread = 0  # Much was read.
         super().resume_writing()
 
-    def look(self, now: float) -> None:
+    def check_speed(self, now: float) -> None:
         """Close the connection if the client is too slow."""
         if self._is_busy():
             self._head_since = None if self._head_since is None else now  # What was asked before comes first.
         elif self._head_since is not None and now - self._head_since > self.head_within:
             self.transport.close()
-        self._look_for_unread(now)
+        self._check_unread(now)
 
-    def _look_for_unread(self, now: float) -> None:
+    def _check_unread(self, now: float) -> None:
         left = self.transport.get_write_buffer_size()
         if not left or not self._unread or left <= self._unread - LEAST_READ:
             self._unread, self._unread_since = left, now
@@ -184,7 +184,7 @@ class HttpServer(uvicorn.Server):
         if counter % LOOK_EVERY == 0:
             now = time.monotonic()
             for each in list(self.server_state.connections):
-                each.look(now)  # pyright: ignore[reportAttributeAccessIssue] - they are all of our class
+                each.check_speed(now)  # pyright: ignore[reportAttributeAccessIssue] - they are all of our class
         return await super().on_tick(counter)
 
 

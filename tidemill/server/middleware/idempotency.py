@@ -39,6 +39,14 @@ MOST_KEY = 200
 SESSION = "/api/v1/session"
 
 
+def check_idempotency_key(key: str, *, is_secret: bool) -> None:
+    """Refuse a key that cannot be stored, or that comes with a request whose answer is never kept."""
+    if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
+        raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
+    if is_secret:
+        raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
+
+
 class IdempotentRequests:
     """Runs a request once per key and repeats its answer."""
 
@@ -51,11 +59,8 @@ class IdempotentRequests:
 
     async def once(self, inner: Any, scope: Any, body: bytes, reply: Reply, caller: Caller, key: str) -> None:
         """Run a request if it is the first with its key, or repeat the answer."""
-        if not key or len(key) > MOST_KEY or not key.isprintable() or not key.isascii():
-            raise Refused(422, f"an Idempotency-Key has 1 to {MOST_KEY} printable characters")
         path = "/" + "/".join(part for part in scope["path"].split("/") if part)
-        if path in self._secret:
-            raise Refused(422, "this answer holds a secret and is never kept: send it without an Idempotency-Key")
+        check_idempotency_key(key, is_secret=path in self._secret)
         request = hashlib.sha256(
             b"\0".join((scope["method"].encode(), scope["path"].encode(), scope["query_string"], body))
         ).digest()

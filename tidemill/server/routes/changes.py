@@ -1,4 +1,4 @@
-"""The live stream: one connection per page, over which it hears what to look at again."""
+"""The live stream: one connection per page, over which it receives what to read again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def get_changes(
     ] = None,
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=20_000)] = None,
 ) -> Stream:
-    """Server-sent events. `hello` at the start; `change` names what to look at again; `reset` means everything.
+    """Server-sent events. `hello` at the start; `change` names what to read again; `reset` means everything.
 
     A page that reconnects with `Last-Event-ID` gets what it has missed, also from another server or after a restart.
     """

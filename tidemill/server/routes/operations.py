@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any, get_origin
 from urllib.parse import parse_qs
 
@@ -15,16 +14,10 @@ from tidemill.core.errors import ArgumentError
 from tidemill.ops.operator.operation import Operation, bare_type, header_fields
 from tidemill.ops.operator.registry import all_operations
 from tidemill.ops.operator.validation import read_arguments, read_json, read_value
-from tidemill.server.json_response import Whole
+from tidemill.server.json_response import JsonBytes
 from tidemill.server.middleware.idempotency import KEY, REPLAYED
 from tidemill.server.server_state import ServerState, caller_of
 from tidemill.store.idempotency import AnsweredError
-
-#: What the server itself does once an operation has been done.
-AFTER: dict[str, Callable[[ServerState], None]] = {
-    "revoke_token": lambda server_state: server_state.authenticator.forget(),
-    "end_session": lambda server_state: server_state.authenticator.forget(),
-}
 
 
 class _Versioned(msgspec.Struct):
@@ -38,23 +31,21 @@ def operation_routes(server_state: ServerState) -> list[HTTPRouteHandler]:
 
 def _route(server_state: ServerState, operation: Operation[Any, Any]) -> HTTPRouteHandler:
     lists = list_fields(operation.rest_type)
-    after = AFTER.get(operation.name)
 
     async def handle(request: Request[Any, Any, Any]) -> Response[bytes]:
         args = await _read(operation, request, lists)
         try:
             body = await server_state.local(caller_of(request), key=request.scope.get(KEY)).answer(operation, args)
         except AnsweredError as before:
-            return Whole(before.body, before.status, headers=[REPLAYED])
-        if after is not None:
-            after(server_state)
+            return JsonBytes(before.body, before.status, headers=[REPLAYED])
+        server_state.after(operation)
         version = msgspec.json.decode(body, type=_Versioned).version if operation.etag else None
-        return Whole(body, operation.status, version)
+        return JsonBytes(body, operation.status, version)
 
     return HTTPRouteHandler(
         path=_litestar_path(operation),
         http_method=operation.method,
-        status_code=200,  # `Whole` has the status of the operation.
+        status_code=200,  # `JsonBytes` has the status of the operation.
         opt={"role": operation.role},
         include_in_schema=False,
     )(handle)

@@ -62,7 +62,7 @@ def _shown(data: Any) -> bytes:
 async def _follow(server_state: ServerState, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
     hub = server_state.hub
     until = asyncio.get_running_loop().time() + LONGEST
-    with hub.attended(caller):
+    with hub.counting_subscriber(caller):
         while not hub.closed and asyncio.get_running_loop().time() < until:
             place = hub.place
             try:

@@ -15,7 +15,7 @@ from tidemill.core.errors import ConfigError, ForbiddenError, NotFoundError
 from tidemill.core.webhook_signature import SignatureError, verify_webhook
 from tidemill.ops.operator.validation import read_value
 from tidemill.ops.pipelines.triggers import RunTrigger, run_trigger
-from tidemill.server.json_response import Whole
+from tidemill.server.json_response import JsonBytes
 from tidemill.server.middleware.authentication import OPEN
 from tidemill.server.middleware.idempotency import REPLAYED
 from tidemill.server.problems import Refused
@@ -55,9 +55,9 @@ async def take_webhook(
     key = None if once is None else IdempotencyKey(caller.name, once, hashlib.sha256(body).digest())
     try:
         args = RunTrigger(name=name, payload=read_value(body))
-        return Whole(await server_state.local(caller, key=key).answer(run_trigger, args), run_trigger.status)
+        return JsonBytes(await server_state.local(caller, key=key).answer(run_trigger, args), run_trigger.status)
     except AnsweredError as before:
-        return Whole(before.body, before.status, headers=[REPLAYED])
+        return JsonBytes(before.body, before.status, headers=[REPLAYED])
 
 
 async def _note_refusal(server_state: ServerState, name: str, why: str, request: Request[Any, Any, Any]) -> None:

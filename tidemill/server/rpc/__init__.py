@@ -1,1 +1,1 @@
-"""The gRPC face of the server: `tidemill.proto`, served by `serve`, with verbs that HTTP uses too."""
+"""gRPC: a method for each operation, as `operations.proto` describes them, and live requests and changes."""

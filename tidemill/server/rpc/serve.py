@@ -1,4 +1,4 @@
-"""Serves `tidemill.proto` beside HTTP: the same callers, the same roles, the same errors in gRPC's own words."""
+"""Serves `operations.proto` and `live.proto` beside HTTP: the same callers and roles, and errors as gRPC statuses."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from tidemill.engine.authentication import find_grpc_caller
 from tidemill.ops.operator.errors import kind_of
 from tidemill.server.middleware.authentication import require_role
 from tidemill.server.problems import Refused, problem_of
-from tidemill.server.rpc.methods import VERBS, Verb
-from tidemill.server.rpc.tidemill_pb2 import DESCRIPTOR
+from tidemill.server.rpc.methods import DESCRIPTORS, METHODS, Method, RpcCall
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
-from tidemill.streams.live.guarded_reflection import GuardedReflection
+from tidemill.server.stream_endpoint.guarded_reflection import GuardedReflection
 
 log = structlog.get_logger("tidemill.server")
 
@@ -41,7 +40,7 @@ LASTING = (
     ("grpc.max_connection_age_grace_ms", 360_000),
 )
 
-#: The statuses of HTTP in the words of gRPC.
+#: The gRPC statuses of HTTP statuses.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -68,7 +67,7 @@ async def serving_grpc(server_state: ServerState) -> AsyncIterator[None]:
         interceptors=[GuardedReflection(_admit_viewer(server_state))],
         maximum_concurrent_rpcs=MOST_CALLS,
     )
-    services = DESCRIPTOR.services_by_name.values()
+    services = [service for file in DESCRIPTORS for service in file.services_by_name.values()]
     names = [service.full_name for service in services]
     server.add_generic_rpc_handlers([_handlers(server_state, service) for service in services])
     healthy = health.aio.HealthServicer()  # pyright: ignore[reportAttributeAccessIssue] - is there at run time
@@ -103,57 +102,55 @@ def _listen(server: Any, settings: ServerSettings) -> str:
 def _handlers(server_state: ServerState, service: ServiceDescriptor) -> Any:
     methods: dict[str, Any] = {}
     for method in service.methods:
-        verb, path = VERBS[service.name, method.name], f"{service.name}/{method.name}"
+        served, path = METHODS[service.name, method.name], f"{service.name}/{method.name}"
         reading = GetMessageClass(method.input_type).FromString
         writing = GetMessageClass(method.output_type).SerializeToString
-        if verb.follow is not None:
-            methods[method.name] = grpc.unary_stream_rpc_method_handler(
-                _many(server_state, verb, path), reading, writing
-            )
+        if served.stream is not None:
+            handler = grpc.unary_stream_rpc_method_handler(_many(server_state, served, path), reading, writing)
         else:
-            methods[method.name] = grpc.unary_unary_rpc_method_handler(_one(server_state, verb, path), reading, writing)
+            handler = grpc.unary_unary_rpc_method_handler(_one(server_state, served, path), reading, writing)
+        methods[method.name] = handler
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _one(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[Any]]:
-    act = verb.act
-    assert act is not None, path  # noqa: S101 - a method gives one message or many
+def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any, Any], Awaitable[Any]]:
+    answer = method.answer
+    assert answer is not None, path  # noqa: S101 - a method returns one message or many
 
     async def call(request: Any, context: Any) -> Any:
         began, caller, code = time.perf_counter(), None, grpc.StatusCode.OK
         try:
             caller = await find_grpc_caller(server_state.authenticator, context)
-            return await act(
-                server_state, require_role(caller, verb.role, read_only=server_state.settings.read_only), request
-            )
+            known = require_role(caller, method.role, read_only=server_state.settings.read_only)
+            return await answer(RpcCall(server_state, known, request, _idempotency_key(context)))
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
         except Exception as error:
-            code, detail = _told(error)
-            await context.abort(code, detail)
+            code, *said = _status_of(error)
+            await context.abort(code, *said)
             raise
         finally:
-            if verb.role != "viewer":
+            if method.role != "viewer":
                 ms = round((time.perf_counter() - began) * 1000, 1)
                 log.info("call", method=path, status=code.name, ms=ms, who=None if caller is None else caller.name)
 
     return call
 
 
-def _many(server_state: ServerState, verb: Verb, path: str) -> Callable[[Any, Any], Awaitable[None]]:
-    follow = verb.follow
-    assert follow is not None, path  # noqa: S101 - a method gives one message or many
+def _many(server_state: ServerState, method: Method, path: str) -> Callable[[Any, Any], Awaitable[None]]:
+    stream = method.stream
+    assert stream is not None, path  # noqa: S101 - a method returns one message or many
 
     async def call(request: Any, context: Any) -> None:
         try:
             caller = await find_grpc_caller(server_state.authenticator, context)
-            known = require_role(caller, verb.role, read_only=server_state.settings.read_only)
-            async with aclosing(follow(server_state, known, request)) as messages:
+            known = require_role(caller, method.role, read_only=server_state.settings.read_only)
+            async with aclosing(stream(RpcCall(server_state, known, request))) as messages:
                 async for message in messages:
                     await _write(context, message)
         except Exception as error:
-            await context.abort(*_told(error))
+            await context.abort(*_status_of(error))
             raise
 
     return call
@@ -168,22 +165,26 @@ async def _write(context: Any, message: Any) -> None:
 
 
 def _admit_viewer(server_state: ServerState) -> Callable[[Any], Awaitable[None]]:
-    """Aborts calls of those who may not even look."""
+    """Return a function that aborts the calls of callers without the role viewer."""
 
     async def admit(context: Any) -> None:
         try:
             require_role(await find_grpc_caller(server_state.authenticator, context), "viewer", read_only=False)
         except Exception as error:
-            await context.abort(*_told(error))
+            await context.abort(*_status_of(error))
             raise
 
     return admit
 
 
-def _told(error: Exception) -> tuple[grpc.StatusCode, str]:
-    """The code and the message for an error."""
-    told, _ = problem_of(error)
+def _idempotency_key(context: Any) -> str | None:
+    given = dict(context.invocation_metadata() or ()).get("idempotency-key")
+    return None if given is None else str(given)
+
+
+def _status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """The status of an error, its message, and its problem type as metadata."""
+    problem, _ = problem_of(error)
     kind = kind_of(error)
-    if kind is not None:
-        return grpc.StatusCode[kind.code], told.detail
-    return CODES.get(told.status, grpc.StatusCode.INTERNAL), told.detail
+    code = CODES.get(problem.status, grpc.StatusCode.INTERNAL) if kind is None else grpc.StatusCode[kind.code]
+    return code, problem.detail, (("problem-type", problem.type),)

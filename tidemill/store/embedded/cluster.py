@@ -108,7 +108,7 @@ def end_orphans(data: Path) -> None:
                     psutil.Process(pid).kill()
 
 
-def clear_remains(data: Path, sockets: Path) -> None:
+def remove_stale_locks(data: Path, sockets: Path) -> None:
     """Remove the lock files of a killed server: PostgreSQL would mistake a reused process id for itself."""
     stranger = _living_postmaster(data)
     if stranger is not None:

@@ -21,7 +21,7 @@ CLONE_NEWUSER = 0x10000000
 PR_SET_PDEATHSIG = 1
 
 
-def take_account(account: str) -> None:
+def drop_privileges(account: str) -> None:
     """Drop root privileges: PostgreSQL refuses to run as root."""
     if account == "self":
         return
@@ -67,7 +67,7 @@ def hold(lock: str) -> None:
 def main(parent: str, signal: str, lock: str, account: str, program: str, *arguments: str) -> None:
     if lock:
         hold(lock)
-    take_account(account)
+    drop_privileges(account)
     # After the change of account, because that clears the death signal.
     die_with(int(parent), int(signal))
     if program:

@@ -111,7 +111,7 @@ class EmbeddedServer:
     def _start(self) -> None:
         """Start the server under the owner's lock, which is released if that fails or when the server exits."""
         try:
-            account = self._settle_account()
+            account = self._choose_account()
             if not self._previous_is_gone():
                 self._owner_lock.release()  # it runs and answers, so no takeover is needed
                 return
@@ -119,7 +119,7 @@ class EmbeddedServer:
             account.own(self._sockets)
             socket.check_private(self._sockets, self._directory)
             cluster.prepare_data(self._data, account)
-            cluster.clear_remains(self._data, self._sockets)
+            cluster.remove_stale_locks(self._data, self._sockets)
             self._log.trim()
             self._log.open().close()
             account.own(self._log.path)
@@ -148,7 +148,7 @@ class EmbeddedServer:
             return StoreError(f"{where}: {full}")
         return StoreError(f"{where} (exit {status}); the end of its log:\n{told}")
 
-    def _settle_account(self) -> Account:
+    def _choose_account(self) -> Account:
         """Choose the account to run as, and make the directory's files accessible to it."""
         path = self._data if self._data.exists() else self._directory
         account = account_for(path)

@@ -18,7 +18,7 @@ from tidemill.store.jobs.insert import InsertStatements, insert_statements
 
 async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's async connection."""
-    kind, talk, rows = _kind(connection), _conversation(database, jobs), None
+    kind, talk, rows = _kind(connection), _statements(database, jobs), None
     if kind not in _FETCH_ASYNC:
         raise ConfigError(f"a {kind} connection is not async: enqueue with `app.enqueue_sync(..., conn=conn)`")
     try:
@@ -30,7 +30,7 @@ async def insert_async(database: Database, connection: Any, jobs: Sequence[NewJo
 
 def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> list[JobRef]:
     """Store jobs through a caller's sync connection."""
-    kind, talk, rows = _kind(connection), _conversation(database, jobs), None
+    kind, talk, rows = _kind(connection), _statements(database, jobs), None
     if kind not in _FETCH_SYNC:
         raise ConfigError(f"a {kind} connection is async: enqueue with `await app.enqueue(..., conn=conn)`")
     try:
@@ -40,7 +40,7 @@ def insert_sync(database: Database, connection: Any, jobs: Sequence[NewJob]) -> 
         return done.value
 
 
-def _conversation(database: Database, jobs: Sequence[NewJob]) -> InsertStatements:
+def _statements(database: Database, jobs: Sequence[NewJob]) -> InsertStatements:
     """The statements that store jobs, preceded by a lookup of the application's schema if it is unknown."""
     if not database.applications:
         database.located((yield LIST_APPLICATIONS, ()))

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
+from tidemill.core.errors import NotFoundError, TidemillError
 from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import FirePlan, Schedule, next_fire
 from tidemill.store.database import Database, Executor
@@ -24,18 +24,16 @@ SCHEDULES_CHANNEL = "schedules"
 
 #: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it.
 UPSERT_SCHEDULE = """
-INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, app)
-VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10)
+INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9)
 ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
     job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter,
     next_fire = CASE WHEN s.spec::text = excluded.spec::text THEN s.next_fire ELSE excluded.next_fire END,
     decided = CASE WHEN s.spec::text = excluded.spec::text THEN s.decided ELSE excluded.decided END
-WHERE s.app = excluded.app
-RETURNING name
 """
 
 #: Deletes schedules that the application no longer declares.
-PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE app = $1 AND name <> ALL ($2)"
+PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE name <> ALL ($1)"
 
 #: Due schedules that no other scheduler holds.
 TAKE_DUE = """
@@ -73,7 +71,7 @@ SELECT name, task, queue, spec, job, paused, extract(epoch FROM now())::float8 A
 FROM tidemill.schedule WHERE name = $1 FOR UPDATE
 """
 
-#: Pauses, or resumes from now on: fires that were missed meanwhile are not made up for.
+#: Pauses, or resumes from now on: fires that were missed while it was paused are skipped.
 SET_PAUSED = """
 UPDATE tidemill.schedule SET paused = $2, next_fire = to_timestamp($3), decided = $4 WHERE name = $1
 """
@@ -105,16 +103,14 @@ class Fired(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-async def declare_schedules(
-    database: Database, app: str, declared: Sequence[DeclaredSchedule], now: float | None = None
-) -> None:
-    """Replace an application's stored schedules with those that it declares, as of `now` by the database's clock."""
+async def declare_schedules(database: Database, declared: Sequence[DeclaredSchedule], now: float | None = None) -> None:
+    """Replace the application's stored schedules with those that it declares, as of `now` by the database's clock."""
     async with database.transaction(patience=None) as connection:
         if now is None:
             now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
-        await connection.execute(database.sql(PRUNE_SCHEDULES), app, [s.name for s in declared])
+        await connection.execute(database.sql(PRUNE_SCHEDULES), [s.name for s in declared])
         for schedule in sorted(declared, key=lambda s: s.name):
-            stored = await connection.fetchval(
+            await connection.execute(
                 database.sql(UPSERT_SCHEDULE),
                 schedule.name,
                 schedule.job.task,
@@ -125,10 +121,7 @@ async def declare_schedules(
                 schedule.jitter,
                 next_fire(schedule.spec, now),
                 now,
-                app,
             )
-            if stored is None:
-                raise ConfigError(f"schedule {schedule.name!r} belongs to another application: give it another name")
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
 
 

@@ -178,7 +178,7 @@ class Silence(msgspec.Struct, frozen=True):
     ends_at: float
 
 
-class Unseen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class UnackedFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Alerts that are not acknowledged, open or momentary, and match every condition that is given."""
 
     monitor: Annotated[str | None, Meta(description="Alerts of this monitor.")] = None
@@ -263,12 +263,12 @@ async def ack_alerts(
     return await _ack(tx, known, at=at, note=note, said=said)
 
 
-async def match_unseen(database: Database, which: Unseen, *, limit: int) -> list[int]:
+async def match_unacked(database: Database, which: UnackedFilter, *, limit: int) -> list[int]:
     """The matching unacknowledged alerts, oldest first."""
     return [row["id"] for row in await database.fetch(MATCH_UNSEEN, *which.arguments(), limit)]
 
 
-async def ack_unseen(reader: Reader, which: Unseen, *, at: float, note: str | None = None) -> list[int]:
+async def ack_unacked(reader: Reader, which: UnackedFilter, *, at: float, note: str | None = None) -> list[int]:
     """Acknowledge all that match now, in batches; returns which. Alerts that are opened meanwhile are left alone."""
     if which.up_to is None:
         newest = (await reader.fetch(NEWEST_ALERT))[0]["id"]
@@ -287,7 +287,7 @@ async def _ack(
 ) -> list[int]:
     """Acknowledge alerts that are locked; returns those that were not acknowledged before."""
     ids = [row["id"] for row in known]
-    rows = await tx.fetch(ACK_ALERTS, ids, at, _seen_as(tx.by, said), note)
+    rows = await tx.fetch(ACK_ALERTS, ids, at, _display_name(tx.by, said), note)
     done = [row["id"] for row in rows]
     if done:
         before = {row["id"]: _held(row) for row in known if row["id"] in set(done)}
@@ -304,7 +304,7 @@ async def note_alert(
     known = await tx.fetchrow(HOLD_ALERTS, [id])
     if known is None:
         raise NotFoundError(f"there is no alert {id}")
-    await tx.fetch(NOTE_ALERT, id, note, owner, _seen_as(tx.by, said))
+    await tx.fetch(NOTE_ALERT, id, note, owner, _display_name(tx.by, said))
     before = _held(known)
     given = {"note": note, "owner": owner}
     after = before | {name: value for name, value in given.items() if value is not None}
@@ -315,7 +315,7 @@ def _held(row: asyncpg.Record) -> dict[str, Any]:
     return {"note": row["note"], "owner": row["owner"]}
 
 
-def _seen_as(by: str, said: str) -> str:
+def _display_name(by: str, said: str) -> str:
     """The name that people see on an alert."""
     return f"{said}, {by}" if said and said != by else by
 

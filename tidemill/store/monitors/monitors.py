@@ -113,13 +113,14 @@ RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
 #: has been read, in all its parts. A timer that the last complete tick serves, but that the entity's owner has not
 #: processed yet, needs no further tick.
 SEAL_TICK = """
-WITH heard AS (
+WITH read_until AS (
     SELECT CASE WHEN $4::int = 0 THEN least($2::float8, $3::float8)
                 WHEN count(*) = $4 AND count(heard_at) = $4 THEN least($2, min(heard_at)) END AS at
     FROM tidemill.monitor_source_position WHERE monitor = $1 AND part < $4),
 locked AS (SELECT tick, tick_at FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
 held AS (
-    SELECT tick, tick_at, greatest(heard.at, tick_at) AS at FROM locked CROSS JOIN heard WHERE heard.at IS NOT NULL),
+    SELECT tick, tick_at, greatest(read_until.at, tick_at) AS at FROM locked CROSS JOIN read_until
+    WHERE read_until.at IS NOT NULL),
 due AS (
     SELECT held.at FROM held
     WHERE EXISTS (SELECT FROM tidemill.monitor_entity
@@ -305,7 +306,7 @@ def require_monitor(row: asyncpg.Record | None, name: str) -> asyncpg.Record:
     return row
 
 
-async def read_pulse(database: Database, name: str) -> asyncpg.Record | None:
+async def read_fingerprint(database: Database, name: str) -> asyncpg.Record | None:
     """A cheap fingerprint of a monitor: what is shown about it need not be read again while this is unchanged."""
     return await database.fetchrow(READ_PULSE, name)
 
@@ -324,7 +325,7 @@ def member_queue(name: str, version: str) -> str:
     return f"monitor:{name}@{version}"
 
 
-async def share_out(database: Database, name: str, owner: int, wanted: Sequence[int]) -> list[int]:
+async def claim_shards(database: Database, name: str, owner: int, wanted: Sequence[int]) -> list[int]:
     """Own these shares, unless a living owner has them; returns those that are owned now."""
     return [row["shard"] for row in await database.fetch(SHARE_OUT, name, owner, list(wanted))]
 
@@ -355,14 +356,14 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
 
 
 async def seal_tick(
-    database: Database, name: str, at: float, *, heard: float | None = None, parts: int = 0
+    database: Database, name: str, at: float, *, read_until: float | None = None, parts: int = 0
 ) -> tuple[int, float, float | None] | None:
     """Complete the current tick; None if nothing has happened and nothing is due.
 
-    `heard` is the time up to which the source has been read, unless that is now. A source in parts has a time for
+    `read_until` is the time up to which the source has been read, unless that is now. A source in parts has a time for
     each: while one of its parts was never read, no tick is complete.
     """
-    row = await database.fetchrow(SEAL_TICK, name, at, heard, parts)
+    row = await database.fetchrow(SEAL_TICK, name, at, read_until, parts)
     return None if row is None else (row["number"], row["at"], row["clock"])
 
 

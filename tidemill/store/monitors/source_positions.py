@@ -36,7 +36,7 @@ async def move_parts(
     monitor: str,
     owner: int,
     positions: Mapping[int, int],
-    heard: Mapping[int, float],
+    read_until: Mapping[int, float],
 ) -> None:
     """Move the positions of parts, or raise `LeaseLostError` if the owner has lost one of them."""
     parts = sorted(positions)
@@ -48,5 +48,5 @@ async def move_parts(
         monitor,
         parts,
         [positions[part] for part in parts],
-        [heard.get(part) for part in parts],
+        [read_until.get(part) for part in parts],
     )

@@ -108,11 +108,11 @@ class DuplicateTick(Exception):
 
 
 class StoreModel:
-    """The rows, and the statements that change them. `tell` receives the notifications of a statement."""
+    """The rows, and the statements that change them. `notify` receives the notifications of a statement."""
 
-    def __init__(self, clock: Clock, tell: Callable[[Notification], None] = lambda notification: None) -> None:
+    def __init__(self, clock: Clock, notify: Callable[[Notification], None] = lambda notification: None) -> None:
         self.clock = clock
-        self.tell = tell
+        self.notify = notify
         self.runs: dict[int, RunRow] = {}
         self.slots: set[int] = set()
         self.definitions: dict[tuple[str, str], bytes] = {}
@@ -166,9 +166,9 @@ class StoreModel:
         for run in freed:
             run.owner, run.awake = None, True
         if freed:
-            self.tell(("runs", ""))
+            self.notify(("runs", ""))
         if suspects:
-            self.tell(("runs", "suspects"))
+            self.notify(("runs", "suspects"))
         return len(freed)
 
     # -- runs -------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class StoreModel:
                     return run.id, False
         number, (up, work) = self._next("run"), parent or (None, None)
         self.runs[number] = RunRow(number, kind or workflow, workflow, version, input, key, parent=up, parent_work=work)
-        self.tell(("runs", ""))
+        self.notify(("runs", ""))
         return number, True
 
     def reserve(self, count: int) -> list[int]:
@@ -283,7 +283,7 @@ class StoreModel:
             elif run.state not in LIVE:
                 self._empty_inbox(number, None)
         if woken:
-            self.tell(("runs", ""))
+            self.notify(("runs", ""))
         return min((row.due_at - now for row in self.inbox.values() if row.due_at > now), default=None)
 
     def send(self, run_id: int, tick: bytes) -> bool:
@@ -292,7 +292,7 @@ class StoreModel:
             return False
         run.awake = True
         self._put(run_id, data=tick)
-        self.tell(("runs", ""))
+        self.notify(("runs", ""))
         return True
 
     def cancel_stopped(self, run_id: int, note: str) -> bool:
@@ -300,13 +300,13 @@ class StoreModel:
         if run is None or run.state != "needs_attention":
             return False
         run.state, run.ended_at, run.note = "cancelled", self.clock.now(), note
-        self._write_ends({run_id}, {run_id}, self.look())
+        self._write_ends({run_id}, {run_id}, self.read_view())
         return True
 
     def publish(self, run_id: int, shown: Sequence[bytes]) -> None:
         self.published.setdefault(run_id, []).extend((self.runs[run_id].seq, data) for data in shown)
 
-    def noted(self, run_id: int, work: int) -> list[bytes]:
+    def read_notes(self, run_id: int, work: int) -> list[bytes]:
         waiting = [row.data for row in self.inbox.values() if row.run_id == run_id and row.data is not None]
         return [data for data in [*self.ticks.get(run_id, []), *waiting] if _is_note(data, work)]
 
@@ -326,18 +326,18 @@ class StoreModel:
         for row in self.jobs.values():
             if row.run_id == run_id and row.cancel_reason is None:
                 row.cancel_reason = UNWANTED
-                self.tell(("control", ""))
+                self.notify(("control", ""))
 
     # -- turns ------------------------------------------------------------------------------------
 
-    def look(self) -> StoreView:
+    def read_view(self) -> StoreView:
         """What a statement that begins now reads."""
         children = frozenset(run.id for run in self.runs.values() if run.parent is not None)
         return StoreView(self.clock.now(), frozenset(self.inbox), children)
 
     def commit(self, owner: int, number: int, turns: Sequence[RunTurn], view: StoreView | None = None) -> set[int]:
         """Write a turn of many runs atomically; returns those that the owner still owned."""
-        seen = view or self.look()
+        seen = view or self.read_view()
         mine = [turn for turn in turns if self._is_mine(turn, owner, number)]
         for turn in mine:
             if turn.ticks and turn.before < len(self.ticks.get(turn.run_id, [])):
@@ -402,11 +402,11 @@ class StoreModel:
         for row in self.jobs.values():
             if row.run_id == number and row.work in turn.stops and row.cancel_reason is None:
                 row.cancel_reason = UNWANTED
-                self.tell(("control", ""))
+                self.notify(("control", ""))
         for work, (queue, task, args, priority, at, delay, _, options, *_) in turn.jobs:
             job_id, due_at = self._next("job"), self.clock.now() + delay if at is None else at
             self.jobs[job_id] = StoredJob(job_id, number, work, due_at, queue, task, args, priority, options)
-            self.tell(("jobs", queue))
+            self.notify(("jobs", queue))
 
     def _set_timer(self, number: int, timer: str, due: float | None) -> None:
         known = next((row for row in self.inbox.values() if row.run_id == number and row.timer == timer), None)
@@ -428,12 +428,12 @@ class StoreModel:
                 said = {"run": number, "key": run.key, "state": run.state, "note": run.note}
                 told = {name: _raw(data) for name, data in (("result", run.result), ("error", run.error))}
                 self._put(run.parent, work=run.parent_work, data=encode({**said, **told}))
-                self.tell(("runs", "inbox"))
+                self.notify(("runs", "inbox"))
         for child in [self.runs[number] for number in sorted(view.children)]:
             if child.parent in over and child.state in LIVE:
                 why = f"the run that started it, r{child.parent}, has ended"
                 self._put(child.id, data=encode({"kind": "cancel_asked", "at": view.at, "reason": why}))
-                self.tell(("runs", "wake"))
+                self.notify(("runs", "wake"))
 
     def written(self, owner: int, number: int, turns: Sequence[RunTurn]) -> set[int]:
         found = [(turn, self.runs.get(turn.run_id)) for turn in turns]
@@ -478,7 +478,7 @@ class StoreModel:
             row.due_at = self.clock.now() + job.delay if job.delay > 0 else row.due_at
             row.failures, row.losses = row.failures + job.failed, row.losses + job.lost
             row.suspicions = row.suspicions if job.suspicions is None else job.suspicions
-            self.tell(("jobs", row.queue))
+            self.notify(("jobs", row.queue))
         return [job.id for job in mine]
 
     def release_unheld(self, worker: int, held: Sequence[int]) -> list[int]:
@@ -513,7 +513,7 @@ class StoreModel:
         if row.run_id is not None:
             said = {"job": row.id, "state": state, "result": _raw(result)}
             self._put(row.run_id, work=row.work, data=encode({**said, "note": note, "error": _raw(error)}))
-            self.tell(("runs", "inbox"))
+            self.notify(("runs", "inbox"))
 
 
 def _claimed(row: StoredJob) -> ClaimedJob:

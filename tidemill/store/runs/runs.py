@@ -90,7 +90,7 @@ READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2
 
 
 def new_token() -> str:
-    """A new token by which a sender can tell whether its tick has arrived."""
+    """A new token by which a sender finds out whether its tick has arrived."""
     return secrets.token_urlsafe(9)
 
 

@@ -1,19 +1,16 @@
 """The tables of streams besides the log: cursors, stored messages that wait for a retry, attempts of messages that stay
-at their source, dead letters, operators' controls, and the status of dispatchers."""
+at their source, operators' controls, and the status of dispatchers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
-from msgspec import Meta
 
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.pages import Word
 from tidemill.store.transaction import Transaction
 
 #: Takes over a partition's cursor; returns where to begin.
@@ -38,17 +35,6 @@ SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses
 FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::float8[], $8::float8[], $9::text[],
             $10::bytea[], $11::text[], $12::text[], $13::text[], $14::bytea[])
      AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload)
-"""
-
-#: Stores messages as dead letters.
-ADD_DEAD_LETTERS = """
-INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
-                                  error, payload)
-SELECT $1, source, place, why, attempts, to_timestamp(at), message_id, key, headers::json,
-       string_to_array(plans, ','), kind, error, payload
-FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::bytea[], $9::text[],
-            $10::text[], $11::text[], $12::text[], $13::bytea[])
-     AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
 """
 
 #: Claims due retries of these sources for one dispatcher, up to a number of messages and bytes; retries of a silent
@@ -116,39 +102,6 @@ WHERE a.stream = $1 AND a.source = over.source AND a.place = over.place
 #: Deletes attempts of messages that never came again, because their dispatcher died after the last ack.
 FORGET_OLD_ATTEMPTS = "DELETE FROM tidemill.stream_attempt WHERE stream = $1 AND due_at < now() - interval '30 days'"
 
-_DEAD_FILTER = """
-($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
-AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
-AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
-AND ($8::bigint IS NULL OR id <= $8)
-"""
-
-#: Dead letters, each with the first `$11` bytes of its payload, or all of them.
-LIST_DEAD = f"""
-SELECT id, buried_at, stream, source, place, why, attempts, at, message_id, key, headers, plans, kind, error,
-       octet_length(payload) AS payload_bytes,
-       substring(payload FOR coalesce($11::int, octet_length(payload))) AS payload
-FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
-"""
-
-COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
-MATCH_DEAD = f"SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9"
-
-#: Turns dead letters back into messages.
-REPLAY = f"""
-WITH chosen AS (
-    DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
-        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9 FOR UPDATE SKIP LOCKED))
-    RETURNING *),
-again AS (
-    INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
-                                       error, payload)
-    SELECT stream, source, place, now(), 1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
-    RETURNING stream),
-news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
-SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
-"""
-
 #: The controls of a stream and its sources.
 READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
 HOLD_CONTROL = """
@@ -198,38 +151,12 @@ OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
 Span = tuple[int | None, int]
 
 
-#: Why a message was given up.
-Why = Literal["failed", "undecodable", "lost"]
-
-
 class StoredCursor(msgspec.Struct, frozen=True):
     """The progress of a partition: everything up to `position` is done, and `done` beyond it; None if unknown."""
 
     position: int | None
     note: str | None
     done: tuple[Span, ...]
-
-
-class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Conditions that dead letters match; none given means all."""
-
-    source: Annotated[Word | None, Meta(description="Only of this source.")] = None
-    plan: Annotated[Word | None, Meta(description="Only those that this plan failed for.")] = None
-    why: Annotated[Why | None, Meta(description="Only those that failed, could not be decoded, or were lost.")] = None
-    error: Annotated[Word | None, Meta(description="Only those whose error contains this text.")] = None
-    since: Annotated[datetime | None, Meta(description="Only those given up at this moment or later.")] = None
-
-
-class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
-    """The same for some streams and ids; `up_to` is the newest id."""
-
-    stream: str | None = None
-    ids: tuple[int, ...] | None = None
-    up_to: int | None = None
-
-    def arguments(self) -> tuple[Any, ...]:
-        ids = None if self.ids is None else list(self.ids)
-        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to
 
 
 async def current_transaction(connection: Executor) -> str:
@@ -272,13 +199,6 @@ async def add_retries(database: Database, connection: Executor, stream: str, col
     await connection.execute(database.sql(ADD_RETRIES), stream, *columns)
 
 
-async def add_dead_letters(
-    database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
-) -> None:
-    """Store messages as dead letters; the columns are those of the statement."""
-    await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *columns)
-
-
 async def drop_retries(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
     """Delete ended retries; returns those that no other dispatcher had finished before."""
     return {row["id"] for row in await connection.fetch(database.sql(DROP_RETRIES), list(ids))}
@@ -318,32 +238,6 @@ async def forget_attempts(
     await connection.execute(database.sql(FORGET_ATTEMPTS), stream, sources, names)
 
 
-async def list_dead(
-    database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50, shown: int | None = None
-) -> list[asyncpg.Record]:
-    """Dead letters, newest first, starting below an id; with `shown`, so many bytes of each payload."""
-    return await database.fetch(LIST_DEAD, *which.arguments(), limit, before, shown)
-
-
-async def count_dead(database: Database, which: DeadFilter) -> int:
-    """How many dead letters match."""
-    return (await database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
-
-
-async def match_dead(database: Database, which: DeadFilter, *, limit: int) -> list[int]:
-    """The ids of dead letters that match, oldest first."""
-    return [row["id"] for row in await database.fetch(MATCH_DEAD, *which.arguments(), limit)]
-
-
-async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000) -> int:
-    """Make dead letters messages again; returns how many."""
-    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit) or 0
-    await tx.audit(
-        "stream.replay", which.stream or "*", after={"count": count, **_given(msgspec.structs.asdict(which))}
-    )
-    return count
-
-
 async def set_control(
     tx: Transaction,
     stream: str,
@@ -370,7 +264,7 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-async def tell_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:
+async def report_status(database: Database, dispatcher: UUID, stream: str, host: str, pid: int, status: bytes) -> None:
     await database.fetch(WRITE_STATUS, dispatcher, stream, host, pid, status, patience=1.0)
 
 

@@ -78,7 +78,7 @@ class Context:
     def enqueue(self, what: Any, /, *positional: Any, **more: Any) -> None:
         """Enqueue a job when this message succeeds, exactly once even if the message is delivered again.
 
-        The options are those of `app.enqueue`, but for `conn`.
+        The options are those of `app.enqueue`, except `conn`.
         """
         call, options = read_call(what, positional, more)
         job = job_of_call(call.task, call.arguments, options, origin=self._origin())

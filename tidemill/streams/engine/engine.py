@@ -1,6 +1,6 @@
 """The engine: runs the plans of messages, many at once, and answers each message.
 
-It knows nothing of sources, retries or databases: messages come in and answers go out, in batches. A few workers take
+It has no access to sources, retries or databases: messages come in and answers go out, in batches. A few workers take
 messages in turn; when one has to wait, another continues, so a message that never waits needs no task of its own. Live
 requests go first. The engine is ready when every plan has started, which includes loading their models.
 """

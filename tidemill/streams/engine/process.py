@@ -1,6 +1,6 @@
 """Run one engine as a process: `python -m tidemill.streams.engine.process FD APPLICATION STREAM PARENT`.
 
-It ignores the signals of the terminal: the dispatcher tells it when to end, and the closed socket tells it that the
+It ignores the signals of the terminal: the dispatcher sends it the stop, and a closed socket means that the
 dispatcher is gone. It exits without Python's cleanup, because threads of models may never return.
 """
 

@@ -20,6 +20,7 @@ from tidemill.sources.base import Consumer, FencedError, Source
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor, is_transient
 from tidemill.store.streams import streams as store
+from tidemill.store.streams.dead_letters import add_dead_letters
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, RetryLater
@@ -144,7 +145,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
         ]:
             await store.add_retries(database, connection, stream, list(zip(*retries, strict=True)))
         if dead := [self._dead_row(each.delivery, each.dead) for each in outcomes if each.dead]:
-            await store.add_dead_letters(database, connection, stream, list(zip(*dead, strict=True)))
+            await add_dead_letters(database, connection, stream, list(zip(*dead, strict=True)))
         for exact in (True, False):
             outbox = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.outbox]
             await self._store_outbox(connection, outbox, exact=exact)

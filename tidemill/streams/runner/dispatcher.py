@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from uuid import uuid4
 
 import structlog
@@ -32,8 +33,6 @@ from tidemill.store.streams.event_log import STREAMS_CHANNEL
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
-from tidemill.streams.live.requests import LiveRequests
-from tidemill.streams.live.serve import serving
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.runner.attempts import OrderedAttempts
@@ -41,6 +40,7 @@ from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
 from tidemill.streams.runner.control import StreamController
 from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
+from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.view.report import StreamReporter
@@ -53,12 +53,27 @@ ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
 
 
+#: Serves the live requests of a stream at its own addresses while the block lasts.
+ServeStream = Callable[[Stream, LiveRequests, Database], AbstractAsyncContextManager[None]]
+
+
 class Dispatcher:
     """The work of a process that dispatches one stream."""
 
-    def __init__(self, stream: Stream, database: Database, *, target: str | None = None) -> None:
-        """`target` is the program or file that declares the stream, for its engines to load."""
+    def __init__(
+        self, stream: Stream, database: Database, *, target: str | None = None, serve: ServeStream | None = None
+    ) -> None:
+        """`target` is the program or file that declares the stream, for its engines to load.
+
+        `serve` is needed if the stream has addresses for live requests.
+        """
+        if serve is None and (stream.grpc is not None or stream.http is not None):
+            raise ConfigError(
+                f"stream {stream.name} has an address for live requests: run it by `app.running()` or "
+                "`tidemill stream run`, which serve it"
+            )
         self.stream = stream
+        self._serve = serve
         self.channels = {STREAMS_CHANNEL: self._notified}
         self.id = uuid4()
         self.draining = False
@@ -79,7 +94,7 @@ class Dispatcher:
         share = stream.prefetch // (len(stream.sources) + 1)
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_concurrency), share) for _ in stream.sources]
         self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
-        context = SourceContext(stream.name, self.id, database, on_lost=self._lose, on_notify=self._on_notify)
+        context = SourceContext(stream.name, self.id, database, on_lost=self._drop_lost, on_notify=self._on_notify)
         self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
         self._committer = OutcomeCommitter(
             database=database,
@@ -131,7 +146,7 @@ class Dispatcher:
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self._reporter.run(), "report"),
             ]
-            async with serving(self.stream, self.live_requests, self._database):
+            async with self._serving():
                 life.ready()
                 log.info(
                     "stream is running",
@@ -143,6 +158,9 @@ class Dispatcher:
                 await self._drain(helpers)
         finally:
             await self._close(helpers)
+
+    def _serving(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if self._serve is None else self._serve(self.stream, self.live_requests, self._database)
 
     async def _engines_ready(self) -> None:
         while not self.engines.ready:
@@ -253,7 +271,7 @@ class Dispatcher:
             if deliveries:
                 if source.ordered:
                     await self._attempts.load(index, deliveries)
-                ahead.learn(deliveries)
+                ahead.update_size(deliveries)
                 self.reducer.arrived(index, deliveries)
                 self.schedule_dispatch()
 
@@ -389,7 +407,7 @@ class Dispatcher:
                 self._to_flush.add(index)
         self._flush_needed.set()
 
-    def _lose(self, is_lost: Callable[[Delivery], bool]) -> None:
+    def _drop_lost(self, is_lost: Callable[[Delivery], bool]) -> None:
         """Drop waiting messages that belong to another reader now."""
         self.reducer.drop_waiting(is_lost, time.monotonic())
         self.schedule_dispatch()
@@ -431,9 +449,11 @@ class Dispatcher:
                     callback()
 
 
-def dispatcher_role(stream: Stream, database: Database, *, target: str | None = None) -> Role[Dispatcher]:
+def dispatcher_role(
+    stream: Stream, database: Database, *, target: str | None = None, serve: ServeStream | None = None
+) -> Role[Dispatcher]:
     """A dispatcher of a stream as a role. A first stop drains it, a second ends it at once."""
-    dispatcher = Dispatcher(stream, database, target=target)
+    dispatcher = Dispatcher(stream, database, target=target, serve=serve)
     name = f"stream {stream.name}"
     return Role(dispatcher, database, reporter=CountReporter(database, dispatcher.meter, name), name=name)
 

@@ -29,7 +29,7 @@ class Prefetch:
         """Whether more messages should be requested."""
         return waiting <= self._messages / 2 and size <= self._size / 2
 
-    def learn(self, deliveries: Sequence[Delivery]) -> None:
+    def update_size(self, deliveries: Sequence[Delivery]) -> None:
         """Update the estimated size: a large message raises it at once, small ones lower it step by step."""
         if deliveries:
             self._each = max(1.0, size_of(deliveries) / len(deliveries), self._each / 2)

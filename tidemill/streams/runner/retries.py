@@ -115,7 +115,7 @@ class RetryFeeder:
         )
         deliveries = [_delivery(row, self._sources[row["source"]]) for row in rows]
         if deliveries:
-            self._ahead.learn(deliveries)
+            self._ahead.update_size(deliveries)
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
             reducer.due_again(deliveries)
             self._dispatcher.schedule_dispatch()

@@ -53,7 +53,7 @@ class StreamReporter:
             self.count()
             status = encode(self.status())
             try:
-                await store.tell_status(
+                await store.report_status(
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status
                 )
             except Exception as error:

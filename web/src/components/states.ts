@@ -1,6 +1,6 @@
 /** Every state that the API reports, with its tone, its meaning and a sign: the only place where states are named. */
 
-/** A tone is a colour with a meaning; the classes of the same name are in public/look.css. */
+/** A tone is a colour with a meaning; the classes of the same name are in public/theme.css. */
 export type Tone = "ok" | "run" | "wait" | "bad" | "attention" | "off";
 
 interface StateStyle {

@@ -7,7 +7,7 @@ import { parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { Empty, ErrorMessage } from "../../components/feedback";
 import { Tag } from "../../components/state";
-import type { Planned, Tried, TriedField, TriedNode, TriedStage } from "./types";
+import type { Planned, WorkflowDryRun, DryRunField, DryRunNode, DryRunStage } from "./types";
 
 interface DryRunInput {
   entity?: string;
@@ -18,8 +18,8 @@ export function DryRun({ path, text, isPipeline, isDag, onClose }: { path: strin
   const [entity, setEntity] = useState("");
   const [payload, setPayload] = useState("{}");
   const read = parseJson(payload);
-  const trial = useMutation({ mutationFn: (input: DryRunInput) => postQuery<Tried>("/workflow-files/dry-run", { path, text, ...input }) });
-  const listed = useMutation({ mutationFn: () => postQuery<Tried>("/workflow-files/dry-run", { path, text }) });
+  const trial = useMutation({ mutationFn: (input: DryRunInput) => postQuery<WorkflowDryRun>("/workflow-files/dry-run", { path, text, ...input }) });
+  const listed = useMutation({ mutationFn: () => postQuery<WorkflowDryRun>("/workflow-files/dry-run", { path, text }) });
   const { mutate: list } = listed;
   useEffect(() => {
     if (isPipeline) list();
@@ -68,7 +68,7 @@ export function DryRun({ path, text, isPipeline, isDag, onClose }: { path: strin
   );
 }
 
-function Result({ tried }: { tried: Tried }) {
+function Result({ tried }: { tried: WorkflowDryRun }) {
   if (tried.stages.length + tried.nodes.length + tried.plan.length === 0) return <Empty title="Nothing would run" />;
   return (
     <div className="tried" role="region" aria-label="Result of the dry run">
@@ -95,7 +95,7 @@ const VERDICTS = {
   none: { tone: "off", text: "nothing to do" },
 } as const;
 
-function Stage({ stage }: { stage: TriedStage }) {
+function Stage({ stage }: { stage: DryRunStage }) {
   const verdict = VERDICTS[stage.verdict];
   return (
     <section>
@@ -138,7 +138,7 @@ function FromTo({ name, paths, pattern, missing }: { name: string; paths: string
   );
 }
 
-function Node({ node }: { node: TriedNode }) {
+function Node({ node }: { node: DryRunNode }) {
   return (
     <div className="tried-node">
       <div>
@@ -163,7 +163,7 @@ function DagNode({ node }: { node: Planned }) {
   );
 }
 
-function FieldList({ fields }: { fields: TriedField[] }) {
+function FieldList({ fields }: { fields: DryRunField[] }) {
   if (fields.length === 0) return null;
   return (
     <dl className="facts">
@@ -174,7 +174,7 @@ function FieldList({ fields }: { fields: TriedField[] }) {
   );
 }
 
-function FieldValue({ field }: { field: TriedField }) {
+function FieldValue({ field }: { field: DryRunField }) {
   const text = typeof field.value === "string" ? field.value : field.value === undefined ? "null" : JSON.stringify(field.value);
   return (
     <>

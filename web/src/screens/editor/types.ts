@@ -34,11 +34,11 @@ export type FileProblem = Schemas["TextProblem"];
 export type Checked = Schemas["Checked"];
 export type Files = Schemas["WorkflowFileList"];
 export type WorkFile = Schemas["WorkflowFile"];
-export type TriedField = Pick<Schemas["Field"], "name"> & Partial<Schemas["Field"]>;
-export type TriedNode = Schemas["Rehearsed"];
-export type TriedStage = Schemas["StageRun"];
+export type DryRunField = Pick<Schemas["Field"], "name"> & Partial<Schemas["Field"]>;
+export type DryRunNode = Schemas["DryRunNode"];
+export type DryRunStage = Schemas["StageRun"];
 export type Planned = Schemas["Planned"];
-export type Tried = Schemas["WorkflowTried"];
+export type WorkflowDryRun = Schemas["WorkflowDryRun"];
 
 /** Set the value at a path; undefined removes it, and an index after the last entry appends. */
 export interface Change {

@@ -8,6 +8,7 @@ import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { AttemptErrors } from "../../components/details/attempt-errors";
 import { Explanation } from "../../components/details/explanation";
+import { FollowedPanel } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
 import { JobLog } from "../../components/details/log";
 import { LoadStatus } from "../../components/feedback";
@@ -80,7 +81,10 @@ export function JobPage({ id }: { id: string }) {
             </Panel>
           )}
         </div>
-        <JobFacts job={job} />
+        <div className="stack">
+          <JobFacts job={job} />
+          <FollowedPanel id={String(job.id)} />
+        </div>
       </div>
     </>
   );

@@ -2,49 +2,16 @@
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, post } from "../../api/client";
+import type { Schemas } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { Button } from "../../components/button";
 import { Explanation } from "../../components/details/explanation";
 import { JsonView } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { LoadStatus } from "../../components/feedback";
-import { absolute, Ago, duration, millis } from "../../components/times";
-import type { Alert } from "./types";
+import { Ago } from "../../components/times";
 
-interface AlertDetails {
-  alert: Alert;
-  explain: OpenRecord | null;
-  history: { at: string; action: string; who: string | null; detail: string | null }[];
-}
-
-/** What the server stores with an alert when it opens. */
-interface OpenRecord {
-  rule?: Record<string, unknown>;
-  occurrence?: unknown;
-  evidence?: unknown;
-  features?: unknown;
-  events?: { at: number }[];
-}
-
-const asText = (value: unknown): string => (typeof value === "string" ? value : JSON.stringify(value));
-
-/** Why an alert opened, as sentences: its rule, the values at that time, and when. */
-function whyOpened(alert: Alert, record: OpenRecord): string[] {
-  const rule = record.rule ?? {};
-  const says = typeof rule.says === "string" && rule.says;
-  const silence = alert.kind === "absent" && typeof rule.after === "number" && `no event for ${duration(rule.after)}`;
-  const code = [rule.when, rule.of].find((each) => typeof each === "string") as string | undefined;
-  const seen = record.evidence ?? record.features;
-  const last = record.events?.at(-1);
-  return [
-    `${alert.trigger} of ${alert.entity} (${alert.severity}): ${says || silence || "its condition became true"}.`,
-    code && `Condition: \`${code.replace(/^\w+=(lambda[^:]*:\s*)?/, "")}\`${typeof rule.hold === "number" && rule.hold > 0 ? `, true for ${duration(rule.hold)}` : ""}.`,
-    seen !== undefined && seen !== null && `Values at that time: ${asText(seen)}.`,
-    record.occurrence !== undefined && `Event: ${asText(record.occurrence)}.`,
-    `Started at ${absolute(alert.started_at ?? alert.opened_at)}, opened ${duration((millis(alert.opened_at) - millis(alert.started_at ?? alert.opened_at)) / 1000)} later.`,
-    last && `Last event before that: ${absolute(last.at)}.`,
-  ].filter((line): line is string => Boolean(line));
-}
+type AlertDetails = Schemas["AlertDetails"];
 
 export function AlertHistory({ id, may, onClose }: { id: number; may: boolean; onClose: () => void }) {
   const [text, setText] = useState("");
@@ -60,10 +27,10 @@ export function AlertHistory({ id, may, onClose }: { id: number; may: boolean; o
       {found.data && (
         <>
           <h3>Why it opened</h3>
-          <Explanation lines={whyOpened(found.data.alert, found.data.explain ?? {})} />
+          <Explanation lines={found.data.why} />
           <details>
             <summary>Recorded data</summary>
-            <JsonView value={found.data.explain} label="recorded data" />
+            <JsonView value={found.data.record} label="recorded data" />
           </details>
           <h3>History</h3>
           <ul className="why">

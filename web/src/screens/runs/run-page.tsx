@@ -8,6 +8,7 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { Explanation, linked } from "../../components/details/explanation";
+import { FollowedPanel } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
 import { Empty, ErrorMessage, Loading, LoadStatus } from "../../components/feedback";
 import { askingStep } from "../../components/forms/input-form";
@@ -117,6 +118,7 @@ export function RunPage({ id: named }: { id: string }) {
           {step && !isDag && <FlowStep key={step} runId={run.id} name={step} ticks={shown} isLive={isLive && at === null} may={may} />}
           {!step && <Panel title="Step"><Empty title="Select a step">Click a node of the graph or a line of the timeline to see its input and output.</Empty></Panel>}
           <Facts run={run} />
+          <FollowedPanel id={`r${run.id}`} />
           {run.result !== null && <Panel title="Result"><JsonView value={run.result} label="result" /></Panel>}
           {run.error !== null && <Panel title="Error"><JsonView value={run.error} label="error" /></Panel>}
           {run.input !== null && <Panel title="Input"><JsonView value={isDag ? run.input : unpack([run.input])} label="input" /></Panel>}

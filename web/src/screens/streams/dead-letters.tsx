@@ -1,7 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { get, post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { Button } from "../../components/button";
+import { Explanation } from "../../components/details/explanation";
+import { explain } from "../../components/details/followed";
+import { JsonView } from "../../components/details/json";
+import { Dialog } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { plural } from "../../components/format";
 import { Panel } from "../../components/layout";
@@ -16,6 +21,7 @@ export function DeadLetters({ may }: { may: boolean }) {
     request: (which) => post<{ count: number }>("/dead-letters/replay", which),
     message: (result) => `Replayed ${plural(result.count, "dead letter")}.`,
   });
+  const [open, setOpen] = useState<number | null>(null);
   const letters = found.data?.items ?? [];
   const streams = [...new Set(letters.map((letter) => letter.stream))];
   return (
@@ -35,7 +41,11 @@ export function DeadLetters({ may }: { may: boolean }) {
         <Table label="Dead letters" heads={["Id", "Source", "Reason", num("Attempts"), "Failed", "Message"]} hasActions={may}>
           {letters.map((letter) => (
             <tr key={letter.id}>
-              <td>{letter.id}</td>
+              <td>
+                <button type="button" className="link" aria-label={`Explain d${letter.id}`} onClick={() => setOpen(letter.id)}>
+                  d{letter.id}
+                </button>
+              </td>
               <td className="nowrap">{letter.stream}/{letter.source}</td>
               <td>
                 <div className="cut" title={letter.error ?? ""}>
@@ -56,6 +66,28 @@ export function DeadLetters({ may }: { may: boolean }) {
           ))}
         </Table>
       )}
+      {open !== null && <DeadLetterDialog id={open} onClose={() => setOpen(null)} />}
     </Panel>
+  );
+}
+
+/** One dead letter in full: its explanation, headers and payload. */
+function DeadLetterDialog({ id, onClose }: { id: number; onClose: () => void }) {
+  const found = useQuery({ queryKey: ["dead", id], queryFn: () => explain(`d${id}`) });
+  const letter = found.data?.dead_letter;
+  return (
+    <Dialog title={`Dead letter d${id}`} onClose={onClose} wide>
+      <LoadStatus query={found} />
+      {found.data && letter && (
+        <>
+          <Explanation lines={found.data.why} />
+          <p className="soft">
+            Message {letter.place}{letter.key && <>, key {letter.key}</>}, given up <Ago at={letter.buried_at} />
+          </p>
+          {letter.headers !== null && <JsonView value={letter.headers} label="headers" />}
+          <pre tabIndex={0} aria-label="Payload">{letter.payload}</pre>
+        </>
+      )}
+    </Dialog>
   );
 }

@@ -26,11 +26,11 @@ from tests.support.processes import ROOT
 from tests.support.streams import publish, running_stream
 from tests.support.waiting import turns
 from tidemill.core.errors import ConfigError
+from tidemill.server.stream_endpoint import serve
+from tidemill.server.stream_endpoint.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.streams import Plan, Stream, task
-from tidemill.streams.live import serve
-from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 from tidemill.streams.runner.dispatcher import Dispatcher
 
 SERVICE = "tidemill.streams.v1.Live"
@@ -68,7 +68,7 @@ async def live(database_url: str) -> AsyncIterator[Dispatcher]:
         grpc=f"127.0.0.1:{free_port()}",
         http=f"127.0.0.1:{free_port()}",
     )
-    async with running_stream(stream, database_url) as dispatcher:
+    async with running_stream(stream, database_url, serve=serve.serving_stream) as dispatcher:
         try:
             yield dispatcher
         finally:
@@ -202,7 +202,7 @@ async def test_addresses_of_ipv6_are_served(database_url: str) -> None:
         except OSError:
             pytest.skip("this machine has no IPv6")
     six = Stream("six", plans=[Answering], sources=[], engines=0, grpc=f"[::1]:{free_port()}")
-    async with running_stream(six, database_url) as dispatcher:
+    async with running_stream(six, database_url, serve=serve.serving_stream) as dispatcher:
         assert json.loads((await ask(dispatcher, 6)).result)["Answering"]["answer"]["value"] == 6
 
 
@@ -249,12 +249,12 @@ async def test_tools_find_the_service_and_its_health(live: Dispatcher) -> None:
 async def test_an_address_that_is_taken_is_told_in_words(live: Dispatcher, database_url: str) -> None:
     stream = Stream("t", plans=[Answering], sources=[], engines=0, http=live.stream.http)
     with pytest.raises(ConfigError, match="HTTP cannot be served"):
-        async with running_stream(stream, database_url):
+        async with running_stream(stream, database_url, serve=serve.serving_stream):
             raise AssertionError("it began")
 
 
 def test_the_proto_file_describes_what_is_served(tmp_path: Path) -> None:
-    folder = ROOT / "tidemill" / "streams" / "live"
+    folder = ROOT / "tidemill" / "server" / "stream_endpoint"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/live"]
     subprocess.run([*command, "live.proto"], check=True, capture_output=True)
     found = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "live").read_bytes()).file[0]

@@ -42,7 +42,7 @@ class Unknown:
     __hash__ = object.__hash__
 
 
-class Rehearsed(msgspec.Struct, frozen=True):
+class DryRunNode(msgspec.Struct, frozen=True):
     """A node in a dry run, shown for the first of its `items`."""
 
     id: str
@@ -56,12 +56,12 @@ class Rehearsed(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-class Rehearsal:
+class GraphDryRun:
     """Runs a graph dry, node by node."""
 
     def __init__(self, graph: Graph, first: Mapping[str, Any], seeds: Mapping[str, Any] | None = None) -> None:
         self.graph = graph
-        self.done: list[Rehearsed] = []
+        self.done: list[DryRunNode] = []
         self._first = dict(first)
         self._seeds = dict(seeds or {})
         self._outputs: Outputs = {}
@@ -78,28 +78,28 @@ class Rehearsal:
         if node.name in self._seeds or node.type in PASSING:
             self._outputs[node.id] = [(item, self._seeds.get(node.name)) for item in items]
             return
-        shown, outputs = rehearse_node(node, items)
+        shown, outputs = dry_run_node(node, items)
         self._outputs[node.id] = outputs
         self.done.append(shown)
 
 
-def rehearse_trigger(graph: Graph, payload: Any) -> list[Rehearsed]:
+def dry_run_trigger(graph: Graph, payload: Any) -> list[DryRunNode]:
     """Every node of a workflow that runs once, for this payload."""
-    rehearsal = Rehearsal(graph, {"payload": payload})
+    graph_run = GraphDryRun(graph, {"payload": payload})
     for id in graph.nodes:
         for node in graph.above(id):
-            rehearsal.take(node)
-    return rehearsal.done
+            graph_run.take(node)
+    return graph_run.done
 
 
-def rehearse_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[Rehearsed, list[tuple[dict[str, Any], Any]]]:
+def dry_run_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[DryRunNode, list[tuple[dict[str, Any], Any]]]:
     """One node with its fields filled in, and its result for each item."""
     kind = NODE_TYPES.get(node.type)
     if not items:
-        return Rehearsed(node.id, node.name, node.type, [], 0, False, note="nothing reaches it"), []
+        return DryRunNode(node.id, node.name, node.type, [], 0, False, note="nothing reaches it"), []
     scope = items[0] if kind is None or kind.per_item else {"items": list(items), **items[0]}
     fields = [fill_field(node, name, scope) for name in node.data if name not in ("pinned", "pinnedOutput")]
-    shown = Rehearsed(node.id, node.name, node.type, fields, len(items), False)
+    shown = DryRunNode(node.id, node.name, node.type, fields, len(items), False)
     if node.data.get("pinned") and "pinnedOutput" in node.data:
         given = node.data["pinnedOutput"]
         return msgspec.structs.replace(shown, output=given, note="pinned"), [(item, given) for item in items]
@@ -129,7 +129,7 @@ def fill_field(node: Node, name: str, scope: Mapping[str, Any]) -> Field:
     return Field(name, value, wrong=str(made)) if isinstance(made, ExpressionError) else Field(name, made)
 
 
-def _shown(shown: Rehearsed, value: Any) -> Rehearsed:
+def _shown(shown: DryRunNode, value: Any) -> DryRunNode:
     if isinstance(value, Unknown):
         return msgspec.structs.replace(shown, note=value.why)
     return msgspec.structs.replace(shown, output=value, is_run=True)

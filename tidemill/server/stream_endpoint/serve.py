@@ -27,7 +27,7 @@ from tidemill.engine.authentication import Authenticator, bearer_token, find_grp
 from tidemill.engine.telemetry.address import is_loopback, joined, read_address
 from tidemill.store.database import Database
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.live.requests import (
+from tidemill.streams.runner.live_requests import (
     LiveError,
     LiveRequests,
     LiveResult,
@@ -64,7 +64,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @asynccontextmanager
-async def serving(stream: Stream, live_requests: LiveRequests, database: Database) -> AsyncIterator[None]:
+async def serving_stream(stream: Stream, live_requests: LiveRequests, database: Database) -> AsyncIterator[None]:
     """Serve live requests at the addresses of the stream while the block runs."""
     async with contextlib.AsyncExitStack() as stack:
         if stream.grpc is None and stream.http is None:
@@ -109,8 +109,8 @@ async def _grpc(
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from tidemill.streams.live.guarded_reflection import GuardedReflection
-    from tidemill.streams.live.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
+    from tidemill.server.stream_endpoint.guarded_reflection import GuardedReflection
+    from tidemill.server.stream_endpoint.live_pb2 import DESCRIPTOR, RunRequest, RunResponse
 
     service_name = DESCRIPTOR.services_by_name["Live"].full_name
 
@@ -171,7 +171,7 @@ async def _http(
     class LiveServer(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # Signals are the role's business.
+            yield  # The role handles signals.
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
@@ -233,36 +233,36 @@ async def _answer(
     if (refused := _refusal(bound, said)) is not None:
         return refused
     if path == "/healthz":
-        return (503, _trouble("unavailable", "stopping")) if live_requests.closed else (200, b'{"status":"serving"}')
+        return (503, _error_body("unavailable", "stopping")) if live_requests.closed else (200, b'{"status":"serving"}')
     if path != "/v1/run":
-        return 404, _trouble("invalid", "there is only /v1/run and /healthz here")
+        return 404, _error_body("invalid", "there is only /v1/run and /healthz here")
     if method != "POST":
-        return 405, _trouble("invalid", "only POST works here")
+        return 405, _error_body("invalid", "only POST works here")
     if said.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-        return 415, _trouble("invalid", "send JSON, with content-type: application/json")
+        return 415, _error_body("invalid", "send JSON, with content-type: application/json")
     client = scope["client"][0] if scope.get("client") else "?"
     try:
         await _admit(authenticator.find(bearer_token(said.get("authorization")), None, client=client))
     except LiveError as error:
-        return STATUSES[error.status][1], _trouble(error.status, str(error))
+        return STATUSES[error.status][1], _error_body(error.status, str(error))
     try:
         async with asyncio.timeout(BODY_WITHIN):
             body = await _body(receive)
     except TimeoutError:
-        return 408, _trouble("invalid", f"the request did not come within {BODY_WITHIN:g} s")
+        return 408, _error_body("invalid", f"the request did not come within {BODY_WITHIN:g} s")
     if body is None:
         return 400, b""
     if len(body) > MOST_BODY:
-        return 413, _trouble("invalid", f"a request may have {MOST_BODY} bytes")
+        return 413, _error_body("invalid", f"a request may have {MOST_BODY} bytes")
     try:
         request = msgspec.json.decode(body, type=Request)
         timeout = LONGEST if request.timeout is None else min(request.timeout, LONGEST)
         headers = {name: value.encode() for name, value in request.headers.items()}
         found = await live_requests.ask(bytes(request.payload), request.eligibilities, timeout=timeout, headers=headers)
     except msgspec.DecodeError as error:
-        return 400, _trouble("invalid", f"the request cannot be read: {error}")
+        return 400, _error_body("invalid", f"the request cannot be read: {error}")
     except LiveError as error:
-        return STATUSES[error.status][1], _trouble(error.status, str(error))
+        return STATUSES[error.status][1], _error_body(error.status, str(error))
     return 200, _found(found)
 
 
@@ -271,11 +271,11 @@ def _refusal(bound: str, said: dict[str, str]) -> tuple[int, bytes] | None:
     host = said.get("host", "")
     name = _host_of(f"//{host}")
     if bound not in ANYWHERE and name != bound.lower() and not is_loopback(name):
-        return 421, _trouble("invalid", f"this is not {host[:100]!r}")
+        return 421, _error_body("invalid", f"this is not {host[:100]!r}")
     origin = said.get("origin")
     foreign = origin is not None and origin.partition("://")[2].lower() != host.lower()
     if foreign or said.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return 403, _trouble("invalid", "this request comes from a page of another origin")
+        return 403, _error_body("invalid", "this request comes from a page of another origin")
     return None
 
 
@@ -303,5 +303,5 @@ def _found(found: LiveResult) -> bytes:
     return msgspec.json.encode({"result": msgspec.Raw(found.result), "failures": found.failures})
 
 
-def _trouble(status: str, words: str) -> bytes:
+def _error_body(status: str, words: str) -> bytes:
     return msgspec.json.encode({"error": status, "message": words})

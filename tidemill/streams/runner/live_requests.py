@@ -1,7 +1,7 @@
 """Live requests: they run the same plans ahead of any backlog and return the result.
 
 `LiveRequests` numbers requests, sends them to an engine, waits for the answer, and rejects requests when too many are
-open. `tidemill.streams.live.serve` receives them over gRPC and HTTP.
+open. `server/stream_endpoint` receives them over gRPC and HTTP.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""Waits are woken by the database; the safety poll behind them is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.support import eventually
+from tests.support.operate_streams import add_to_roster
+from tests.support.watched import Pages, heat_monitor, watching
+from tidemill.core.accounts import Caller
+from tidemill.core.clock import VirtualClock
+from tidemill.monitors.runner.evaluate import shard_of
+from tidemill.monitors.runner.ingest import EntityBackfill
+from tidemill.ops import waiting
+from tidemill.ops.operator.local import Local
+from tidemill.store.database import Database
+
+
+class CountingOperator(Local):
+    """Counts the operations that it has done."""
+
+    count = 0
+
+    async def do(self, operation: Any, args: Any, /) -> Any:
+        result = await super().do(operation, args)
+        self.count += 1
+        return result
+
+
+async def test_a_wait_for_a_backfill_is_woken_at_its_end_even_if_the_past_has_no_events(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SAFETY_POLL", 600.0)
+    clock, operator = VirtualClock(1000.0), CountingOperator(database, Caller("test", "viewer"))
+    async with watching(database, heat_monitor(Pages(), roster="listed", backfill_rate="1000/s"), clock) as watcher:
+        await watcher.one_tick()
+        await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me")
+        wait = asyncio.create_task(waiting.wait_for_backfill(operator, "heat", ["a"]))
+        await eventually(lambda: operator.count)
+        assert not wait.done()
+        clock.advance(1.0)
+        await watcher.one_tick()
+        async with asyncio.timeout(60):
+            await wait

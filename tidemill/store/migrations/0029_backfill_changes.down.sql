@@ -1,0 +1,1 @@
+DROP TRIGGER change_backfill ON tidemill.monitor_entity;

@@ -1,0 +1,117 @@
+"""Dead letters: messages that were given up, and their replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import asyncpg
+import msgspec
+from msgspec import Meta
+
+from tidemill.store.database import Database, Executor
+from tidemill.store.jobs.pages import Word
+from tidemill.store.transaction import Transaction
+
+#: Why a message was given up.
+Why = Literal["failed", "undecodable", "lost"]
+
+#: Stores messages as dead letters.
+ADD_DEAD_LETTERS = """
+INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
+                                  error, payload)
+SELECT $1, source, place, why, attempts, to_timestamp(at), message_id, key, headers::json,
+       string_to_array(plans, ','), kind, error, payload
+FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::bytea[], $9::text[],
+            $10::text[], $11::text[], $12::text[], $13::bytea[])
+     AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
+"""
+
+#: The conditions of a `DeadFilter`.
+_DEAD_FILTER = """
+($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
+AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
+AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
+AND ($8::bigint IS NULL OR id <= $8)
+"""
+
+#: Dead letters, each with the first `$11` bytes of its payload, or all of them.
+LIST_DEAD = f"""
+SELECT id, buried_at, stream, source, place, why, attempts, at, message_id, key, headers, plans, kind, error,
+       octet_length(payload) AS payload_bytes,
+       substring(payload FOR coalesce($11::int, octet_length(payload))) AS payload
+FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
+"""
+
+COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
+MATCH_DEAD = f"SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9"
+
+#: Turns dead letters back into messages.
+REPLAY = f"""
+WITH chosen AS (
+    DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9 FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+again AS (
+    INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
+                                       error, payload)
+    SELECT stream, source, place, now(), 1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
+    RETURNING stream),
+news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
+SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
+"""
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Conditions that dead letters match; none given means all."""
+
+    source: Annotated[Word | None, Meta(description="Only of this source.")] = None
+    plan: Annotated[Word | None, Meta(description="Only those that this plan failed for.")] = None
+    why: Annotated[Why | None, Meta(description="Only those that failed, could not be decoded, or were lost.")] = None
+    error: Annotated[Word | None, Meta(description="Only those whose error contains this text.")] = None
+    since: Annotated[datetime | None, Meta(description="Only those given up at this moment or later.")] = None
+
+
+class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
+    """The same for some streams and ids; `up_to` is the newest id."""
+
+    stream: str | None = None
+    ids: tuple[int, ...] | None = None
+    up_to: int | None = None
+
+    def arguments(self) -> tuple[Any, ...]:
+        ids = None if self.ids is None else list(self.ids)
+        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to
+
+
+async def add_dead_letters(
+    database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
+) -> None:
+    """Store messages as dead letters; the columns are those of the statement."""
+    await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *columns)
+
+
+async def list_dead(
+    database: Database, which: DeadFilter, *, before: int | None = None, limit: int = 50, shown: int | None = None
+) -> list[asyncpg.Record]:
+    """Dead letters, newest first, starting below an id; with `shown`, so many bytes of each payload."""
+    return await database.fetch(LIST_DEAD, *which.arguments(), limit, before, shown)
+
+
+async def count_dead(database: Database, which: DeadFilter) -> int:
+    """How many dead letters match."""
+    return (await database.fetch(COUNT_DEAD, *which.arguments()))[0]["n"]
+
+
+async def match_dead(database: Database, which: DeadFilter, *, limit: int) -> list[int]:
+    """The ids of dead letters that match, oldest first."""
+    return [row["id"] for row in await database.fetch(MATCH_DEAD, *which.arguments(), limit)]
+
+
+async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000) -> int:
+    """Make dead letters messages again; returns how many."""
+    given = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
+    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit) or 0
+    await tx.audit("stream.replay", which.stream or "*", after={"count": count, **given})
+    return count

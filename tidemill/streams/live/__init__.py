@@ -1,1 +1,0 @@
-"""Live requests: the same plans, ahead of the backlog, with the result returned."""

@@ -1,0 +1,44 @@
+/** What followed from a job, run, alert or dead letter: the same list as `tidemill explain ID --forward`. */
+import { useQuery } from "@tanstack/react-query";
+import { get } from "../../api/client";
+import type { Schemas } from "../../api/types";
+import { Link } from "../../app/router";
+import { Empty, LoadStatus } from "../feedback";
+import { Panel } from "../layout";
+import { Table } from "../lists/table";
+import { State } from "../state";
+
+export type Explained = Schemas["Explanation"];
+
+export const explain = (id: string, forward = false) => get<Explained>(`/explain/${id}`, { forward });
+
+export function FollowedPanel({ id }: { id: string }) {
+  const found = useQuery({ queryKey: ["explain", id], queryFn: () => explain(id, true), refetchInterval: 15_000 });
+  const followed = found.data?.followed ?? [];
+  return (
+    <Panel title="Followed by">
+      {!found.data ? (
+        <LoadStatus query={found} lines={2} />
+      ) : followed.length === 0 ? (
+        <Empty title="Nothing yet" />
+      ) : (
+        <Table label="Followed by" heads={["Id", "What", "State"]}>
+          {followed.map((each) => (
+            <tr key={each.id}>
+              <td className="nowrap"><ExplainedLink id={each.id} /></td>
+              <td>{each.what}</td>
+              <td>{each.state && <State state={each.state} />}</td>
+            </tr>
+          ))}
+        </Table>
+      )}
+    </Panel>
+  );
+}
+
+/** An id of a job or a run as a link; other ids as text. */
+function ExplainedLink({ id }: { id: string }) {
+  if (/^\d+$/.test(id)) return <Link to={`/jobs/${id}`}>{id}</Link>;
+  if (/^r\d+$/.test(id)) return <Link to={`/runs/${id.slice(1)}`}>{id}</Link>;
+  return <>{id}</>;
+}
