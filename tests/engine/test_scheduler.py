@@ -177,7 +177,7 @@ async def test_a_task_sees_its_origin_and_jobs_of_missed_fires_can_be_told_apart
     now = time.time()
     job = app.declarations.tasks["tell"].new_job(b"{}")
     schedule = DeclaredSchedule(name="beat", spec=Every(600.0, anchor=now - 300), job=job, catchup="all", jitter=0)
-    await declare_schedules(database, "test", [schedule], now - 3600)
+    await declare_schedules(database, [schedule], now - 3600)
     async with scheduling(app, schedule):
         await eventually(lambda: decided(database))
     await app.enqueue(tell.call())

@@ -21,7 +21,7 @@ SELECT pipeline, stage, code, count(*) AS states FROM tidemill.state WHERE conte
 """
 
 #: The schedules that are stored for an application.
-STORED_SCHEDULES = "SELECT name, task, spec, job FROM tidemill.schedule WHERE app = $1 ORDER BY name"
+STORED_SCHEDULES = "SELECT name, task, spec, job FROM tidemill.schedule ORDER BY name"
 
 #: The streams that have been run, and the monitors.
 KNOWN_STREAMS = """
@@ -51,9 +51,9 @@ async def state_codes(tx: Transaction) -> list[Any]:
     return await tx.fetch(STATE_CODES)
 
 
-async def stored_schedules(tx: Transaction, app: str) -> list[Any]:
+async def stored_schedules(tx: Transaction) -> list[Any]:
     """The schedules that are stored for an application."""
-    return await tx.fetch(STORED_SCHEDULES, app)
+    return await tx.fetch(STORED_SCHEDULES)
 
 
 async def known_streams(tx: Transaction) -> list[str]:

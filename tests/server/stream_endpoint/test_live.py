@@ -143,7 +143,7 @@ async def test_a_request_needs_the_token_of_an_operator_also_from_this_machine(
     trusting = Stream(
         "t", plans=[Answering], sources=[], engines=0, http=f"127.0.0.1:{free_port()}", live_trust_local=True
     )
-    async with running_stream(trusting, database_url) as dispatcher:
+    async with running_stream(trusting, database_url, serve=serve.serving_stream) as dispatcher:
         assert (await post(dispatcher, asked, said={"Authorization": ""}))[0] == 200
 
 

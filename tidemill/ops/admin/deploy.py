@@ -172,7 +172,7 @@ def _misfit(declared: Declarations, task: str, queue: str, args: bytes, served: 
 
 
 async def _check_schedules(tx: Transaction, declared: Declarations) -> list[ScheduleChange]:
-    stored = {row["name"]: row for row in await stored_schedules(tx, declared.name)}
+    stored = {row["name"]: row for row in await stored_schedules(tx)}
     wanted = {each.name: each for each in declared.stored_schedules()}
     changes = [ScheduleChange(name, "appears") for name in wanted.keys() - stored.keys()]
     changes += [ScheduleChange(name, "goes") for name in stored.keys() - wanted.keys()]
