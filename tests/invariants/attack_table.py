@@ -144,7 +144,6 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/webhooks/{name}"): OPEN,
     ("GET", "/values/{kind}/{field}/{key}"): "viewer",
     ("POST", "/triggers/{name}"): "operator",
-    ("POST", "/forget"): "admin",
 }
 
 #: What else the server serves: its pages, the application's page `board`, and the log-in.
