@@ -99,7 +99,7 @@ def test_nothing_that_is_generated_is_committed(audit: ModuleType) -> None:
     assert [name for name in ran.stdout.split() if name.endswith(generated) or name.startswith(static)] == []
 
 
-def test_the_lock_holds_the_pins_with_hashes_that_pip_checks() -> None:
+def test_the_lock_holds_the_pins_with_hashes_that_pip_checks(audit: ModuleType) -> None:
     lock = (audit.ROOT / "requirements.lock").read_text()
     assert "://" not in lock
     entries = lock.replace("\\\n", " ").splitlines()

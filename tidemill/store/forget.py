@@ -32,6 +32,10 @@ WHERE unique_key = $1 OR concurrency_key = $1 OR $2 = ANY (tags) OR run_id = ANY
 """
 _JOB_LOGS = "DELETE FROM tidemill.job_log WHERE job_id = ANY ($1::bigint[]) RETURNING 1"
 _WINDOWS = "DELETE FROM tidemill.unique_window WHERE unique_key = $1 RETURNING 1"
+_LIMITS = """
+DELETE FROM tidemill.concurrency_key
+WHERE key = $1 AND NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = $1) RETURNING 1
+"""
 
 #: What audit entries say of these jobs and runs; that something was done to them stays.
 _AUDIT = """
@@ -121,6 +125,7 @@ async def forget(tx: Transaction, *, key: str | None, tag: str | None) -> tuple[
     removed["audit"] = len(await tx.fetch(_AUDIT, *names, tx.database.application))
     if key is not None:
         await tx.fetch(_WINDOWS, key)
+        await tx.fetch(_LIMITS, key)
         removed["messages"] = await tx.fetchval(_MESSAGES, key)
         removed["dead letters"] = len(await tx.fetch(_DEAD_LETTERS, key))
         removed["entities"] = sum([len(await tx.fetch(each, key)) for each in _ENTITIES])
