@@ -49,7 +49,7 @@ if VERSION == "first":
     class Basket(BaseModel):
         euros: float = 0.0
 
-    class Order(Workflow[Placed, str]):
+    class Order(Workflow[Placed, str]):  # pyright: ignore[reportRedeclaration]
         @step
         async def note(self, ctx: Context[Basket], ev: Placed) -> Noted:
             await ctx.store.set("euros", ev.euros)

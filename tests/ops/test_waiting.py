@@ -19,14 +19,14 @@ from tidemill.ops.operator.local import Local
 from tidemill.store.database import Database
 
 
-class CountingOperator(Local):
-    """Counts the operations that it has done."""
+class RecordingOperator(Local, frozen=True, eq=False):
+    """Keeps the names of the operations that it has done."""
 
-    count = 0
+    done: list[str] = []
 
     async def do(self, operation: Any, args: Any, /) -> Any:
         result = await super().do(operation, args)
-        self.count += 1
+        self.done.append(operation.name)
         return result
 
 
@@ -34,12 +34,12 @@ async def test_a_wait_for_a_backfill_is_woken_at_its_end_even_if_the_past_has_no
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "SAFETY_POLL", 600.0)
-    clock, operator = VirtualClock(1000.0), CountingOperator(database, Caller("test", "viewer"))
+    clock, operator = VirtualClock(1000.0), RecordingOperator(database, Caller("test", "viewer"))
     async with watching(database, heat_monitor(Pages(), roster="listed", backfill_rate="1000/s"), clock) as watcher:
         await watcher.one_tick()
         await add_to_roster(database, "heat", ["a"], [shard_of("a")], backfill=EntityBackfill(0.0), by="me")
         wait = asyncio.create_task(waiting.wait_for_backfill(operator, "heat", ["a"]))
-        await eventually(lambda: operator.count)
+        await eventually(lambda: operator.done)
         assert not wait.done()
         clock.advance(1.0)
         await watcher.one_tick()

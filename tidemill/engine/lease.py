@@ -122,8 +122,8 @@ class Lease:
                     return
                 trouble = self._watchdog.trouble
             process_status = msgspec.structs.replace(self._process_status(), trouble=trouble)
-            is_news = (process_status.status, trouble) != (written.status, written.trouble)
-            if time.monotonic() >= renew_at or is_news:
+            is_changed = (process_status.status, trouble) != (written.status, written.trouble)
+            if time.monotonic() >= renew_at or is_changed:
                 try:
                     if connection is None or connection.is_closed():
                         connection = await self._database.connect(patience=1.0)

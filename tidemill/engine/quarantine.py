@@ -29,7 +29,7 @@ LONGEST_PAUSE = 1.0
 class Quarantine:
     """Runs suspects whenever `find` says that one is due: the seconds until then, or None.
 
-    `find` is called again at every `look`. Without a process to start, `take` is called instead.
+    `find` is called again at every `wake`. Without a process to start, `take` is called instead.
     """
 
     def __init__(
@@ -44,29 +44,29 @@ class Quarantine:
         self._spec = spec
         self._find = find
         self._take = take
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self._stopped = False
         self._deaths = 0
         self._finding: asyncio.Future[float] | None = None
         announce = None if database is None else announcer(database)
         self._supervisor = Supervisor([] if spec is None else [spec], grace=grace, on_death=announce)
 
-    def look(self) -> None:
-        """There may be suspects."""
-        self._news.set()
+    def wake(self) -> None:
+        """Check for suspects now."""
+        self._wake.set()
 
     def stop(self) -> None:
         """Ask the process to end; `run` returns when it has."""
         self._stopped = True
         self._supervisor.stop()
-        self._news.set()
+        self._wake.set()
         if self._finding is not None:
             self._finding.cancel()  # It waits for as long as the database is away.
 
     async def run(self) -> None:
         """Run suspects whenever there are some, until stopped."""
         while not self._stopped:
-            self._news.clear()
+            self._wake.clear()
             self._finding = asyncio.ensure_future(self._seconds())
             try:
                 wait = await self._finding
@@ -79,7 +79,7 @@ class Quarantine:
                 wait = await self._run_suspects()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._news.wait()
+                    await self._wake.wait()
 
     async def _run_suspects(self) -> float:
         """Run the suspects that are due now; returns how long to wait before the next ones."""

@@ -85,7 +85,7 @@ async def test_a_run_that_takes_too_long_times_out_and_names_the_active_steps() 
     assert isinstance(events[-1], WorkflowTimedOutEvent)
     assert events[-1].timeout == 0.05
     assert events[-1].active_steps == ["sleep"]
-    with pytest.raises(WorkflowTimeoutError, match=r"0\.05.*sleep"):
+    with pytest.raises(WorkflowTimeoutError, match=r"^Operation timed out after 0\.05 seconds\..*sleep"):
         await handler
 
 

@@ -21,7 +21,7 @@ def begin_items(turn: Reduction, step: PlannedNode) -> None:
         values = read_list(spec.map, RefScope(turn.plan, turn.state, step.scope), turn.refs, MOST_ITEMS)
         node.items = Items(values, len(values), list(range(len(values) - 1, -1, -1)))
     node.status = "running"
-    turn.tell(step.name, node)
+    turn.publish(step.name, node)
     start_items(turn, step, node)
 
 
@@ -66,7 +66,7 @@ def item_ended(
             return
         items.results[index] = result
     if items.done < items.total and items.done * 100 // items.total > before:
-        turn.tell(step.name, node)
+        turn.publish(step.name, node)
     start_items(turn, step, node)
 
 

@@ -299,7 +299,7 @@ class DagProgram:
         node.work = turn.new_work(step.name)
         node.status = "running"
         turn.out.append(RunWork(node.work, step.name, args, queue=task_of(step).queue))
-        turn.tell(step.name, node)
+        turn.publish(step.name, node)
 
     def _ask(self, turn: Reduction, step: PlannedNode) -> None:
         node, spec = turn.state.nodes[step.name], step.spec
@@ -313,7 +313,7 @@ class DagProgram:
             node.due = turn.at + spec.timeout
             turn.out.append(SetTimer(INPUT_TIMER + step.name, node.due))
         turn.out.append(Publish(InputWanted(step.name, node.prompt, turn.at, spec.schema, node.due)))
-        turn.tell(step.name, node)
+        turn.publish(step.name, node)
 
     def _leave(self, turn: Reduction, step: PlannedNode) -> None:
         """End a sub-dag whose nodes have all ended."""

@@ -57,10 +57,10 @@ class Reduction(msgspec.Struct):
             return False
         node.status, node.result, node.error, node.note, node.ended = status, result, error, note, self.at
         self.state.open -= 1
-        self.tell(name, node)
+        self.publish(name, node)
         return True
 
-    def tell(self, name: str, node: NodeState) -> None:
+    def publish(self, name: str, node: NodeState) -> None:
         """Publish the state of a node."""
         if self.narrate:
             items = node.items

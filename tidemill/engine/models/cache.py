@@ -98,11 +98,11 @@ class ModelCache:
 
     def rest(self) -> None:
         """Unload models that have been idle for too long."""
-        self._tell(self._eviction.rest)
+        self._decide(self._eviction.rest)
 
     async def close(self) -> None:
         """Unload every unused model, and load no more."""
-        self._tell(self._eviction.close)
+        self._decide(self._eviction.close)
         await asyncio.to_thread(self._wait_for_moves, LAST_UNLOADS)
 
     def use(self) -> ModelUse:
@@ -138,9 +138,9 @@ class ModelCache:
 
     # -- internals: decide under the lock, act outside of it ---------------------------------------
 
-    def _tell(self, what: Callable[..., list[Command]], *told: Any) -> None:
+    def _decide(self, decision: Callable[..., list[Command]], *args: Any) -> None:
         with self._lock:
-            acts = [self._prepare(command) for command in what(*told, self._clock.monotonic())]
+            acts = [self._prepare(command) for command in decision(*args, self._clock.monotonic())]
             self._moved.notify_all()
         for act in acts:
             act()
@@ -156,7 +156,7 @@ class ModelCache:
             self._waiting[request] = future
             return [Refuse(request, "its job has ended")] if user.closed else self._eviction.ask(request, now)
 
-        self._tell(ask)
+        self._decide(ask)
         return future
 
     def _leave(self, user: ModelUse) -> None:
@@ -167,7 +167,7 @@ class ModelCache:
             left.extend(self._waiting.pop(ask) for ask in list(self._waiting) if ask.user is user)
             return self._eviction.leave(user, now)
 
-        self._tell(leave)
+        self._decide(leave)
         for future in left:
             future.cancel()
 
@@ -205,7 +205,7 @@ class ModelCache:
             self.loaded_at = ended
         del value
         log.info("model loaded", model=spec.name, seconds=round(ended - began, 3), memory=format_memory(spec.memory))
-        self._tell(self._eviction.loaded, spec.name)
+        self._decide(self._eviction.loaded, spec.name)
 
     def _after_failure(self, spec: ModelSpec, error: BaseException) -> None:
         log.error("model could not be loaded", model=spec.name, error=repr(error))
@@ -217,7 +217,7 @@ class ModelCache:
             told.extend(self._waiting.pop(ask, None) for ask in asks)
             return commands
 
-        self._tell(fail, spec.name)
+        self._decide(fail, spec.name)
         for future in told:
             # One exception each, because raising adds a traceback to it.
             each = ModelError(f"model {spec.name} could not be loaded: {type(error).__name__}: {error}")
@@ -234,7 +234,7 @@ class ModelCache:
         del value
         gc.collect()  # free reference cycles before the next load
         log.info("model unloaded", model=spec.name, why=why)
-        self._tell(self._eviction.unloaded, spec.name)
+        self._decide(self._eviction.unloaded, spec.name)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a plain function in the current thread; run an async one on the worker's event loop."""

@@ -227,7 +227,7 @@ class RunWorker:
         if what not in ("", "wake", "inbox", "claims"):
             self._read_mode_at = 0.0
         if what not in ("", "wake", "inbox", "claims") and self.quarantine is not None:
-            self.quarantine.look()  # Suspects, or anything that happened while it did not listen.
+            self.quarantine.wake()  # Suspects, or anything that happened while it did not listen.
         if what == "inbox":
             self._mail = True
         else:

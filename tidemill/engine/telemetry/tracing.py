@@ -104,7 +104,7 @@ async def run_traced(
     below = trace.set_span_in_context(waiting, above)
     with _tracer.start_as_current_span(f"run {claim.task}", below, kind=SpanKind.CONSUMER, attributes=about) as span:
         ended = await run()
-        _tell(span, ended)
+        _record_outcome(span, ended)
         return ended
 
 
@@ -191,7 +191,7 @@ def _about(task: str, queue: str) -> dict[str, Any]:
     return {"messaging.system": "tidemill", "messaging.destination.name": queue, "tidemill.task": task}
 
 
-def _tell(span: trace.Span, ended: Finish | Requeue) -> None:
+def _record_outcome(span: trace.Span, ended: Finish | Requeue) -> None:
     """Record on a span how the attempt ended."""
     outcome = outcome_of(ended)
     span.set_attribute("tidemill.outcome", outcome)

@@ -303,7 +303,7 @@ class JobRunner:
             self.logs.append(log_of(job))
             job.lines = None
         if type(ended) is not Finish or ended.state != "succeeded":
-            self._tell(claim, ended)
+            self._log_end(claim, ended)
         if self.slots.get(claim.id) is not slot:
             return ended  # Requeued while it ran: its end no longer counts.
         del self.slots[claim.id]
@@ -403,7 +403,7 @@ class JobRunner:
             return after_cancel(claim, job.cancel_reason, report)
         return after_error(claim, error, at=at, worker=self.worker)
 
-    def _tell(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
+    def _log_end(self, claim: ClaimedJob, ended: Finish | Requeue) -> None:
         if isinstance(ended, Requeue) and ended.refused_by is not None:
             level, event = log.error, "unknown argument"
         elif isinstance(ended, Finish):

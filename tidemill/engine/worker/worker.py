@@ -254,7 +254,7 @@ class Worker:
     def _control_notified(self, _payload: str) -> None:
         self._control_changed.set()
         if self._quarantine is not None:
-            self._quarantine.look()
+            self._quarantine.wake()
 
     async def _next_suspect(self) -> float | None:
         queues = self._open_queues()

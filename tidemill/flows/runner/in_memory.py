@@ -372,7 +372,7 @@ class FlowRun:
     def _timeout_message(self) -> str:
         active = sorted({work.step for work in self.loop.state.works.values() if work.slot >= 0})
         doing = f"Currently active steps: {', '.join(active)}" if active else "No steps active"
-        return f"RecordedOperation timed out after {self.program.timeout} seconds. {doing}"
+        return f"Operation timed out after {self.program.timeout} seconds. {doing}"
 
     # -- running steps ----------------------------------------------------------------------------
 

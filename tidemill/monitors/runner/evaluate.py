@@ -275,13 +275,13 @@ class Evaluation:
             )
             silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
             made = await open_alerts(self._database, connection, [_as_row(alert, silences) for alert in opened])
-            await self._tell(connection, made, opened, resolved, silences)
+            await self._store_notices(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
         for each in moved:
             if each.entity_state.raw is not None and each.problem is None:
                 self.cache.put(each.entity_state.entity, each.entity_state.folded, each.entity_state.raw)
 
-    async def _tell(
+    async def _store_notices(
         self,
         connection: Executor,
         made: Sequence[Any],
