@@ -47,7 +47,7 @@ def test_up_prints_one_url_that_answers(shop: Process) -> None:
 
 async def test_up_serves_grpc_where_it_is_told_to(shop: Process, grpc_port: int) -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
-        made = await Rpc(channel)("Jobs", "Enqueue", task="send_receipt", args='{"order_id": 4}')
+        made = await Rpc(channel)("Jobs", "EnqueueJob", task="send_receipt", args='{"order_id": 4}')
     assert ok(shop.folder, "job", str(made.id)).startswith(f"job {made.id}")
 
 

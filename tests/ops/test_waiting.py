@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support import eventually
@@ -22,7 +23,7 @@ from tidemill.store.database import Database
 class RecordingOperator(Local, frozen=True, eq=False):
     """Keeps the names of the operations that it has done."""
 
-    done: list[str] = []
+    done: list[str] = msgspec.field(default_factory=list)
 
     async def do(self, operation: Any, args: Any, /) -> Any:
         result = await super().do(operation, args)

@@ -17,6 +17,7 @@ from tests.support.receiver import Request, receiver
 from tests.support.streams import running_stream
 from tests.support.watched import heat_monitor, watching
 from tidemill.core.errors import ConfigError
+from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.monitors import Monitor
 from tidemill.sources import HttpSource, JsonlSource, NatsSource, PostgresSource, RedisSource, Source
 from tidemill.sources.base import SourceContext, read_time
@@ -141,6 +142,7 @@ async def test_a_redirect_is_followed_and_secrets_stay_with_their_host() -> None
     with (
         receiver(lambda request: (200, page)) as other,
         receiver(lambda request: (307, b"", {"Location": f"{other.url}/there"})) as first,
+        allowing_hosts([urlsplit(other.url).netloc]),
     ):
         source = HttpSource(first.url, token="s3cret", headers={"X-Key": "k3y"})
         reader: Any = open_reader(source, SourceContext("monitor:test", uuid4(), cast("Database", None)))

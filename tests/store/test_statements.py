@@ -121,7 +121,7 @@ def test_every_migration_has_a_way_down() -> None:
 
 @pytest.mark.parametrize("file", sorted(Path(OWN_CHAIN.folder).glob("*.sql")), ids=lambda file: file.name)
 def test_migrations_name_the_schema_of_everything_they_make(file: Path) -> None:
-    kinds = r"TABLE|FUNCTION|(?:UNIQUE )?INDEX(?: \w+ ON)?"
+    kinds = r"TABLE|FUNCTION|(?:UNIQUE )?INDEX(?: \w+ ON)?|TRIGGER [\w ]+ ON"
     made = re.findall(
         rf"^ *(?:CREATE(?: OR REPLACE)?|ALTER|DROP) (?:{kinds})\s+([\w.]+)", file.read_text(), re.MULTILINE
     )

@@ -235,7 +235,7 @@ def test_who_may_only_read_changes_nothing(lesson: Given) -> None:
     assert lesson.post("/claim", body, read).status_code == 403
     assert lesson.post("/triggers/inactive", {"on": False}, read).status_code == 403
     claimed = lesson.post("/claim", {"student": lesson.names[0]}, operate)
-    assert claimed.json()["claim"]["who"].startswith("operate (token ")  # a token's own name, where none was said
+    assert claimed.json()["claim"]["who"].startswith("operator (token ")  # a token's own name, where none was said
     lesson.post("/give-back", body, operate).raise_for_status()
     with lesson.client(read) as client:
         assert client.get("/board").status_code == 200
