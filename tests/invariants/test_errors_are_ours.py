@@ -98,6 +98,7 @@ class Cut:
             "DagHandle.inputs": dag.inputs,
             "DagHandle.submit": lambda: dag.submit("answer", 1, by="test"),
             "DagHandle.rerun": dag.rerun,
+            "DagHandle.cancel_node": lambda: dag.cancel_node("answer"),
             "DagHandle.cancel": dag.cancel,
             "Streams.publish": lambda: streams.publish("news", {"n": 1}),
             "Streams.publish_many": lambda: streams.publish_many("news", [{"n": n} for n in range(5)]),
