@@ -134,6 +134,25 @@ async def test_state_sends_and_shown_events_of_a_step_on_a_queue_reach_the_run(a
     assert Progress(done=1) in shown
 
 
+async def test_what_a_step_on_a_queue_shows_last_is_published_in_order_before_its_run_ends(app: App) -> None:
+    @app.workflow
+    class Counting(Workflow):
+        @step
+        async def begin(self, ev: StartEvent) -> Part:
+            return Part(n=1)
+
+        @step(queue="far")
+        async def far(self, ctx: Context, ev: Part) -> StopEvent:
+            for n in range(50):
+                ctx.write_event_to_stream(Progress(done=n))
+            return StopEvent(result="counted")
+
+    async with app.running():
+        handle = await app.start(Counting)
+        shown = [event async for event in handle.stream_events()]
+    assert shown == [*(Progress(done=n) for n in range(50)), StopEvent(result="counted")]
+
+
 async def test_edits_of_steps_on_a_queue_are_exclusive(app: App) -> None:
     @app.workflow
     class Tally(Workflow):

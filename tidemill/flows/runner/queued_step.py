@@ -160,7 +160,8 @@ class QueuedStepRun(FlowRun):
         self.number = run
         self.loop: Any = _Collector(self.loop.state)
         self._post = post
-        self._sending: list[asyncio.Future[None]] = []
+        self._unpublished: list[bytes] = []
+        self._publishing: asyncio.Task[None] | None = None
         self._given = store
         self._basis: dict[str, Any] = {}
         self.divergence: StepDiverged | None = None
@@ -177,8 +178,9 @@ class QueuedStepRun(FlowRun):
             await self._recall(work)
         with suppress(_Asked):
             await self._attempt(work)
-        for sent in self._sending:
-            await sent
+        await asyncio.sleep(0)  # What the step has shown last is published from here on.
+        if self._publishing is not None:
+            await self._publishing
         if self.divergence is not None:
             return self.divergence
         if job is not None and job.cancel_reason is not None:
@@ -232,9 +234,18 @@ class QueuedStepRun(FlowRun):
         data = encode(pack(event))
 
         def put() -> None:
-            self._sending.append(asyncio.ensure_future(self._post.publish(self.number, [data])))
+            self._unpublished.append(data)
+            if self._publishing is None:
+                self._publishing = asyncio.create_task(self._publish())
 
         self.soon(put)
+
+    async def _publish(self) -> None:
+        """Publish the events in the order in which the step has shown them."""
+        while self._unpublished:
+            shown, self._unpublished = self._unpublished, []
+            await self._post.publish(self.number, shown)
+        self._publishing = None
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
