@@ -228,7 +228,7 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
         "wrote": work.wrote,
         "gathered_before": work.gathered_before,
         "taken_before": work.taken_before,
-        "by_count": work.by_count,
+        "counted_to": work.counted_to,
         "sent": work.sent,
         "shown": work.shown,
     }
@@ -275,10 +275,16 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         wrote=data["wrote"],
         gathered_before=data.get("gathered_before", 0),
         taken_before=data.get("taken_before", 0),
-        by_count=data.get("by_count", "record" not in data),
+        counted_to=data.get("counted_to", None if "record" in data else _last_wait(data)),
         sent=data["sent"],
         shown=data["shown"],
     )
+
+
+def _last_wait(data: dict[str, Any]) -> str:
+    """Return the wait that an older version has asked last: steps had one open wait at a time."""
+    asked = [each[0] for each in data["waiting"]] or list(unpack(data["answers"]))
+    return asked[-1] if asked else ""
 
 
 def _pack_draft(draft: PendingWrite) -> list[Any]:

@@ -73,7 +73,7 @@ def forget_attempt(state: FlowState, work: Work) -> None:
     """Undo a failed attempt as a whole. Answers, side effects and successful children carry over to the next one."""
     undo_all(state, work)
     work.spare += tuple(send_event_of(each) for each in work.record if each.kind == "send")
-    work.record, work.lapsed, work.shown, work.by_count = (), {}, 0, False
+    work.record, work.lapsed, work.shown, work.counted_to = (), {}, 0, None
     work.asked = work.withdrawn = work.given_up = NONE
     for key, answer in list(work.answers.items()):
         if isinstance(answer, ChildEnded) and answer.state != "succeeded":

@@ -242,7 +242,7 @@ class FlowProgram:
                 if work.suspended or work.replies:
                     work.asleep = True
                     continue
-                if work.by_count and tick.rules > 1:
+                if work.counted_to is not None and tick.rules > 1:
                     number_waits(state, work, out)
                 if not work.record:  # It has never been suspended: its time begins anew with its new process.
                     work.since = tick.at

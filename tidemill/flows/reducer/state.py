@@ -114,8 +114,9 @@ class Work(msgspec.Struct):
     """How many of the events in `gathered` it had collected at its last suspension."""
     taken_before: int = 0
     """How many of the sets in `taken` it had taken at its last suspension."""
-    by_count: bool = False
-    """It was suspended without a record: its first `sent`, `wrote` and `shown` operations are skipped by count."""
+    counted_to: str | None = None
+    """The wait at which it was suspended without a record, "" if that is unknown: up to there, its first `sent`,
+    `wrote` and `shown` operations are skipped by count."""
     sent: int = 0
     shown: int = 0
 

@@ -22,7 +22,7 @@ def ask(program: FlowProgram, state: FlowState, work: Work, note: WaitAsked, at:
     """Answer a step that asks for an event from what has arrived, or let it wait."""
     rests_on = note.rests_on
     if note.operations is None:  # An older version: other steps have seen its writes and events, so they are kept.
-        work.by_count, work.wrote, work.shown = True, len(work.undo), max(work.shown, note.shown)
+        work.counted_to, work.wrote, work.shown = note.question, len(work.undo), max(work.shown, note.shown)
         rests_on = (note.question,)
     else:
         keep_record(program, state, work, note.operations, at, out)
@@ -72,12 +72,12 @@ def keep_record(
     work.wrote, work.gathered_before, work.taken_before = len(work.undo), len(work.gathered), len(work.taken)
     work.given_up |= work.withdrawn
     work.withdrawn = NONE
-    work.by_count = False
+    work.counted_to = None
 
 
 def suspend(program: FlowProgram, state: FlowState, work: Work, out: list[Command]) -> None:
     """Free the worker of a step that waits with all its parts."""
-    work.suspended = not work.by_count
+    work.suspended = work.counted_to is None
     if (deadline := deadline_of(program, work)) is not None:
         out.append(SetTimer(f"step:{work.id}", deadline))
     if work.slot >= 0:

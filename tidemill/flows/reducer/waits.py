@@ -83,6 +83,8 @@ def number_waits(state: FlowState, work: Work, out: list[Command]) -> None:
         del work.lapsed[base]
         work.lapsed |= {numbered(base, number + 1): 1 for number in range(times)}
         question = numbered(base, times + 1)
+        if base == work.counted_to:
+            work.counted_to = question
         if base in work.answers:
             work.answers[question] = work.answers.pop(base)
         if base in work.waiting:

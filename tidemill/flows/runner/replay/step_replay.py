@@ -79,7 +79,7 @@ class StepReplay:
         self.root = RecordLane(self, ROOT)
         self._lanes = [self.root]
         self._fresh: list[RecordedOperation] = []
-        if work.by_count:
+        if work.counted_to is not None:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
         if work.record:
             self._give(self.root)
@@ -304,12 +304,16 @@ class StepReplay:
     def ask(self, note: WaitAsked) -> None:
         """Post a wait, with what the step did since its last suspension."""
         operations = self.flush()
-        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0  # They were counted up to a wait.
+        self.stop_skipping()
         try:
             self.run.note(self.work, msgspec.structs.replace(note, operations=operations, rests_on=self.rests_on()))
         except PayloadError:
             self._fresh[:0] = operations
             raise
+
+    def stop_skipping(self) -> None:
+        """Skip no more operations: they were counted up to a wait, and what follows it has not been done."""
+        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
 
     def fail_wait(self, lane: RecordLane, kind: str, key: str, question: str, error: Exception) -> None:
         """Record that a wait could not be asked."""
