@@ -137,22 +137,41 @@ async def test_two_failures_at_once_end_the_run_once(app: App, database: Databas
 #: Arguments that do not fit `plus_one(n: int)`, and a word that says why.
 MISFITS: list[tuple[dict[str, Any], str]] = [
     ({}, "n"),
-    ({"n": 1, "m": 2}, "m"),
     ({"n": "not a number"}, "n"),
     ({"n": ref("run.missing")}, "missing"),
 ]
+
+
+#: An argument that `plus_one` does not have. A run worker that knows the task refuses it.
+UNKNOWN_ARGUMENT: tuple[dict[str, Any], str] = ({"n": 1, "m": 2}, "m")
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["known to the run worker", "known to the worker only"])
 async def test_arguments_that_do_not_fit_fail_the_node_at_once(app: App, database: Database, elsewhere: bool) -> None:
     keeping = App(app.name, database_url=app.settings.database_url) if elsewhere else app
     async with running_worker_of(app), running_run_worker(keeping):
-        for args, message in MISFITS:
+        for args, message in MISFITS if elsewhere else [*MISFITS, UNKNOWN_ARGUMENT]:
             bad = node("bad", "plus_one", args=args, deps=["before"])
             run = await app.start(Dag("d", [node("before", "give"), bad]))
             error = await fails(run, "node 'bad' failed", message)
             assert error.nodes == ("bad",)
             assert await statuses(run) == {"before": "succeeded", "bad": "failed"}
+        await eventually(lambda: nothing_left(database))
+
+
+async def test_a_node_with_an_argument_that_only_newer_code_has_waits_for_it_and_can_be_cancelled(
+    app: App, database: Database
+) -> None:
+    keeping = App(app.name, database_url=app.settings.database_url)
+    waiting = "SELECT note FROM tidemill.job WHERE task = 'plus_one' AND state = 'no_worker' AND failures = 0"
+    async with running_worker_of(app), running_run_worker(keeping):
+        run = await app.start(Dag("d", [node("newer", "plus_one", args=UNKNOWN_ARGUMENT[0])]))
+        note = await eventually(lambda: value(database, waiting))
+        assert "task plus_one has no argument 'm'" in note
+        assert "has no argument 'm'" in await run.explain("newer")
+        assert await run.state() == "running"
+        await run.cancel()
+        await fails(run, "cancelled")
         await eventually(lambda: nothing_left(database))
 
 

@@ -190,7 +190,7 @@ def _about(job: Any) -> str:
     if not job["serving"]:
         return f"its job {job['id']} waits, and no worker serves queue {job['queue']}"
     where = (
-        "waits: no worker knows its task (no_worker)"
+        "waits for a worker whose code knows its task and its arguments (no_worker)"
         if job["state"] == "no_worker"
         else f"waits in queue {job['queue']}"
     )
