@@ -93,7 +93,7 @@ async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
     assert sorted(set(await worked_on(tables))) == [number for number in range(60) if number != 20]
     (dead,) = await list_dead(tables, DeadFilter())
     assert dead["why"] == "lost"
-    assert "its engine died 3 times while running it; the last time: it failed (exit 13)" in dead["error"]
+    assert "its engine died 3 times while running nothing but it; the last time: it failed (exit 13)" in dead["error"]
 
 
 async def test_a_dead_dispatcher_is_started_again_and_loses_nothing(tables: Database, database_url: str) -> None:
