@@ -18,6 +18,8 @@ from tidemill.flows.reducer.reducer import FlowProgram
 from tidemill.flows.runner.state_store import StateCell
 from tidemill.flows.simulate import simulate
 
+UNHANDLED = "no step takes"
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """What a run gives to its caller. The order of events of steps that run at the same time is nobody's promise."""
@@ -85,6 +87,13 @@ def once_each(outcome: Outcome) -> Outcome:
     return msgspec.structs.replace(outcome, shown=tuple((event, 1) for event, _ in outcome.shown))
 
 
+def apart_from_unhandled(outcome: Outcome) -> tuple[Outcome, Counter[str]]:
+    """Return an outcome without the reports of events that no step takes, and these with how often each was."""
+    reports = {event: times for event, times in outcome.internal if event.startswith(UNHANDLED)}
+    rest = tuple(each for each in outcome.internal if each[0] not in reports)
+    return msgspec.structs.replace(outcome, internal=rest), Counter(reports)
+
+
 def folded(flow: Any, ticks: Iterable[Any]) -> Any:
     """Return the state that the ticks of a run lead to."""
     known = declarations.declared(flow)
@@ -124,7 +133,7 @@ def described_internal(event: Any) -> str | None:
     """
     name = type(event).__name__
     if name == "UnhandledEvent":
-        return f"no step takes {short(event.event_type)}"
+        return f"{UNHANDLED} {short(event.event_type)}"
     if name != "StepStateChanged" or event.step_state.value == "preparing":
         return None
     cause = "" if event.name.endswith(("_join", "_both")) else f" from {short(event.input_event_name)}"

@@ -18,13 +18,14 @@ from tests.flows.differential.engines import run
 
 GUIDE = Path(__file__).parents[3] / "docs" / "flows.md"
 
-#: Deviations of durable runs, which LlamaIndex Workflows does not have, and of what is not about runs.
+#: Deviations of durable runs, which LlamaIndex Workflows does not have, of what is not about runs, and by chance.
 SHOWN_ELSEWHERE = {
     "durable dead ends",
     "durable publishing",
     "durable replay",
     "durable timeouts",
     "durable values",
+    "late reports",
     "pickles",
 }
 

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from tests.flows.differential.dialects import Dialect, ours, theirs
-from tests.flows.differential.engines import FAULTS, NO_FAULTS, once_each, run, run_in_memory, run_simulated
+from tests.flows.differential.engines import (
+    FAULTS,
+    NO_FAULTS,
+    apart_from_unhandled,
+    once_each,
+    run,
+    run_in_memory,
+    run_simulated,
+)
 from tests.flows.differential.programs import Program, programs
 
 pytest.importorskip("workflows", reason="llama-index-workflows is not installed: there is nothing to compare with")
@@ -44,7 +52,10 @@ def test_programs_give_the_same_in_memory(dialects: tuple[Dialect, Dialect]) -> 
     @drawn
     @given(programs())
     def compare(program: Program) -> None:
-        assert run(run_in_memory(program, here)) == run(run_in_memory(program, there)), f"seed {SEED}"
+        result_here, reported = apart_from_unhandled(run(run_in_memory(program, here)))
+        result_there, reported_there = apart_from_unhandled(run(run_in_memory(program, there)))
+        assert result_here == result_there, f"seed {SEED}"
+        assert reported >= reported_there, f"seed {SEED}"  # Theirs leaves some out, by chance, if the run ends soon.
 
     compare()
 
