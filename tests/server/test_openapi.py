@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from tests.support.pipelines import update
 from tests.support.server import TestServer
 from tests.support.web import API, WebServer
-from tests.support.web_app import make_app, make_notes
+from tests.support.web_app import make_app
+from tests.support.web_pipelines import make_notes
 from tidemill.store.states.blobs import write_blobs
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from litestar import get, post
 
-from tests.support.web_app import make_app, make_greetings, make_notes, make_ovens
+from tests.support.web_app import make_app, make_ovens
+from tests.support.web_pipelines import make_greetings, make_notes
 from tidemill.core.page import Page
 from tidemill.core.webhook_signature import WebhookSignature
 from tidemill.pipelines.workflows import parse_workflow

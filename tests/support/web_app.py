@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from tests.support.web_pipelines import make_greetings, make_notes
 from tidemill import App
 from tidemill.dags import Dag, input_node, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, sustained
-from tidemill.pipelines import DatabaseStates, Pipeline
-from tidemill.pipelines.workflows import TriggerWorkflow, parse_workflow
 from tidemill.sources import JsonlSource
 
 SCHEMA = {"type": "object", "properties": {"answer": {"enum": ["yes", "no"]}}, "required": ["answer"]}
@@ -62,19 +61,6 @@ def make_app(**settings: Any) -> App:
     return app
 
 
-def make_notes() -> Pipeline:
-    """A pipeline whose states are in the database."""
-    notes = Pipeline("notes", store=DatabaseStates("notes"))
-
-    @notes.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
-    def shout(entity: Any, text: str) -> str:
-        if text == "bad":
-            raise ValueError("this note cannot be shouted")
-        return text.upper()
-
-    return notes
-
-
 class Oven:
     """Since when an oven has been hot."""
 
@@ -86,17 +72,6 @@ def make_ovens() -> Monitor:
     """A monitor with one trigger; the server does not run it."""
     hot = sustained("hot", when=lambda s, now: s.hot_since, since=lambda s: s.hot_since)
     return Monitor("ovens", source=JsonlSource("ovens.jsonl"), entity=lambda e: e["oven"], fold=Oven, triggers=[hot])
-
-
-def make_greetings() -> list[TriggerWorkflow]:
-    """A workflow that an event runs."""
-    nodes = [
-        {"id": "1", "typeId": "webhook", "name": "hook", "data": {}},
-        {"id": "2", "typeId": "set", "name": "said", "data": {"text": "hello {{$.hook.who}}"}},
-    ]
-    connections = [{"id": "c", "sourceNodeId": "1", "targetNodeId": "2"}]
-    data = {"name": "greet", "mode": "trigger", "nodes": nodes, "connections": connections}
-    return parse_workflow(data, "greet").triggers
 
 
 app = make_app(workflow_folder=os.environ.get("WEB_WORKFLOWS"))

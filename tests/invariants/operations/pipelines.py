@@ -11,10 +11,9 @@ from typing import Any
 
 from tests.invariants.operations.case import Case, World
 from tests.support.pipelines import update
-from tests.support.web import WEB_APP
+from tests.support.web_pipelines import make_greetings, make_notes
 from tidemill import App
 from tidemill.core.accounts import Caller
-from tidemill.engine.load_app import load_module
 from tidemill.ops.operator.http_client import HttpClient
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
@@ -33,10 +32,9 @@ SHOUT: dict[str, Any] = {"name": NOTES, "stage": "shout"}
 
 
 def declare(app: App) -> None:
-    """Declare the pipeline and the workflow of the server's application; a module's name is part of a stage's code."""
-    web = load_module(str(WEB_APP))
-    app.pipeline(web.make_notes())
-    for workflow in web.make_greetings():
+    """Declare the pipeline and the workflow of the server's application."""
+    app.pipeline(make_notes())
+    for workflow in make_greetings():
         app.trigger(workflow)
 
 
