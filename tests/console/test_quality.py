@@ -101,7 +101,7 @@ def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
             if name == "nowhere":
                 continue
             held, failing = list[Route](), False
-            page.route(re.compile(r"/api/v1/(?!session|changes|pages)"), answer)
+            page.route(re.compile(r"/api/v1/(?!session\b|changes|pages)"), answer)
             watched.open(path)
             expect(page.locator("main .loading").first).to_be_visible()
             assert page.locator("main .empty").count() == 0, f"{name} says that it is empty while it loads"
