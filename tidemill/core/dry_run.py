@@ -1,4 +1,4 @@
-"""What a dry run shows of a field of a node, whatever the node's shape."""
+"""What a dry run shows of a field of a node, for all shapes of work."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class DagProgram:
         self._end(turn, "cancelled", error=RunFailure("cancelled", reason), note=f"the run was cancelled: {reason}")
 
     def _cancel_node(self, turn: Reduction, asked: NodeCancel) -> None:
-        """Cancel a node and all that follows from it. The rest of the run goes on, whatever a failure would do."""
+        """Cancel a node and all that follows from it. The rest of the run goes on: `on_failure` does not apply."""
         state = turn.state
         if asked.node not in self.plan.steps or state.nodes[asked.node].status in FINAL:
             return

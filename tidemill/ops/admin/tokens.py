@@ -16,7 +16,7 @@ from tidemill.store.transaction import Reader, Transaction
 
 ROLE_HELP = (
     "viewer (look), operator (act on jobs, runs and workers), editor (also workflow files) or admin (also tokens, and "
-    "whatever can run a command)."
+    "everything that can run a command)."
 )
 LINK_LASTS = 12 * 3600.0
 

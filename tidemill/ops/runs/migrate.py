@@ -106,7 +106,7 @@ async def list_versions(at: Reader, args: ListVersions, declared: Declarations |
 async def migrate_runs(at: Reader, args: MigrateRuns, declared: Declarations) -> RunsMigrated:
     """Move unfinished runs of older versions to the present version of their workflow, where it has all they need.
 
-    Runs that do not fit stay as they are. A run that nobody moves is moved when a run worker next takes it up.
+    Runs that do not fit stay as they are. All other runs are moved when a run worker next takes them up.
     """
     if args.flow is not None:
         declared.runs.flow(args.flow)  # An error names the workflows that there are.

@@ -33,8 +33,8 @@ async def take_webhook(
 ) -> Response[Any]:
     """Run a workflow once, with the JSON of the request as its event, if it is signed as the workflow declares.
 
-    The signature is all that a sender needs: it may run the workflow whatever its nodes do. A request with a signed
-    time or a delivery id that is sent twice runs once.
+    The signature is all that a sender needs: it may run the workflow, also one that needs an admin.
+    A request with a signed time or a delivery id that is sent twice runs once.
     """
     if server_state.settings.read_only:
         raise ForbiddenError("this server is read-only: it was started with --read-only")
