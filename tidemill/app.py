@@ -28,12 +28,12 @@ from typing_extensions import TypeVar, Unpack
 from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
-from tidemill.core.page import Page
-from tidemill.core.refs import RefResolver
 from tidemill.core.retry import RetryPolicy, retry
-from tidemill.core.schedule import Catchup, parse_schedule
-from tidemill.core.webhook_signature import WebhookSignature
+from tidemill.core.schedule import Catchup
+from tidemill.core.web.page import Page
+from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
 from tidemill.engine.jobs.calls import calls_of_mappings, read_call, use
@@ -46,9 +46,10 @@ from tidemill.engine.settings import SettingOptions, Settings
 from tidemill.jobs import Jobs
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
-from tidemill.store.database import Database, identifier
+from tidemill.store.database import Database
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
+from tidemill.store.schemas import identifier
 
 if TYPE_CHECKING:
     from tidemill.dags.definition.model import ArgsT, Dag
@@ -193,13 +194,10 @@ class App:
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
-        policy = App.retry(retry) if isinstance(retry, int) else retry
-        if isolation not in (None, "process"):
-            raise ConfigError(f"isolation {isolation!r} is not known: leave it out, or say 'process'")
         options = TaskOptions(
             queue=check_name("queue", queue),
             priority=priority,
-            retry=policy,
+            retry=App.retry(retry) if isinstance(retry, int) else retry,
             budget=None if budget is None else parse_duration(budget, what="budget"),
             stall=None if stall is None else parse_duration(stall, what="stall"),
             isolation=isolation,
@@ -237,18 +235,10 @@ class App:
         app.schedule("night", refresh.call(shop=3), cron="0 3 * * *")
         """
         task = self.declarations.task(use(call, "app.schedule").task)
-        if catchup not in ("skip", "one", "all"):
-            raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
-        self.declarations.add_schedule(
-            Periodic(
-                name=name,
-                task=task.name,
-                spec=parse_schedule(cron=cron, every=every, timezone=timezone),
-                args=call.arguments,
-                catchup=catchup,
-                jitter=parse_duration(jitter, what="jitter"),
-            )
+        periodic = Periodic.of(
+            name, task.name, call.arguments, cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
         )
+        self.declarations.add_schedule(periodic)
 
     def queue(self, name: str, *, rate: str | float | None = None, burst: float | None = None) -> None:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
-from tidemill.core.page import Page
+from tidemill.core.web.page import Page
 from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import Hooks, ResolvingTasks
 from tidemill.engine.jobs.origin import origin_here

@@ -17,7 +17,8 @@ import structlog
 from apps.classroom.board import BoardReader
 from tidemill.core.errors import StoreError
 from tidemill.server.problems import Refused
-from tidemill.store.database import Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_full, is_unavailable
 
 log = structlog.get_logger("apps.classroom")
 

@@ -26,7 +26,7 @@ from apps.classroom.score import BIG_REWRITE, REWRITE_FROM
 from apps.classroom.span import Sweep, sweep
 from apps.classroom.timeline import Story, tell_story
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.page import Page
+from tidemill.core.web.page import Page
 from tidemill.monitors import Monitor
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState, caller_of

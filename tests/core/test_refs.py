@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tidemill.core.conditions import Condition
-from tidemill.core.paths import ABSENT, RefError, format_path, look_up, parse_path
-from tidemill.core.refs import Refs, RefSource, ref, same
-from tidemill.core.template import Template
+from tidemill.core.expressions.conditions import Condition
+from tidemill.core.expressions.paths import ABSENT, RefError, format_path, look_up, parse_path
+from tidemill.core.expressions.refs import Refs, RefSource, ref, same
+from tidemill.core.expressions.template import Template
 
 CONTEXT: dict[str, Any] = {
     "extract": {"rows": 3, "files": [{"n": "a", "size": 1}, {"n": "b", "size": 0}], "odd.name": "x"},

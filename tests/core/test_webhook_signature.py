@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.webhook_signature import SignatureError, WebhookSignature, read_signature, verify_webhook
+from tidemill.core.web.webhook_signature import SignatureError, WebhookSignature, read_signature, verify_webhook
 
 NOW = 1_700_000_000.0
 SECRET = "It's a Secret to Everybody"

@@ -85,7 +85,7 @@ import asyncio
 from pathlib import Path
 from litestar import post
 from tidemill import App
-from tidemill.core.page import Page
+from tidemill.core.web.page import Page
 from tidemill.server.server_state import TheServerState
 
 app = App("test")

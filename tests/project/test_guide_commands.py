@@ -32,7 +32,8 @@ NOT_RUN = {
     "stream status --watch": "it needs a terminal; tests/cli/test_streams.py",
 }
 
-#: What a replay says, by its exit status: a tick may fall before or after the removal from the roster, which a replay does not know of.
+#: What a replay says, by its exit status: a tick may fall before or after the removal from the roster, which a replay
+#: does not know of.
 REPLAY = "monitor backtest app.py --replay"
 REPLAYED = {0: "the replay opened the stored alerts", 1: "the replay opened other alerts"}
 

@@ -12,8 +12,9 @@ from hypothesis import given, strategies as st
 
 from tidemill import store
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.store.database import Database, DatabaseSettings, in_schema, schema_of
+from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import OWN_CHAIN
+from tidemill.store.schemas import in_schema, schema_of
 
 OURS = re.compile(r"\b(tidemill|installation)(\.|_jobs|_control|_schedules)")
 SHARED = r"application|audit|host|host_sample|session|token"

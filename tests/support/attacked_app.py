@@ -9,8 +9,8 @@ from litestar import get, post
 
 from tests.support.web_app import make_app, make_ovens
 from tests.support.web_pipelines import make_greetings, make_notes
-from tidemill.core.page import Page
-from tidemill.core.webhook_signature import WebhookSignature
+from tidemill.core.web.page import Page
+from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.pipelines.workflows import parse_workflow
 
 

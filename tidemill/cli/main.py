@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
 from tidemill.core.errors import TidemillError
-from tidemill.store.database import is_full
+from tidemill.store.database_errors import is_full
 from tidemill.version import VERSION
 
 DEBUG = "TIDEMILL_DEBUG"

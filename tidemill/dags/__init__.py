@@ -3,7 +3,7 @@
 from tidemill.dags import Dag, node, ref, input_node, sub_dag
 """
 
-from tidemill.core.refs import Refs, ref
+from tidemill.core.expressions.refs import Refs, ref
 from tidemill.dags.definition.files import load_dag, parse_dag
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode, input_node, node, sub_dag
 from tidemill.dags.errors import DagError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ConfigError, ConflictError, TidemillError
-from tidemill.core.paths import Path, format_path
+from tidemill.core.expressions.paths import Path, format_path
 
 
 class DagError(ConfigError):

@@ -10,7 +10,8 @@ from typing import Any
 
 from tidemill.core.accounts import Caller, role_in
 from tidemill.core.errors import ForbiddenError, TooManyAttemptsError
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.sessions import find_session, record_session_use
 from tidemill.store.tokens import Holder, find_token, record_token_use
 

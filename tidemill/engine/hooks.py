@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError
+from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.job import DEFAULT_QUEUE
-from tidemill.core.refs import RefResolver
 from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry, encode_result
 from tidemill.engine.models.spec import ModelSpec
 

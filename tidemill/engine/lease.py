@@ -26,7 +26,8 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.engine.exit_status import EXIT_FENCED, exit_now
 from tidemill.engine.watchdog import Watchdog
-from tidemill.store.database import Connection, Database, is_full, is_unavailable
+from tidemill.store.database import Connection, Database
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker, renew_lease
 from tidemill.version import VERSION
 

@@ -19,7 +19,8 @@ from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, MeterReporter
 from tidemill.engine.worker.outcome import after_loss, record
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs import history_partitions, sweeps
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.migrate import OWN_CHAIN, Chain

@@ -30,7 +30,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.public_url import check_http_url, site_of
+from tidemill.core.web.public_url import check_http_url, site_of
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

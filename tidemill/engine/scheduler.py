@@ -18,7 +18,8 @@ from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.schedules import (
     SCHEDULES_CHANNEL,
     DeclaredSchedule,

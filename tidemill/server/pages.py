@@ -19,7 +19,7 @@ from litestar.params import FromPath
 
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import NotFoundError
-from tidemill.core.page import Page
+from tidemill.core.web.page import Page
 from tidemill.server.console import ASK_AGAIN, file_of, kind_of
 from tidemill.server.middleware.authentication import CALLER, OPEN, require_role
 from tidemill.server.server_state import TheServerState

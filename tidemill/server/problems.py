@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tidemill.core.errors import ArgumentError, FileProblemsError, TooManyAttemptsError, VersionError
 from tidemill.ops.operator.errors import PREFIX, kind_of
-from tidemill.store.database import is_full, is_unavailable
+from tidemill.store.database_errors import is_full, is_unavailable
 
 log = structlog.get_logger("tidemill.server")
 

@@ -22,7 +22,8 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, Executor, identifier
+from tidemill.store.database import Database, Executor
+from tidemill.store.schemas import identifier
 
 Begin = Literal["earliest", "latest"]
 

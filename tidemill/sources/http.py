@@ -22,7 +22,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.public_url import check_http_url, site_of
+from tidemill.core.web.public_url import check_http_url, site_of
 from tidemill.engine.outbound_http import REDIRECTS, OutboundHttp, OutboundHttpError
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery

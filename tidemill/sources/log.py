@@ -15,7 +15,8 @@ import structlog
 
 from tidemill.sources.base import Backoff, Begin, FencedError, Source, SourceContext, headers_of
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Executor, is_transient
+from tidemill.store.database import Executor
+from tidemill.store.database_errors import is_transient
 from tidemill.store.streams.event_log import (
     count_behind,
     finish_ranges,

@@ -12,8 +12,6 @@ the installation's schema, every further one in its own schema (see the migratio
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -25,6 +23,8 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
+from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable
+from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_name, schema_of
 
 if TYPE_CHECKING:
     from tidemill.store.embedded.server import EmbeddedServer
@@ -32,19 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Connection = asyncpg.Connection
 Executor = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
-
-_AWAY = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.IdleSessionTimeoutError,
-    asyncpg.TooManyConnectionsError,
-)
-
-# The server cannot store anything until the disk has space or the failover is over.
-_FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
 
 #: Errors of the driver, and those that it passes on: of the system, and of values that it cannot encode.
 _DRIVERS = (
@@ -59,11 +46,7 @@ _DRIVERS = (
 #: Errors of the driver that code outside of the statement expects.
 _EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.LockNotAvailableError)
 
-#: Two transactions collided: the one that was rolled back must be retried.
-CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
 
 #: The applications of an installation, and the schema of each.
 LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
@@ -184,14 +167,14 @@ class Database:
         if known is None:
             if len(self._rewritten) >= _MOST_STATEMENTS:
                 self._rewritten.clear()
-            known = self._rewritten[statement] = _NAMED.sub(
+            known = self._rewritten[statement] = SCHEMA_NAMES.sub(
                 lambda found: self.schema if found[1] == "tidemill" else self.installation, statement
             )
         return known
 
     def channel(self, name: str) -> str:
         """The NOTIFY channel of this name in the application's schema."""
-        return f"{self.installation if name in _SHARED_CHANNELS else self.schema}_{name}"
+        return f"{self.installation if name in SHARED_CHANNELS else self.schema}_{name}"
 
     async def locate(self, *, patience: float | None = None) -> None:
         """Look up the schema of the application's tables; the first application adopts existing rows."""
@@ -433,50 +416,6 @@ def _check_url(url: str) -> None:
         raise ConfigError("the database URL must start with postgresql://")
 
 
-def is_unavailable(error: BaseException) -> bool:
-    """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
-    error = _driver_error(error)
-    if isinstance(error, asyncpg.InterfaceError):
-        # The driver raises this when a connection has just been closed; other interface errors are bugs.
-        return "connection is closed" in str(error) or "connection was closed" in str(error)
-    if isinstance(error, asyncpg.InternalClientError):
-        # Raised when the server's last message has arrived but the connection is not closed yet.
-        return "another operation (2) is in progress" in str(error)
-    return isinstance(error, _AWAY)
-
-
-def is_safe_to_retry(error: BaseException) -> bool:
-    """Whether the connection broke in a way that proves that nothing was stored, so that a retry is safe.
-
-    Either the driver or the system refused to send the statement, or the server ended the session instead of
-    answering it.
-    """
-    error = _driver_error(error)
-    if isinstance(error, asyncpg.InternalClientError):
-        return is_unavailable(error)
-    return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether the server answers but cannot store anything at the moment."""
-    return isinstance(error, _FULL)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether the error is transient: a long-running process retries later.
-
-    That includes a `StoreError` raised when such an error has lasted longer than `patience`.
-    """
-    if isinstance(error, StoreError) and error.__cause__ is not None:
-        error = error.__cause__
-    return is_unavailable(error) or is_full(error) or isinstance(error, CLASHES)
-
-
-def _driver_error(error: BaseException) -> BaseException:
-    """The error of the driver that a lost connection was reported for."""
-    return error.__cause__ if isinstance(error, ConnectionLostError) and error.__cause__ is not None else error
-
-
 async def _roll_back(transaction: Any) -> None:
     try:
         await transaction.rollback()
@@ -501,42 +440,13 @@ def _watched(connection: Connection) -> Connection:
     return connection
 
 
-_CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
-_SHARED_CHANNELS = frozenset({"hosts"})
-_NAMED = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
-NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 _MOST_STATEMENTS = 4096  # Statements built from filters are unbounded in number.
-_LONGEST_SCHEMA = 48  # A channel is the schema plus a suffix, at most 63 bytes.
 
 
 def _embedded(directory: str) -> EmbeddedServer:
     from tidemill.store.embedded.server import EmbeddedServer  # slow to load, and unused with an external server
 
     return EmbeddedServer(Path(directory))
-
-
-def in_schema(statement: str, schema: str, installation: str | None = None) -> str:
-    """Replace `tidemill` and `installation`, and their channels, with these schemas."""
-    return _NAMED.sub(lambda found: schema if found[1] == "tidemill" else installation or schema, statement)
-
-
-def check_schema_name(name: str) -> str:
-    """Reject a name that would need quoting."""
-    if not _SCHEMA_NAME.match(name):
-        raise ConfigError(f"schema {name!r} is not usable: use up to 31 lower-case letters, digits and underscores")
-    return name
-
-
-def identifier(name: str, longest: int = 31) -> str:
-    """Turn an application's name into a schema name that needs no quotes; long names are cut and get a hash."""
-    made = re.sub(r"[^a-z0-9_]+", "_", name.lower())
-    made = made if re.match(r"[a-z_]", made) else f"_{made}"
-    return made if len(made) <= longest else f"{made[: longest - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def schema_of(application: str, installation: str) -> str:
-    """The schema of an application that is not the first of its installation."""
-    return identifier(f"{installation}_{application}", _LONGEST_SCHEMA)
 
 
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

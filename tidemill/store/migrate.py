@@ -23,15 +23,9 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.store.database import (
-    LIST_APPLICATIONS,
-    NO_TABLE,
-    Database,
-    Executor,
-    check_schema_name,
-    in_schema,
-    schema_of,
-)
+from tidemill.store.database import LIST_APPLICATIONS, Database, Executor
+from tidemill.store.database_errors import NO_TABLE
+from tidemill.store.schemas import check_schema_name, in_schema, schema_of
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tidemill.store.database import Database, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_unavailable
 from tidemill.store.jobs.insert import notify_queues
 
 Callback = Callable[[str], None]

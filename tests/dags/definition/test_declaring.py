@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.dags import whole
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.refs import Refs
+from tidemill.core.expressions.refs import Refs
 from tidemill.dags import Dag, DagError, input_node, node, ref, sub_dag
 from tidemill.dags.definition.model import TaskNode
 from tidemill.dags.definition.plan import DagPlan

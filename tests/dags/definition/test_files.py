@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.dags import whole
 from tidemill.core.errors import ConfigError
-from tidemill.core.refs import Refs
+from tidemill.core.expressions.refs import Refs
 from tidemill.core.retry import retry
 from tidemill.dags import Dag, DagError, input_node, load_dag, node, parse_dag, ref
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.dags import Walk, whole
 from tidemill.core.errors import ConfigError
-from tidemill.core.paths import format_path
-from tidemill.core.refs import Refs
+from tidemill.core.expressions.paths import format_path
+from tidemill.core.expressions.refs import Refs
 from tidemill.dags import Dag, DagError, node, parse_dag, sub_dag
 from tidemill.dags.definition.files import located, problems_in
 from tidemill.dags.view.explain import explain

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.dags import Walk, shown
 from tidemill.core.errors import PayloadError
-from tidemill.core.refs import Refs
+from tidemill.core.expressions.refs import Refs
 from tidemill.core.ticks import Completed, EndRun, Resumed, RunWork, Started, StopWork
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.reducer.events import NodeChanged, NodeEnded, NodeFailure, RunFailure

@@ -16,7 +16,7 @@ from tests.support.dag_runs import nothing_left, reaches, running_dags, statuses
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError
-from tidemill.core.refs import Refs
+from tidemill.core.expressions.refs import Refs
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.errors import DagError, DagRunError
 from tidemill.engine.hooks import NodeCall

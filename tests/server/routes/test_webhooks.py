@@ -23,7 +23,7 @@ SECRET = "webhook s3cret"
 
 APP = """
 from tests.support.web_app import make_app
-from tidemill.core.webhook_signature import WebhookSignature
+from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.pipelines.workflows import load_workflow
 
 app = make_app(workflow_folder={folder!r})

@@ -18,7 +18,7 @@ from tidemill.cli.run.roles import application
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
-from tidemill.core.paths import Path as Steps
+from tidemill.core.expressions.paths import Path as Steps
 from tidemill.dags.definition.files import load_dag, located, problems_in
 from tidemill.dags.definition.model import Dag, SubDag, TaskNode
 from tidemill.dags.errors import DagError

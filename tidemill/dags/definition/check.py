@@ -9,13 +9,13 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tidemill.core import retry
-from tidemill.core.conditions import Condition
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
+from tidemill.core.expressions.conditions import Condition
+from tidemill.core.expressions.paths import Path, RefError, format_path
+from tidemill.core.expressions.refs import ITEM, RefResolver, Refs, RefSource
+from tidemill.core.expressions.template import Template
 from tidemill.core.job import PRIORITIES, check_name
-from tidemill.core.paths import Path, RefError, format_path
-from tidemill.core.refs import ITEM, RefResolver, Refs, RefSource
-from tidemill.core.template import Template
 from tidemill.dags.definition.model import RUN, UNSET, Dag, InputNode, Node, SubDag, TaskNode
 from tidemill.dags.definition.schema import Schema, SchemaProblem
 from tidemill.dags.errors import DagError

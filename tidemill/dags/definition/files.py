@@ -27,8 +27,8 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.paths import Path, kind_of
-from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.expressions.paths import Path, kind_of
+from tidemill.core.expressions.refs import RefResolver, Refs
 from tidemill.core.retry import retry
 from tidemill.dags.definition.check import check_dag, find_problems
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode

@@ -15,7 +15,7 @@ from yaml.constructor import ConstructorError
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.paths import Path
+from tidemill.core.expressions.paths import Path
 from tidemill.dags.errors import DagError
 
 Lines = dict[Path, int]

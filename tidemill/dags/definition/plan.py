@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.core.conditions import Condition
-from tidemill.core.refs import RefResolver
-from tidemill.core.template import Template
+from tidemill.core.expressions.conditions import Condition
+from tidemill.core.expressions.refs import RefResolver
+from tidemill.core.expressions.template import Template
 from tidemill.dags.definition.check import check_dag, condition_of, deps_of, reads
 from tidemill.dags.definition.model import RUN, Dag, InputNode, Node, SubDag, TaskNode
 from tidemill.dags.definition.schema import Schema

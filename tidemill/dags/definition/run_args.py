@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.expressions.refs import RefResolver, Refs
 from tidemill.dags.definition.check import reads
 from tidemill.dags.definition.model import RUN, Dag
 from tidemill.dags.definition.schema import Schema, SchemaProblem

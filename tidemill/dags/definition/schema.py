@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from tidemill.core.paths import format_path
+from tidemill.core.expressions.paths import format_path
 
 MOST_PROBLEMS = 5
 

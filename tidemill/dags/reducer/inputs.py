@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.refs import same
+from tidemill.core.expressions.refs import same
 from tidemill.dags.reducer.events import Submission
 from tidemill.dags.reducer.reduction import too_large
 from tidemill.dags.reducer.state import DagState, NodeState

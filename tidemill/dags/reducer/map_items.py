@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.core.paths import RefError
+from tidemill.core.expressions.paths import RefError
 from tidemill.core.ticks import RunWork, StopWork
 from tidemill.dags.definition.model import MOST_ITEMS
 from tidemill.dags.definition.plan import PlannedNode, task_of

@@ -11,8 +11,8 @@ from typing import Any
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.paths import RefError
-from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.expressions.paths import RefError
+from tidemill.core.expressions.refs import RefResolver, Refs
 from tidemill.core.ticks import (
     CancelAsked,
     Command,

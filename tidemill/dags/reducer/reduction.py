@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.refs import RefResolver
+from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.ticks import Command, Publish
 from tidemill.dags.definition.plan import DagPlan
 from tidemill.dags.reducer.events import FINAL, NodeChanged, NodeFailure, NodeStatus

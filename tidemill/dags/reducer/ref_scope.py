@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tidemill.core.paths import ABSENT, Path, RefError, kind_of
-from tidemill.core.refs import ITEM, RefResolver
+from tidemill.core.expressions.paths import ABSENT, Path, RefError, kind_of
+from tidemill.core.expressions.refs import ITEM, RefResolver
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN
 from tidemill.dags.definition.plan import DagPlan, PlannedNode

@@ -15,8 +15,8 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.paths import RefError, format_path
-from tidemill.core.refs import ITEM
+from tidemill.core.expressions.paths import RefError, format_path
+from tidemill.core.expressions.refs import ITEM
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN, UNSET, plain
 from tidemill.dags.definition.plan import PlannedNode

@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import TidemillError
-from tidemill.core.refs import RefResolver
+from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
 from tidemill.dags.definition.model import Dag
 from tidemill.dags.definition.run_args import check_args

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.drawing.render import Box, quoted, svg
-from tidemill.core.refs import RefResolver, Refs
+from tidemill.core.expressions.refs import RefResolver, Refs
 from tidemill.dags.definition.model import RUN, Dag, InputNode, SubDag, TaskNode
 from tidemill.dags.definition.plan import ROOT, DagPlan, PlannedNode
 from tidemill.dags.view.view import NodeView

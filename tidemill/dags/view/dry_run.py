@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.dry_run import Field
 from tidemill.core.errors import ConfigError
-from tidemill.core.refs import RefResolver, Refs
-from tidemill.core.template import Template
+from tidemill.core.expressions.dry_run import Field
+from tidemill.core.expressions.refs import RefResolver, Refs
+from tidemill.core.expressions.template import Template
 from tidemill.dags.definition.check import condition_of, deps_of, reads
 from tidemill.dags.definition.model import RUN, Dag, InputNode, Node, SubDag, TaskNode
 

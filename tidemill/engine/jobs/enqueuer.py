@@ -16,7 +16,8 @@ import asyncpg
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.store.database import Connection, Database, Executor, is_safe_to_retry, is_unavailable
+from tidemill.store.database import Connection, Database, Executor
+from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.insert import insert_alike, insert_jobs
 from tidemill.store.notify import Notifier
 

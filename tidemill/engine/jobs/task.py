@@ -12,10 +12,11 @@ from typing_extensions import TypeVar
 
 from tidemill.core.codec import Signature, encode
 from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.retry import RetryPolicy
-from tidemill.core.schedule import Catchup, Schedule
+from tidemill.core.schedule import Catchup, Schedule, parse_schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,10 @@ class TaskOptions(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
     max_concurrency: int = 1
     required_model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.isolation not in (None, "process"):
+            raise ConfigError(f"isolation {self.isolation!r} is not known: leave it out, or say 'process'")
 
     def job_options(self) -> JobOptions | None:
         """The options stored with each job; None if all are defaults."""
@@ -58,6 +63,25 @@ class Periodic(msgspec.Struct, frozen=True):
     args: bytes
     catchup: Catchup
     jitter: float
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        task: str,
+        args: bytes,
+        *,
+        cron: str | None,
+        every: Duration | None,
+        timezone: str,
+        catchup: Catchup,
+        jitter: Duration,
+    ) -> Periodic:
+        """Check and parse what a program declares."""
+        if catchup not in ("skip", "one", "all"):
+            raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
+        spec = parse_schedule(cron=cron, every=every, timezone=timezone)
+        return cls(name, task, spec, args, catchup, parse_duration(jitter, what="jitter"))
 
 
 class Call(Generic[R_co]):

@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.core.codec import storable
 from tidemill.engine.runs.run_store import RunStore
-from tidemill.store.database import CLASHES, is_full, is_unavailable
+from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
 from tidemill.store.runs.run_turn import RunTurn
 
 log = structlog.get_logger("tidemill.runs")

@@ -33,7 +33,8 @@ from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
-from tidemill.store.database import CLASHES, Connection, Database, is_full, is_transient, is_unavailable
+from tidemill.store.database import Connection, Database
+from tidemill.store.database_errors import CLASHES, is_full, is_transient, is_unavailable
 from tidemill.store.jobs.workers import Mode, WorkerCard
 from tidemill.store.runs.run_turn import RunTurn
 

@@ -29,7 +29,8 @@ from tidemill.engine.simulation.store import HEARTBEAT, LEASE, SimulatedRunStore
 from tidemill.engine.simulation.worker import SimulatedWorker
 from tidemill.engine.simulation.world import Process, World
 from tidemill.engine.worker.outcome import after_loss, record
-from tidemill.store.runs.model import Notification, StoreModel, StoreView
+from tidemill.store.runs.model import Notification, StoreModel
+from tidemill.store.runs.model_rows import StoreView
 
 SWEEP_EVERY = 0.5
 BACK_AFTER = 0.3

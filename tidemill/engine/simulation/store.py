@@ -14,7 +14,7 @@ from tidemill.engine.runs.run_store import Loaded, Row
 from tidemill.engine.simulation.world import Process, patiently
 from tidemill.engine.watchdog import Watchdog
 from tidemill.store.jobs.workers import Mode, WorkerCard
-from tidemill.store.runs.model import StoreView
+from tidemill.store.runs.model_rows import StoreView
 from tidemill.store.runs.run_turn import RunTurn
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ import structlog
 
 from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
-from tidemill.store.database import Database, Executor, is_full, is_unavailable
+from tidemill.store.database import Database, Executor
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")

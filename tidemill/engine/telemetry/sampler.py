@@ -22,7 +22,8 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
 from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
-from tidemill.store.database import Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.telemetry.hosts import KEPT, leave_sampling, may_sample, write_sample
 
 log = structlog.get_logger("tidemill.telemetry")

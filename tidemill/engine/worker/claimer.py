@@ -18,7 +18,8 @@ from tidemill.core.job import Finish, Requeue
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
-from tidemill.store.database import CLASHES, Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
 from tidemill.store.jobs.claims import Claims
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.model_claims import ModelClaims

@@ -36,7 +36,8 @@ from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner, log_of
 from tidemill.engine.worker.job_watch import JobWatch
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.claims import find_cancels, next_suspect, report_progress
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs

@@ -23,8 +23,8 @@ import msgspec
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.job import NewJob, Origin
-from tidemill.core.public_url import site_of
 from tidemill.core.retry import retry
+from tidemill.core.web.public_url import site_of
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NotifiedAlert, Slack, Webhook, named

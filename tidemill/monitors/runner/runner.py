@@ -34,7 +34,8 @@ from tidemill.monitors.runner.evaluate import Evaluation
 from tidemill.monitors.runner.ingest import Ingest, Ingested, keep_buffers
 from tidemill.sources.base import PartitionReader, SourceContext, SourceError
 from tidemill.sources.opening import open_reader
-from tidemill.store.database import CLASHES, Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard
 from tidemill.store.monitors.events import drop_old, make_partitions
 from tidemill.store.monitors.monitors import (

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
-from tidemill.core.paths import Path, format_path
+from tidemill.core.expressions.paths import Path, format_path
 from tidemill.dags.definition.files import problems_in_text
 from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
 from tidemill.dags.errors import DagError

@@ -26,7 +26,7 @@ from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, StalenessRules
 
 if TYPE_CHECKING:
-    from tidemill.core.conditions import Condition
+    from tidemill.core.expressions.conditions import Condition
 
 OnOrphan = Literal["keep", "archive", "delete"]
 
@@ -460,7 +460,7 @@ def _around(pattern: Pattern) -> tuple[str, str] | None:
 
 
 def _condition(text: str, variables: Iterable[str]) -> Condition:
-    from tidemill.core.conditions import Condition  # slow to load, and rarely needed
+    from tidemill.core.expressions.conditions import Condition  # slow to load, and rarely needed
 
     return Condition(text, {*variables, "id", "files"})
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.paths import RefError
+from tidemill.core.expressions.paths import RefError
 from tidemill.pipelines.definition.code_hash import changed_parts
 from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_values
 from tidemill.pipelines.definition.pipeline import Plain, Stage

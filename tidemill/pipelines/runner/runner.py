@@ -25,7 +25,8 @@ from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
-from tidemill.store.database import Connection, Database, is_full, is_unavailable
+from tidemill.store.database import Connection, Database
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.notify import ANYTHING
 from tidemill.store.states import states as rows
 from tidemill.store.states.backfills import mark_backfill_due

@@ -16,7 +16,8 @@ from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.build_job import task_name
 from tidemill.pipelines.runner.log import log
-from tidemill.store.database import Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.states.build_jobs import list_build_jobs
 from tidemill.store.states.marks import list_marks, set_marks
 

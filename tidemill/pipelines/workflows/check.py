@@ -15,7 +15,7 @@ import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
-from tidemill.core.paths import Path, format_path
+from tidemill.core.expressions.paths import Path, format_path
 from tidemill.pipelines.workflows.expression_methods import ExpressionError
 from tidemill.pipelines.workflows.expressions import compile_expression, expressions_in, roots_of
 from tidemill.pipelines.workflows.graph import AGENT_FIELDS, LINK_FIELDS, NODE_FIELDS

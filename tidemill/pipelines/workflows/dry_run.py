@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidemill.core.dry_run import Field
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.core.expressions.dry_run import Field
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
 from tidemill.pipelines.reducer.facts import PipelineFacts, entities_of

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from tidemill.core.dry_run import Field
 from tidemill.core.errors import TidemillError
+from tidemill.core.expressions.dry_run import Field
 from tidemill.pipelines.workflows.expression_methods import ExpressionError
 from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph

@@ -19,7 +19,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.schedule import parse_schedule
-from tidemill.core.webhook_signature import WebhookSignature, read_signature
+from tidemill.core.web.webhook_signature import WebhookSignature, read_signature
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.workflows.graph import Graph, concurrency_limit, note_unknown, read_graph, read_groups
 from tidemill.pipelines.workflows.node_graph import read_wired

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.public_url import site_of
+from tidemill.core.web.public_url import site_of
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
 from tidemill.engine.worker.threads import in_thread
 from tidemill.pipelines.workflows.expression_methods import shown

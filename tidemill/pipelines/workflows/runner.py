@@ -24,7 +24,8 @@ from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.workflows.folder import WorkflowFolder
 from tidemill.pipelines.workflows.load import TriggerWorkflow
-from tidemill.store.database import Database, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_unavailable
 from tidemill.store.states import states as rows
 
 LOOK_ANYWAY_MS = 10_000  # poll interval without notifications

@@ -30,7 +30,8 @@ from tidemill.store.change_log import (
     forget_changes,
     read_changes,
 )
-from tidemill.store.database import Database, is_full, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.idempotency import forget_answers
 from tidemill.store.notify import Callback, Listener
 from tidemill.store.telemetry.throughput import EVERY, note_pace

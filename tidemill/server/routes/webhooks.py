@@ -12,7 +12,7 @@ from litestar.params import FromPath
 
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, ForbiddenError, NotFoundError
-from tidemill.core.webhook_signature import SignatureError, verify_webhook
+from tidemill.core.web.webhook_signature import SignatureError, verify_webhook
 from tidemill.ops.operator.validation import read_value
 from tidemill.ops.pipelines.triggers import RunTrigger, run_trigger
 from tidemill.server.json_response import JsonBytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
-from tidemill.store.database import Database, is_safe_to_retry, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.archive import NOTIFY_RUNS
 from tidemill.store.runs.claims import RELEASE_SUSPENDED
 from tidemill.store.runs.runs import show_run

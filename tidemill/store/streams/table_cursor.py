@@ -9,7 +9,8 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.store.database import Database, is_unavailable
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_unavailable
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z")
 

@@ -18,7 +18,8 @@ import structlog
 from tidemill.core.codec import storable
 from tidemill.sources.base import Consumer, FencedError, Source
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, Executor, is_transient
+from tidemill.store.database import Database, Executor
+from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.dead_letters import add_dead_letters
 from tidemill.streams.definition.message import OutboxItem

@@ -26,7 +26,8 @@ from tidemill.engine.telemetry.meter import Meter, MeterReporter as CountReporte
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from tidemill.store.database import Database, Executor, is_transient
+from tidemill.store.database import Database, Executor
+from tidemill.store.database_errors import is_transient
 
 T = TypeVar("T")
 

@@ -15,7 +15,8 @@ from tidemill.core.codec import decode
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.sources.base import headers_of
 from tidemill.sources.delivery import Delivery
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.streams.runner.finished_rows import delete_finished
 from tidemill.streams.runner.prefetch import Prefetch

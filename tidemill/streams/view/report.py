@@ -18,7 +18,8 @@ import structlog
 from tidemill.core.codec import encode
 from tidemill.engine.telemetry.meter import BEYOND, Meter
 from tidemill.engine.telemetry.stream_metrics import PLAN_BOUNDS, PLAN_POWERS
-from tidemill.store.database import Database, is_transient
+from tidemill.store.database import Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile

@@ -17,7 +17,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from tidemill.core.paths import ABSENT, Path, RefError
+from tidemill.core.expressions.paths import ABSENT, Path, RefError
 
 LONGEST = 4000
 

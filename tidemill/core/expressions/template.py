@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.codec import encode
-from tidemill.core.paths import Path, RefError, look_up, parse_path
+from tidemill.core.expressions.paths import Path, RefError, look_up, parse_path
 
 _PLACEHOLDER = re.compile(r"\{\{\{\{|\{\{(.*?)(\}\}|$)", re.DOTALL)
 

@@ -25,8 +25,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidemill.core.paths import ABSENT, Path, RefError, look_up, parse_path
-from tidemill.core.template import Template
+from tidemill.core.expressions.paths import ABSENT, Path, RefError, look_up, parse_path
+from tidemill.core.expressions.template import Template
 
 Operator = Callable[[Any], Any]
 

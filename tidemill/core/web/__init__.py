@@ -1,0 +1,1 @@
+"""What the server shows and receives: pages of an application, URLs, signatures of webhooks."""
