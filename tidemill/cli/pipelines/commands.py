@@ -207,7 +207,7 @@ async def _run_once(target: PipelineTarget, name: str | None, approve: bool, pla
             found = await run_once(driver)
             took, fresh = time.monotonic() - began, sum(found.fresh.values())
             out().print(f"{pipeline.name}: {fresh:,} fresh, {len(found.steps):,} not, in {took:.2f} s")
-            problems = [*driver.pipeline_view.problems, *found.problems, *([driver.trouble] if driver.trouble else [])]
+            problems = [*driver.pipeline_view.problems, *found.problems]
             if found.steps:
                 print_plan(report_plan(PlanPipeline(name=pipeline.name, limit=20), found, problems, datetime.now(UTC)))
             else:

@@ -172,7 +172,7 @@ class StageCaller:
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
@@ -190,11 +190,15 @@ class StageCaller:
         except TimeoutError as error:
             known = BuildError(f"it took longer than its budget of {budget:g} s") if limit.expired() else error
             return self._failed(entity, known, began)
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return self._failed(entity, error, began)  # The code has cancelled itself.
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
-    def _failed(self, entity: Entity, error: Exception, began: float) -> Result:
+    def _failed(self, entity: Entity, error: BaseException, began: float) -> Result:
         told = words_of(error) if isinstance(error, BuildError) else f"{type(error).__name__}: {words_of(error)}"
         trace = "".join(traceback.format_exception(error, limit=-8))
         return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)

@@ -74,6 +74,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             except BaseException:
                 await self.states.discard([each for step, _ in good for each in self.prepared[step.entity]])
                 raise
+            await self._fail([build for build in good if build[1].error is not None])
         return self.committed
 
     async def _prepare(self, good: Sequence[Build]) -> None:
@@ -130,19 +131,28 @@ class CommitBatch(msgspec.Struct, eq=False):
                 database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
             )
             signatures = await self.states.publish([each for entity in held for each in prepared[entity]])
+            gone: list[str] = []
             for step, result in good:
                 mine = prepared[step.entity]
+                result.error = next((each.error for each in mine if each.error is not None), None)
                 if step.entity in held and all(each.path in signatures for each in mine):
+                    try:
+                        gone += await self._take_away(step.entity, held[step.entity])
+                    except OSError as error:
+                        result.error = f"an earlier output cannot be moved away: {error}"
+                        continue
                     alone = signatures[mine[0].path] if len(mine) == 1 else 0
                     outcome = _outcome(mine)
                     built.append(Built(step.entity, alone, result.took, outcome, str(step.reason), result.log or None))
-            gone = await self._take_away({one.entity: held[one.entity] for one in built})
             versions = await promote(database, connection, pipeline, stage.name, self.builder, built)
             changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
             changed += gone
             news = StatesChanged(pipeline, self.builder, stage.name, list(versions), changed)
             await notify_states(database, connection, news)
         await self.states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
+        for step, result in good:
+            if result.error is not None:
+                del new[step.entity]
         self._learn(new, versions, signatures, gone)
         self.committed.changed += changed
 
@@ -157,13 +167,12 @@ class CommitBatch(msgspec.Struct, eq=False):
         size = sum(each.size for each in mine)
         return NewState(step.entity, content, self.stage.code.total, step.inputs, size, step.version)
 
-    async def _take_away(self, before: Mapping[str, str]) -> list[str]:
+    async def _take_away(self, entity: str, before: str) -> list[str]:
         """Delete outputs that a state had `before` and no longer has; returns their paths."""
-        stage, left = self.stage, set[str]()
-        for entity, content in before.items():
-            made = {each.path for each in self.prepared[entity]}
-            had = input_pairs(content).keys() if stage.scatter else {stage.quick_path(entity)}
-            left |= had - made
+        stage, made = self.stage, {each.path for each in self.prepared[entity]}
+        left = (input_pairs(before).keys() if stage.scatter else {stage.quick_path(entity)}) - made
+        if not left:
+            return []
         there = [path for path, signature in (await self.states.read_signatures(left)).items() if signature is not None]
         if there:
             archive = stage.options.on_orphan == "archive"

@@ -23,7 +23,6 @@ from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.running_builds import BuildMarks
 from tidemill.pipelines.runner.slots import Slots
-from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.stores.manifest_writer import Manifests
 from tidemill.pipelines.view.pipeline_view import PipelineView, record_of
 from tidemill.store.database import Database
@@ -49,7 +48,6 @@ class Driver:
         self.pipeline = pipeline
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
-        self.trouble: str | None = None  # why nothing can be written now
         self.in_flight: dict[tuple[str, str], int] = {}  # builds by workers, and their jobs
         self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
@@ -210,20 +208,11 @@ class Driver:
 
     async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:
         """Publish results of a local builder, and plan their consumers."""
-        entities = [step.entity for step, _ in builds]
-        try:
-            batch = CommitBatch(
-                self._database, self.pipeline_view.states, self.pipeline.name, self.builder, stage, self.world
-            )
-            news = await batch.commit(builds)
-        except StateStoreError as error:
-            self.trouble = str(error)
-            log.error("states cannot be written", pipeline=self.pipeline.name, stage=stage.name, error=str(error))
-            self.release(stage.name, entities)
-            self._note_end()
-            return
-        self.release(stage.name, entities)
-        self.trouble = None
+        batch = CommitBatch(
+            self._database, self.pipeline_view.states, self.pipeline.name, self.builder, stage, self.world
+        )
+        news = await batch.commit(builds)
+        self.release(stage.name, [step.entity for step, _ in builds])
         self._log(stage, news)
         self.manifests.note(stage, news.done)
         if news.overtaken:

@@ -17,7 +17,7 @@ from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.build import Result, StageCaller, files_of, open_inputs
 from tidemill.pipelines.runner.commit import Build
 from tidemill.pipelines.runner.slots import Slots
-from tidemill.pipelines.stores.base import States
+from tidemill.pipelines.stores.base import States, StateStoreError
 from tidemill.pipelines.stores.files import FileStates
 
 Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
@@ -121,6 +121,8 @@ class LocalBuilder:
             source = await open_inputs(self._states, self._caller, step.paths)
         except FileNotFoundError as error:
             return Result({}, 0.0, error=f"an input is gone: {error}", needs=needs)
+        except (OSError, StateStoreError) as error:
+            return Result({}, 0.0, error=f"an input cannot be read: {error}", needs=needs)
         result = await self._caller.run_async(self._stage.entity(step.entity), files_of(step.paths, source))
         result.needs = needs
         return result

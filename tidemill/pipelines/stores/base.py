@@ -70,8 +70,8 @@ class StateDraft(msgspec.Struct):
         """The result if it is stored."""
         return Prepared(self.path, content, size, self.needs, self.entity, self.before, held)
 
-    def failed(self, error: ContentError) -> Prepared:
-        """The result if its content failed."""
+    def failed(self, error: ContentError | StateStoreError) -> Prepared:
+        """The result if its content failed, or cannot be stored."""
         return Prepared(self.path, "", 0, self.needs, self.entity, self.before, error=str(error))
 
 
@@ -85,7 +85,7 @@ class Prepared(msgspec.Struct):
     entity: str = ""
     before: int | None = None
     held: Any = None  # private to the store: a hidden file's name, or the bytes; None if already published
-    error: str | None = None  # why the content failed; nothing is stored then
+    error: str | None = None  # why it failed, or cannot be put in place; nothing is stored then
 
 
 class States(Protocol):
@@ -110,11 +110,14 @@ class States(Protocol):
         ...
 
     async def prepare(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
-        """Store contents durably under hidden names. A draft that fails on its own gets an `error`."""
+        """Store contents durably under hidden names; one that fails or cannot be stored gets an `error`."""
         ...
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
-        """Publish contents, each atomically; returns the signatures of those that were published."""
+        """Publish contents, each atomically; returns the signatures of those that were published.
+
+        One that cannot be put in place gets an `error`; one whose needs have changed is left out without.
+        """
         ...
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None: ...
@@ -191,6 +194,8 @@ def hash_pieces(content: Iterable[bytes], found: dict[str, Any]) -> Iterator[byt
             raise ContentError(f"{type(error).__name__}: {error}") from error
         if piece is None:
             break
+        if not isinstance(piece, bytes | bytearray | memoryview):
+            raise ContentError(f"TypeError: it yields a {type(piece).__name__}, and must yield text or bytes")
         digest.update(piece)
         size += len(piece)
         yield piece

@@ -19,6 +19,7 @@ from tidemill.pipelines.stores.base import (
     Scan,
     SeenFile,
     StateDraft,
+    StateStoreError,
     Unreadable,
     hash_content,
     hash_pieces,
@@ -36,6 +37,8 @@ from tidemill.store.states.blobs import (
     write_blobs,
 )
 
+MOST_BYTES = 256 << 20
+_TOO_LARGE = f"larger than {MOST_BYTES >> 20} MiB: store it in files or an object store, not in the database"
 AT_ONCE = 100  # contents read per query
 
 
@@ -100,6 +103,9 @@ class DatabaseStates:
                 data = draft.content if isinstance(draft.content, bytes) else b"".join(hash_pieces(draft.content, {}))
             except ContentError as error:
                 done.append(draft.failed(error))
+                continue
+            if len(data) > MOST_BYTES:
+                done.append(draft.failed(StateStoreError(f"{draft.path} is {_TOO_LARGE}")))
             else:
                 done.append(draft.prepared(hash_content(data), len(data), data))
         return done

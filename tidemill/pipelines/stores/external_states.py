@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.definition.pipeline import Pipeline
-from tidemill.pipelines.stores.base import StateDraft, StateStoreError
+from tidemill.pipelines.stores.base import StateDraft
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
@@ -36,15 +36,13 @@ class Inputs:
         if isinstance(place, DatabaseStates):
             await write_blobs(database, place.name, sorted(states.items()), connection=connection)
         else:
-            try:
-                before = await place.read_signatures(states)
-                drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in states.items()]
-                prepared = await place.prepare(drafts)
-                missing = set(states) - set(await place.publish(prepared))
-            except StateStoreError as error:
-                raise OSError(str(error)) from error  # The store may recover, so the write is retried.
-            if missing:
-                raise OSError(f"pipeline {pipeline}: {min(missing)} could not be put in place")
+            before = await place.read_signatures(states)
+            drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in states.items()]
+            prepared = await place.prepare(drafts)
+            done = await place.publish([each for each in prepared if each.error is None])
+            missing = sorted(each.error or each.path for each in prepared if each.path not in done)
+            if missing:  # The store may recover, so the write is retried.
+                raise OSError(f"pipeline {pipeline}: {missing[0]} could not be put in place")
         await notify_states(database, connection, StatesChanged(pipeline, paths=sorted(states)))
 
 

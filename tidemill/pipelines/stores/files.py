@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.pipelines.definition.pattern import Pattern
-from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.stores.base import (
     ContentError,
     ManifestEntry,
@@ -39,6 +39,17 @@ CHUNK = 1 << 20
 TEMPORARY = ".tidemill-"  # prefix of hidden names
 ARCHIVE = ".archive"
 COARSE_NS = 1_000_000_000  # smaller differences of clocks are ignored
+_REMEDIES: dict[int | None, str] = {
+    errno.EISDIR: ": a folder is in its place, move it away",
+    errno.ENOTDIR: ": a file is in the place of its folder, move it away",
+    errno.EEXIST: ": a file is in the place of its folder, move it away",
+    errno.ENAMETOOLONG: ": shorten the name",
+    errno.EACCES: ": give this user the right to write there",
+    errno.EPERM: ": give this user the right to write there",
+    errno.EROFS: ": mount it for writing",
+    errno.ENOSPC: ": free some space",
+    errno.EDQUOT: ": free some space",
+}
 _SYNC_TOGETHER = 8  # with more files, one sync of the whole file system is cheaper
 
 
@@ -48,7 +59,6 @@ class FileStates:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self.skew_ns = 0  # how far the file system's clock is ahead of this host's
-        self._inside: dict[str, bool] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileStates) and other.root == self.root
@@ -173,27 +183,35 @@ class FileStates:
 
     def prepare_now(self, drafts: Sequence[StateDraft]) -> list[Prepared]:
         """The same, synchronously."""
-        done: list[Prepared] = []
         together = len(drafts) >= _SYNC_TOGETHER and _find_syncfs() is not None
-        try:
-            for draft in drafts:
-                try:
-                    done.append(self._write(draft, sync=not together))
-                except ContentError as error:
-                    done.append(draft.failed(error))
-            if together and done:
+        inside: dict[str, bool] = {}
+        done = [self._prepare(draft, inside, sync=not together) for draft in drafts]
+        if together and done:
+            try:
                 _sync_all(self.root)
-        except OSError as error:
-            for each in done:
-                _unlink(each.held)
-            raise StateStoreError(
-                f"{self.root}: a state cannot be written: {error.strerror}; free some space or repair it"
-            ) from error
+            except OSError as error:
+                for each in done:
+                    _unlink(each.held)
+                    each.error = each.error or str(self._unwritable(each.path, error))
         return done
+
+    def _prepare(self, draft: StateDraft, inside: dict[str, bool], *, sync: bool) -> Prepared:
+        try:
+            self._check_inside(draft.path.rpartition("/")[0], inside)
+            return self._write(draft, sync=sync)
+        except (ContentError, StateStoreError) as error:
+            return draft.failed(error)
+        except (OSError, ValueError) as error:
+            return draft.failed(self._unwritable(draft.path, error))
+
+    def _unwritable(self, path: str, error: OSError | ValueError) -> StateStoreError:
+        """Why a state cannot be put in place, and what to do about it."""
+        number = error.errno if isinstance(error, OSError) else None
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return StateStoreError(f"{self.root}/{path} cannot be written: {why}{_REMEDIES.get(number, '')}")
 
     def _write(self, draft: StateDraft, *, sync: bool) -> Prepared:
         folder = draft.path.rpartition("/")[0]
-        self._check_inside(folder)
         temporary = f"{self.root}/{folder}/{TEMPORARY}{os.urandom(6).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -218,12 +236,12 @@ class FileStates:
             os.close(opened)
         return draft.prepared(found["content"], found["size"], temporary)
 
-    def _check_inside(self, folder: str) -> None:
+    def _check_inside(self, folder: str, checked: dict[str, bool]) -> None:
         """Check that a folder is inside the root after symlinks are resolved."""
-        known = self._inside.get(folder)
+        known = checked.get(folder)
         if known is None:
             root, real = os.path.realpath(self.root), os.path.realpath(f"{self.root}/{folder}")
-            known = self._inside[folder] = real == root or real.startswith(f"{root}/")
+            known = checked[folder] = real == root or real.startswith(f"{root}/")
         if not known:
             raise StateStoreError(f"{self.root}/{folder} leads out of {self.root}: nothing is written there")
 
@@ -246,7 +264,7 @@ class FileStates:
                     done[each.path] = found
             except OSError as error:
                 _unlink(each.held)
-                log.error("a state could not be published", path=each.path, error=str(error))
+                each.error = str(self._unwritable(each.path, error))
         return done
 
     async def discard(self, unwanted: Sequence[Prepared]) -> None:

@@ -175,11 +175,11 @@ class ObjectStates:
         try:
             async with self._room:
                 await self.store.put_async(key, upload(), max_concurrency=PARTS_AT_ONCE)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - stores raise errors of their own; each of them fails this state
             if trouble:
                 await self._drop(key)
                 return draft.failed(trouble[0])
-            raise StateStoreError(f"{draft.path} cannot be uploaded: {error}") from error
+            return draft.failed(StateStoreError(f"{draft.path} cannot be uploaded: {error}"))
         return draft.prepared(found["content"], found["size"], Uploaded(key))
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
@@ -204,10 +204,11 @@ class ObjectStates:
                     await self._conditional(each.path, each.held, self._mode(each))
         except (FileExistsError, FileNotFoundError):
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - stores raise errors of their own; each of them fails this state
             if type(error).__name__ in ("AlreadyExistsError", "PreconditionError", "NotFoundError"):
                 return None
-            raise StateStoreError(f"{each.path} cannot be written: {error}") from error
+            each.error = f"{each.path} cannot be written: {error}"
+            return None
         return await self._head(each.path)
 
     def _mode(self, each: Prepared) -> Any:
@@ -258,8 +259,11 @@ class ObjectStates:
         for _ in range(_TRIES):
             before = await self._head(path)
             data = changed_manifest(None if before is None else await self.read(path), entries)
-            if await self._put(Prepared(path, "", len(data), {}, before=before, held=data)) is not None:
+            wanted = Prepared(path, "", len(data), {}, before=before, held=data)
+            if await self._put(wanted) is not None:
                 return
+            if wanted.error is not None:
+                raise StateStoreError(wanted.error)
         raise StateStoreError(f"{path} keeps being changed by other writers")
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:

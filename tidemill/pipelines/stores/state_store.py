@@ -60,6 +60,8 @@ class StateStore:
             raise StateStoreError(f"{path} could not be written: {ready.error}")
         if path not in await self._states.publish([ready]):
             await self._states.discard([ready])
+            if ready.error is not None:
+                raise StateStoreError(ready.error)
             raise StateStoreError(f"{path} was changed by another writer at the same time: write it again")
         async with self._database.transaction() as connection:
             await notify_states(self._database, connection, StatesChanged(self._pipeline.name, paths=[path]))

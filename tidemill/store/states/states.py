@@ -264,7 +264,10 @@ async def promote(
         pipeline,
         stage,
         builder,
-        *columns([(b.entity, b.signature, b.took, b.outcome, b.reason, b.log) for b in built], 6),
+        *columns(
+            [(b.entity, b.signature, b.took, b.outcome, storable(b.reason), b.log and storable(b.log)) for b in built],
+            6,
+        ),
     )
     return {row["entity"]: row["version"] for row in rows}
 
