@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 from tidemill.core.errors import ConfigError
 
@@ -15,6 +16,7 @@ SCHEMA_NAMES = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
 _LONGEST_SCHEMA = 48  # A channel is the schema plus a suffix, at most 63 bytes.
 
 
+@lru_cache(512)
 def in_schema(statement: str, schema: str, installation: str | None = None) -> str:
     """Replace `tidemill` and `installation`, and their channels, with these schemas."""
     return SCHEMA_NAMES.sub(lambda found: schema if found[1] == "tidemill" else installation or schema, statement)

@@ -5,6 +5,9 @@ reader that stops renewing the lease of its ranges loses them to another reader,
 
 Messages that are appended together share a row, up to `MOST_IN_ROW`: this is cheaper than one row and one index entry
 each. A message's position is made of its row's id and its offset in the row.
+
+The order of rows is (xid, id), where `xid` is the transaction that appended the row, counted from the beginning of the
+log's era. A cluster that the log is moved to begins an era of its own, so positions stay valid.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from uuid import UUID
 
 import msgspec
 
+from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor
 from tidemill.store.partitions import keep_daily
+from tidemill.store.schemas import in_schema
 
 #: Notifies readers; the payload is the topic, or the stream whose control has changed.
 STREAMS_CHANNEL = "streams"
@@ -27,35 +32,55 @@ MOST_BYTES = 64 * 1024
 MOST_IN_RANGE = 16 * 2**20  # bytes, rounded up to whole rows
 SPREAD = 1024  # positions per row; the view `log_message` uses the same number
 
+#: Appends one row and notifies, in one round trip.
+APPEND_ROW = """
+WITH row AS (
+    INSERT INTO tidemill.event_log (topic, keys, headers, payloads) VALUES ($1, $2, $3, $4) RETURNING topic)
+SELECT pg_notify('tidemill_streams', topic) FROM row
+"""
+
 NOTIFY = "SELECT pg_notify('tidemill_streams', topic) FROM unnest($1::text[]) AS topic"
+
+#: Where the positions of this cluster begin. Read before the statement that reads messages: the snapshot of that one
+#: then has every message of the eras before.
+READ_BASE = "SELECT tidemill.log_base() AS base"
 
 #: Creates a group at the beginning, or after the existing messages.
 MAKE_GROUP = """
 INSERT INTO tidemill.log_group (name, topic, xid, id)
 SELECT $1, $2, coalesce(last.xid, '0'), coalesce(last.id, 0) FROM (SELECT) AS one LEFT JOIN LATERAL (
     SELECT xid, id FROM tidemill.event_log
-    WHERE $3 AND topic = $2 AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    WHERE $3 AND topic = $2
+      AND xid < (SELECT ($4 + pg_snapshot_xmin(pg_current_snapshot())::text::bigint)::text::xid8)
     ORDER BY xid DESC, id DESC LIMIT 1) AS last ON true
 ON CONFLICT DO NOTHING
 """
 
 #: Locks a group: one reader at a time takes the next range.
-LOCK_GROUP = "SELECT xid::text, id FROM tidemill.log_group WHERE name = $1 AND topic = $2 FOR UPDATE"
+LOCK_GROUP = """
+SELECT xid::text::bigint AS xid, id, tidemill.log_base() AS base,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next
+FROM tidemill.log_group WHERE name = $1 AND topic = $2 FOR UPDATE
+"""
+
+#: The position that no message can have yet.
+READ_END = "SELECT tidemill.log_base() + pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS end"
 
 #: Takes over a range whose reader's lease has lapsed.
 TAKE_OVER = """
 UPDATE tidemill.log_range SET owner = $3, lease_until = now() + make_interval(secs => $4)
 WHERE number = (SELECT number FROM tidemill.log_range
     WHERE name = $1 AND topic = $2 AND lease_until < now() ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED)
-RETURNING number, from_xid::text, from_id, to_xid::text, to_id, done
+RETURNING number, from_xid::text::bigint AS from_xid, from_id, to_xid::text::bigint AS to_xid, to_id, done
 """
 
-_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, keys, headers, payloads, xid::text AS mark"
+_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, keys, headers, payloads, xid::text::bigint AS mark"
 
 #: The messages of a range.
 READ_RANGE = f"""
 SELECT {_COLUMNS} FROM tidemill.event_log
-WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND (xid, id) <= ($4::text::xid8, $5) ORDER BY xid, id
+WHERE topic = $1 AND (xid, id) > ($2::bigint::text::xid8, $3) AND (xid, id) <= ($4::bigint::text::xid8, $5)
+ORDER BY xid, id
 """
 
 #: The next messages, without those of an open transaction or of any younger one. Whole rows, until there are enough
@@ -64,7 +89,8 @@ READ_NEXT = f"""
 SELECT {_COLUMNS} FROM (
     SELECT *, sum(messages) OVER in_order - messages AS before, sum(size) OVER in_order - size AS size_before FROM (
         SELECT *, pg_column_size(payloads) AS size FROM tidemill.event_log
-        WHERE topic = $1 AND (xid, id) > ($2::text::xid8, $3) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+        WHERE topic = $1 AND (xid, id) > ($2::bigint::text::xid8, $3)
+          AND xid < (SELECT ($6 + pg_snapshot_xmin(pg_current_snapshot())::text::bigint)::text::xid8)
         ORDER BY xid, id LIMIT $5) AS rows
     WINDOW in_order AS (ORDER BY xid, id ROWS UNBOUNDED PRECEDING)) AS counted
 WHERE before < $4 AND size_before < {MOST_IN_RANGE} ORDER BY counted.xid, id
@@ -72,9 +98,10 @@ WHERE before < $4 AND size_before < {MOST_IN_RANGE} ORDER BY counted.xid, id
 
 #: Takes a range: moves the group's position, and leases the range to this reader.
 TAKE_RANGE = """
-WITH moved AS (UPDATE tidemill.log_group SET xid = $5::text::xid8, id = $6 WHERE name = $1 AND topic = $2)
+WITH moved AS (UPDATE tidemill.log_group SET xid = $5::bigint::text::xid8, id = $6 WHERE name = $1 AND topic = $2)
 INSERT INTO tidemill.log_range (name, topic, from_xid, from_id, to_xid, to_id, owner, lease_until)
-VALUES ($1, $2, $3::text::xid8, $4, $5::text::xid8, $6, $7, now() + make_interval(secs => $8)) RETURNING number
+VALUES ($1, $2, $3::bigint::text::xid8, $4, $5::bigint::text::xid8, $6, $7, now() + make_interval(secs => $8))
+RETURNING number
 """
 
 #: Deletes finished ranges.
@@ -104,6 +131,10 @@ SELECT (SELECT coalesce(sum(messages), 0) FROM (
         LIMIT $3) AS rows)::bigint AS behind
 FROM tidemill.log_group AS g WHERE g.name = $1 AND g.topic = $2
 """
+
+
+class PositionAheadError(StoreError):
+    """A consumer group is ahead of the log: it would not be given the messages that are appended now."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -155,15 +186,17 @@ class _Row(msgspec.Struct):
 
 async def append(connection: Executor, schema: str, entries: Iterable[Entry], *, notify: bool = True) -> None:
     """Append to the log, in the connection's transaction if it has one."""
-    entries = list(entries)
-    if not entries:
+    records = list(_records(entries))
+    if not records:
+        return
+    if len(records) == 1 and notify:
+        await connection.execute(in_schema(APPEND_ROW, schema), *records[0])
         return
     await connection.copy_records_to_table(
-        "event_log", schema_name=schema, columns=("topic", "keys", "headers", "payloads"), records=_records(entries)
+        "event_log", schema_name=schema, columns=("topic", "keys", "headers", "payloads"), records=records
     )
     if notify:
-        topics = sorted({entry.topic for entry in entries})
-        await connection.execute(NOTIFY.replace("tidemill_", f"{schema}_"), topics)
+        await connection.execute(in_schema(NOTIFY, schema), sorted({record[0] for record in records}))
 
 
 def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:
@@ -201,13 +234,17 @@ def _messages(rows: Sequence[Any]) -> list[LogMessage]:
 
 async def make_group(database: Database, name: str, topic: str, *, from_now: bool) -> None:
     """Create a group if it does not exist yet."""
-    await database.fetch(MAKE_GROUP, name, topic, from_now)
+    base = (await database.fetch(READ_BASE))[0]["base"]
+    await database.fetch(MAKE_GROUP, name, topic, from_now, base)
 
 
 async def take_range(
     database: Database, name: str, topic: str, *, most: int, rows: int, owner: UUID, lease: float
 ) -> Range | None:
-    """Take the next messages of a topic for this reader: about `most`, in a limited number of rows. None if none."""
+    """Take the next messages of a topic for this reader: about `most`, in a limited number of rows. None if none.
+
+    A `PositionAheadError` says that the group's position is not one of this log.
+    """
     async with database.transaction() as connection:
         row = await connection.fetchrow(database.sql(LOCK_GROUP), name, topic)
         if row is None:
@@ -218,14 +255,27 @@ async def take_range(
                 database.sql(READ_RANGE), topic, left["from_xid"], left["from_id"], left["to_xid"], left["to_id"]
             )
             return Range(left["number"], _messages(found), len(found), frozenset(left["done"]))
-        found = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most, rows)
+        found = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most, rows, row["base"])
         if not found:
+            if row["xid"] >= row["base"] + row["next"]:
+                await _check_position(database, connection, name, topic, row["xid"])
             return None
         last = found[-1]
         taken = await connection.fetch(
             database.sql(TAKE_RANGE), name, topic, row["xid"], row["id"], last["mark"], last["id"], owner, lease
         )
         return Range(taken[0]["number"], _messages(found), len(found))
+
+
+async def _check_position(database: Database, connection: Executor, name: str, topic: str, xid: int) -> None:
+    """Raise if the group is ahead of the log. The caller's snapshot may be older than the position."""
+    rows = await connection.fetch(database.sql(READ_END))
+    if xid >= rows[0]["end"]:
+        raise PositionAheadError(
+            f"group {name} of topic {topic} is ahead of the log: its position is not from this log or from a later "
+            f"copy of it, so new messages would not be delivered; run `SELECT {database.schema}.begin_log_era()` in "
+            "the database, and publish again what was published since the copy"
+        )
 
 
 async def finish_ranges(database: Database, connection: Executor, numbers: Sequence[int], owner: UUID) -> set[int]:
