@@ -395,6 +395,28 @@ def test_how_long_data_is_stored_is_shown_and_set(shop: Harbour, console: Watche
     expect(page.get_by_role("cell", name="retention.set").first).to_be_visible()
 
 
+def test_a_persons_data_is_counted_then_deleted_and_reported(shop: Harbour, console: Watched) -> None:
+    number = shop.api("/jobs", {"task": "send", "args": {"to": "x"}, "tags": ["person:17"]})["id"]
+    shop.job_ends(number)
+    page = console.open("/settings", "Settings")
+    page.get_by_label("What to delete").select_option("tag")
+    page.get_by_label("Tag").fill("person:17")
+    page.get_by_role("button", name="Count").click()
+    jobs = page.get_by_role("region", name="What would be deleted").get_by_role("row", name=re.compile("^jobs"))
+    expect(jobs).to_contain_text("1")
+    assert shop.api(f"/jobs/{number}")["state"] == "succeeded", "counting deletes nothing"
+    page.get_by_role("button", name=re.compile(r"Delete \d+ rows?")).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_text("person:17")).to_be_visible()
+    console.keep("forget")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_role("region", name="What was deleted")).to_be_visible()
+    assert not [each for each in shop.api("/jobs?tag=person:17")["items"] if each["id"] == number]
+    assert console.seen_by_all("settings-forgotten") == []
+    console.open("/audit?action=data.forget", "Audit log")
+    expect(page.get_by_role("cell", name="data.forget").first).to_be_visible()
+
+
 def test_everything_is_found_and_reached_by_keyboard(shop: Harbour, console: Watched) -> None:
     number = shop.enqueue("send", to="by key")
     page = console.open("/", "harbour")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support import eventually, value
-from tests.support.operate import create_token
+from tests.support.operate import create_token, revoke_token
 from tests.support.web import LOGIN_NEEDED, ROOT, web_server
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
@@ -78,6 +80,51 @@ async def test_the_last_use_is_recorded_without_a_write_for_each_request(databas
         server.terminate()
         await server.ends()
         assert await version() != recorded, "a server that stops records what is left"
+
+
+@pytest.mark.parametrize("path", ["/changes", "/runs/5/stream"])
+async def test_an_open_stream_ends_when_its_token_is_revoked_or_its_session_ends(
+    path: str, database_url: str, database: Database
+) -> None:
+    await database.fetch(
+        "INSERT INTO tidemill.run (id, workflow, kind, version, input) VALUES (5, 'Asking', 'Asking', '1', '{}')"
+    )
+    async with web_server(database_url, LOGIN_NEEDED) as server:
+        chief, _ = await create_token(database, "chief", "admin", by="test")
+        secret, row = await create_token(database, "guest", "viewer", by="test")
+        kept, _ = await create_token(database, "other guest", "viewer", by="test")
+
+        async def last(client: httpx.AsyncClient) -> None:
+            async with client.stream("GET", path) as response:
+                assert response.status_code == 200
+                begun.release()
+                async for _ in response.aiter_bytes():
+                    pass
+
+        async with (
+            server.client(chief) as admin,
+            server.client(secret) as by_token,
+            server.client() as browser,
+            server.client() as other_browser,
+            server.client(kept) as other,
+        ):
+            assert (await browser.post("/session", json={"token": secret})).status_code == 201
+            assert (await other_browser.post("/session", json={"token": kept})).status_code == 201
+            sessions = (await admin.get("/sessions")).json()["items"]
+            (ended,) = [each["id"] for each in sessions if each["name"] == "other guest"]
+            begun = asyncio.Semaphore(0)
+            streams = [asyncio.create_task(last(each)) for each in (by_token, browser, other_browser, other)]
+            for _ in streams:
+                await begun.acquire()
+            async with asyncio.timeout(20):
+                assert (await admin.delete(f"/sessions/{ended}")).status_code == 204
+                await streams[2]
+                await revoke_token(database, row["id"], by="test")  # As another process does it.
+                await asyncio.gather(*streams[:2])
+            assert not streams[3].done()
+            assert (await by_token.get("/jobs")).status_code == 401
+            streams[3].cancel()
+            await asyncio.gather(streams[3], return_exceptions=True)
 
 
 async def test_an_account_sees_its_own_sessions_and_an_admin_all(database_url: str, database: Database) -> None:

@@ -6,14 +6,15 @@ import asyncio
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from tidemill.core.accounts import Caller, role_in
 from tidemill.core.errors import ForbiddenError, TooManyAttemptsError
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
-from tidemill.store.sessions import find_session, record_session_use
-from tidemill.store.tokens import Holder, find_token, record_token_use
+from tidemill.store.sessions import find_live_sessions, find_session, record_session_use
+from tidemill.store.tokens import Holder, find_token, find_valid_tokens, record_token_use
 
 _KNOWN_FOR = 5.0
 _MOST_KNOWN = 10_000
@@ -76,6 +77,23 @@ class Authenticator:
         self._note_use(holder)
         name = oidc_name(holder) if holder.token_id is None else f"{holder.name} (token {holder.token_id})"
         return Caller(name, *found, holder.token_id, session, holder.session_id, holder.subject)
+
+    async def find_ended(self, callers: Collection[Caller]) -> set[Caller]:
+        """Those of these callers whose token was revoked, whose session has ended, or who have another role now."""
+        of_sessions = {each.session_id for each in callers if each.session_id is not None}
+        of_tokens = {each.token_id for each in callers if each.session_id is None and each.token_id is not None}
+        sessions = await find_live_sessions(self._database, of_sessions) if of_sessions else {}
+        tokens = await find_valid_tokens(self._database, of_tokens) if of_tokens else {}
+        ended: set[Caller] = set()
+        for caller in callers:
+            if caller.session_id is None and caller.token_id is None:
+                continue  # Its socket or machine is what it is known by.
+            by_id = tokens if caller.session_id is None else sessions
+            holder = by_id.get(caller.token_id if caller.session_id is None else caller.session_id)  # pyright: ignore[reportArgumentType]
+            now = None if holder is None else self.caller_of(holder)
+            if now is None or now.role != caller.role:
+                ended.add(caller)
+        return ended
 
     def forget(self) -> None:
         """Forget all callers, because a token was revoked or a session ended."""

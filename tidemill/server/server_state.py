@@ -42,7 +42,7 @@ class ServerState:
         self.oidc = None if settings.oidc is None else OidcClient(settings.oidc)
         version = None if settings.oidc is None else settings.oidc.version
         self.authenticator = Authenticator(database, app.name, trust_local=settings.trust_local, provider=version)
-        self.hub = Hub(database)
+        self.hub = Hub(database, self.authenticator)
         app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
         self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.on_notify
         self.metrics = Exposition(database)

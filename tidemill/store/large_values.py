@@ -89,6 +89,7 @@ SELECT data::text AS value, '' AS version FROM tidemill.{0} WHERE run_id = $1::t
 #: Every value that an answer may cut, by its place: `job/result/ID`, `tick/data/RUN/SEQ`. Ids are the parameters.
 PLACES: dict[tuple[str, str], str] = {
     ("job", "args"): _JOB.format("args"),
+    ("job", "errors"): _JOB.format("errors"),
     ("job", "result"): _PAST_JOB.format("result"),
     ("run", "input"): _RUN.format("input"),
     ("run", "result"): _RUN.format("result"),

@@ -9,8 +9,8 @@ from functools import lru_cache
 from tidemill.core.errors import ConfigError
 
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,30}\Z")
-_CHANNELS = "jobs|control|schedules|runs|hosts|streams|states|changes|monitors"
-SHARED_CHANNELS = frozenset({"hosts"})
+_CHANNELS = "jobs|control|schedules|runs|hosts|accounts|streams|states|changes|monitors"
+SHARED_CHANNELS = frozenset({"hosts", "accounts"})
 #: Where a statement names a schema or a channel in it.
 SCHEMA_NAMES = re.compile(rf"\b(tidemill|installation)(?=\.|_(?:{_CHANNELS})')")
 _LONGEST_SCHEMA = 48  # A channel is the schema plus a suffix, at most 63 bytes.

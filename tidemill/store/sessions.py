@@ -14,16 +14,20 @@ from tidemill.core.accounts import Grants
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
 from tidemill.store.database import Database
-from tidemill.store.tokens import VALID, Holder, hash_secret, token_holder
+from tidemill.store.tokens import NOTIFY_ACCOUNTS, VALID, Holder, hash_secret, token_holder
 from tidemill.store.transaction import Transaction
 
-#: The session of a cookie. A session of a token ends with the token.
-FIND_SESSION = f"""
+#: Sessions with their accounts. A session of a token ends with the token.
+_SESSIONS = f"""
 SELECT s.id AS session_id, s.name AS user_name, s.subject, s.provider, s.grants, t.id, t.name, t.role, t.application
 FROM installation.session AS s
 LEFT JOIN (SELECT * FROM installation.token WHERE {VALID}) AS t ON t.id = s.token_id
-WHERE s.hash = $1 AND s.expires_at > now() AND (t.id IS NOT NULL OR s.token_id IS NULL)
+WHERE s.expires_at > now() AND (t.id IS NOT NULL OR s.token_id IS NULL)
 """
+
+#: The session of a cookie, and those of these ids.
+FIND_SESSION = f"{_SESSIONS} AND s.hash = $1"
+FIND_LIVE = f"{_SESSIONS} AND s.id = ANY($1::bigint[])"
 
 #: Opens a session, and removes those that have expired.
 OPEN_SESSION = """
@@ -87,6 +91,7 @@ async def open_session(tx: Transaction, holder: Holder, browser: BrowserInfo, *,
     grants = None if by_token else encode(holder.grants).decode()
     if holder.subject is not None:
         await tx.execute(UPDATE_GRANTS, holder.subject, holder.provider, grants)
+        await tx.execute(NOTIFY_ACCOUNTS)
     row = await tx.fetchrow(
         OPEN_SESSION,
         hash_secret(secret),
@@ -106,8 +111,15 @@ async def open_session(tx: Transaction, holder: Holder, browser: BrowserInfo, *,
 async def find_session(database: Database, secret: str) -> Holder | None:
     """The account of a session."""
     row = await database.fetchrow(FIND_SESSION, hash_secret(secret))
-    if row is None:
-        return None
+    return None if row is None else _session_holder(row)
+
+
+async def find_live_sessions(database: Database, ids: Collection[int]) -> dict[int, Holder]:
+    """The accounts of those of these sessions that have not ended."""
+    return {row["session_id"]: _session_holder(row) for row in await database.fetch(FIND_LIVE, sorted(ids))}
+
+
+def _session_holder(row: asyncpg.Record) -> Holder:
     if row["id"] is not None:
         return msgspec.structs.replace(token_holder(row), session_id=row["session_id"])
     return Holder(
@@ -122,6 +134,7 @@ async def find_session(database: Database, secret: str) -> Holder | None:
 async def close_session(tx: Transaction, secret: str) -> None:
     """End the session of a cookie."""
     await tx.execute(CLOSE_SESSION, hash_secret(secret))
+    await tx.execute(NOTIFY_ACCOUNTS)
 
 
 async def list_sessions(
@@ -135,12 +148,15 @@ async def end_session(tx: Transaction, session_id: int, name: str) -> None:
     """End a session: its browser is logged out."""
     if await tx.execute(END_SESSION, session_id) == "DELETE 0":
         raise NotFoundError(f"there is no session {session_id}: `tidemill session list` lists them")
+    await tx.execute(NOTIFY_ACCOUNTS)
     await tx.audit("session.end", f"{session_id} {name}")
 
 
 async def end_sessions_of(tx: Transaction, subject: str) -> int:
     """End all sessions of a user; returns how many there were."""
-    return len(await tx.fetch(END_SUBJECT, subject))
+    ended = await tx.fetch(END_SUBJECT, subject)
+    await tx.execute(NOTIFY_ACCOUNTS)
+    return len(ended)
 
 
 async def record_session_use(database: Database, ids: Collection[int]) -> None:

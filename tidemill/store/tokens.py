@@ -18,6 +18,7 @@ from tidemill.store.database import Database
 from tidemill.store.transaction import Transaction
 
 PREFIX = "tm_"
+ACCOUNTS_CHANNEL = "accounts"
 
 _SHOWN = "id, name, role, application, hint, created_at, created_by, expires_at, used_at, revoked_at, revoked_by"
 
@@ -43,6 +44,9 @@ WITH revoked AS (
 SELECT id, name FROM revoked
 """
 
+#: Tells every server of the installation that a token or session is no longer valid, or has other roles.
+NOTIFY_ACCOUNTS = "SELECT pg_notify('installation_accounts', '')"
+
 #: Whether a token may be used.
 VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 
@@ -50,6 +54,9 @@ VALID = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())"
 FIND = f"""
 SELECT id, name, role, application FROM installation.token WHERE hash = $1 AND {VALID} AND NOT one_time
 """
+
+#: Which of these tokens are valid.
+FIND_VALID = f"SELECT id, name, role, application FROM installation.token WHERE id = ANY($1::bigint[]) AND {VALID}"
 
 #: Records that tokens were used; a row that another server is recording right now is left to it.
 RECORD_USE = """
@@ -145,6 +152,7 @@ async def revoke_token(tx: Transaction, token_id: int, *, application: str | Non
     row = await tx.fetchrow(REVOKE, token_id, tx.by, application)
     if row is None:
         raise NotFoundError(f"there is no valid token {token_id} to revoke: `tidemill token list` lists them")
+    await tx.execute(NOTIFY_ACCOUNTS)
     await tx.audit("token.revoke", f"{token_id} {row['name']}", before={"revoked": False}, after={"revoked": True})
     return row["name"]
 
@@ -153,6 +161,11 @@ async def find_token(database: Database, secret: str) -> Holder | None:
     """The holder of a token; None if the token does not exist, has expired or was revoked."""
     row = await database.fetchrow(FIND, hash_secret(secret))
     return None if row is None else token_holder(row)
+
+
+async def find_valid_tokens(database: Database, ids: Collection[int]) -> dict[int, Holder]:
+    """The holders of those of these tokens that are valid."""
+    return {row["id"]: token_holder(row) for row in await database.fetch(FIND_VALID, sorted(ids))}
 
 
 async def record_token_use(database: Database, ids: Collection[int]) -> None:

@@ -93,6 +93,62 @@ def test_a_value_is_one_word_of_a_command_whatever_is_in_it(
     holds()
 
 
+#: A program that writes its arguments, and the commands that pass it a value.
+ARGUMENTS = """#!/bin/sh
+printf '%s\\n' "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "./say {{$.x}}",
+        "./say '{{$.x}}' more",
+        './say "{{$.x}}"',
+        "./say {{$.empty}}{{$.x}}",
+        "timeout 5 ./say {{$.x}}",
+        "cd . && ./say a {{$.x}}",
+        "(./say {{$.x}})",
+        './say "$(printf %s {{$.x}})"',
+        ["./say", "{{$.x}}"],
+        ["./say", "a", "{{$.empty}}{{$.x}}"],
+        ["timeout", "5", "./say", "{{$.x}}"],
+    ],
+)
+def test_a_value_that_begins_with_a_dash_is_never_an_option(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "say").write_text(ARGUMENTS)
+    (tmp_path / "say").chmod(0o755)
+    ran = node("run_command", command=command)
+
+    @settings(max_examples=10, deadline=None)
+    @given(HOSTILE, st.sampled_from(["", "-", "--"]))
+    def holds(value: str, dashes: str) -> None:
+        value = dashes + value
+        if value.startswith("-"):
+            with pytest.raises(ConfigError, match="would be an option of the command: write -- before"):
+                result(ran, {"x": value, "empty": ""})
+        else:
+            result(ran, {"x": value, "empty": ""})
+
+    holds()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["printf '%s\n' {{$.x}}", "ls -d -- {{$.x}}", "echo a > {{$.x}} && ls -d ./{{$.x}}", "X={{$.x}}; ls -d -- $X",
+     ["ls", "-d", "--", "{{$.x}}"], ["ls", "-d", "./{{$.x}}"], ["test", "{{$.x}}", "=", "-la"], "test {{$.x}} = -la"],
+)  # fmt: skip
+def test_a_dash_is_accepted_where_no_option_can_be(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-la").touch()
+    assert result(node("run_command", command=command), {"x": "-la"})["stdout"].strip() in ("-la", "./-la", "")
+
+
 @pytest.mark.parametrize(
     "command",
     [

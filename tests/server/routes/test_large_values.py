@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import psutil
 import pytest
 
@@ -15,7 +16,11 @@ from tests.support.cli import run
 from tests.support.grpcclient import rpc_client
 from tests.support.ports import free_port
 from tests.support.web import WebServer
+from tidemill.core.codec import encode
+from tidemill.dags import Dag, node as task_node
+from tidemill.dags.runner.runner import DagInput
 from tidemill.store.database import Database
+from tidemill.store.runs.claims import DAG_KIND
 
 LARGE = 30_000_000
 
@@ -90,6 +95,42 @@ async def test_an_answer_holds_the_beginning_and_where_the_whole_is(site: WebSer
 
         for missing in ("job/result/99", "job/secret/7", "job/result/x", "tick/data/5", "nothing/at/all"):
             assert (await client.get(f"/api/v1/values/{missing}")).status_code == 404, missing
+
+
+async def test_many_long_errors_are_shown_by_their_ends_and_the_last_one_in_full(
+    site: WebServer, database: Database
+) -> None:
+    errors = [
+        {"attempt": n, "at": 1.0, "kind": "E", "message": f"{n} " * 2_000, "traceback": "t" * 20_000 + f"end {n}"}
+        for n in range(1, 21)
+    ]
+    await database.fetch("UPDATE tidemill.job_history SET errors = $1 WHERE id = 8", json.dumps(errors).encode())
+    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+        told = (await client.get("/api/v1/jobs/8")).json()["errors"]
+        assert len(json.dumps(told)) < 65_536
+        assert [each["attempt"] for each in told] == list(range(1, 21))
+        assert told[-1] == errors[-1]
+        assert told[0]["traceback"].endswith("end 1")
+        assert "/api/v1/values/job/errors/8" in told[0]["traceback"]
+        assert json.loads(await whole(client, "/api/v1/values/job/errors/8")) == errors
+
+
+async def test_a_large_argument_in_the_tree_of_a_dag_is_cut(site: WebServer, database: Database) -> None:
+    dag = Dag("d", [task_node("a", "t", args={"text": "x" * 90_000, "small": 1})])
+    given = encode(DagInput(msgspec.Raw(dag.to_json()), {}))
+    await database.fetch(
+        "INSERT INTO tidemill.run (id, workflow, kind, version, input, state) "
+        "VALUES (6, 'd', $2, '1', $1, 'succeeded')",
+        given,
+        DAG_KIND,
+    )
+    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+        answer = await client.get("/api/v1/runs/6/tree")
+        assert answer.status_code == 200, answer.text
+        tree = answer.json()
+    (node,) = tree["definition"]["nodes"]
+    assert node["args"]["small"] == 1
+    assert node["args"]["text"]["$cut"]["whole"] == "/api/v1/values/run/input/6"
 
 
 async def test_no_beginning_shows_a_secret_and_the_whole_is_masked(site: WebServer) -> None:

@@ -16,6 +16,7 @@ from tidemill.dags.view.view import NodeView, nodes_of, why_run
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
+from tidemill.store.large_values import SHOWN_BYTES, VALUES, cut_value
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.runs import start_run
 from tidemill.store.transaction import Reader, Transaction
@@ -105,7 +106,14 @@ async def get_dag_tree(at: Reader, args: GetTree, declared: Declarations | None)
         view = await load_view_at(at.database, kind, args.id, args.at)
     shown, given = datetime.fromtimestamp(view.now, UTC), decode(view.row["input"])
     return DagTree(
-        args.id, view.run_state, given["dag"], nodes_of(view), why_run(view), shown, view.run_workers, view.tick
+        args.id,
+        view.run_state,
+        _cut_definition(given["dag"], args.id),
+        nodes_of(view),
+        why_run(view),
+        shown,
+        view.run_workers,
+        view.tick,
     )
 
 
@@ -134,6 +142,24 @@ async def cancel_node(tx: Transaction, args: CancelNode, declared: Declarations 
     await find_run(tx, args.id)
     _, program, state = await load_state(tx.database, dag_kind(declared), args.id)
     return NodesCancelled(await ask_to_cancel_node(tx, args.id, program, state, args.node, reason=args.reason))
+
+
+def _cut_definition(definition: Any, run_id: int) -> Any:
+    """The definition with the beginning of arguments and other values that are too large for an answer."""
+    if len(encode(definition)) <= SHOWN_BYTES:
+        return definition
+    whole = f"{VALUES}/run/input/{run_id}"
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, dict) and value.keys() & {"nodes", "args"}:
+            return {
+                name: cut(each) if name in ("nodes", "args") else cut_value(each, whole) for name, each in value.items()
+            }
+        if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            return [cut(each) for each in value]
+        return {name: cut_value(each, whole) for name, each in value.items()} if isinstance(value, dict) else value
+
+    return cut(definition)
 
 
 def _graph(workflow: Any) -> FlowGraph:

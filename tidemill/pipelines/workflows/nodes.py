@@ -31,10 +31,12 @@ from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, 
 from tidemill.pipelines.workflows.llm import ask
 from tidemill.pipelines.workflows.safe_templates import (
     TemplateError,
+    check_option,
     check_templates,
     filled_path,
     shell_template,
     sql_template,
+    takes_no_options,
 )
 
 #: Custom transforms and node types by their names in files.
@@ -260,9 +262,15 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
     pipe = asyncio.subprocess.PIPE
     if isinstance(command, list):
         words = [shown(fill(word, item)) for word in command]
+        for at, word in enumerate(words):
+            if at and not str(command[at]).startswith("-") and not takes_no_options(words[:at]):
+                check_option(word)
     else:
         template = shell_template(str(command))
-        words = ["/bin/sh", "-c", template.text, "sh", *(shown(evaluate(each, item)) for each in template.expressions)]
+        values = [shown(evaluate(each, item)) for each in template.expressions]
+        for at in template.words:
+            check_option(values[at])
+        words = ["/bin/sh", "-c", template.text, "sh", *values]
     if any("\0" in word for word in words):
         raise ConfigError("a value for the command holds a NUL character, which no argument can hold")
     child = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)

@@ -4,13 +4,14 @@
     sql_template("… name = '{{$.name}}'")      … name = (($1)::text)      the value is bound
 
 A template is refused where its value could still become a program: as the name of a command, in the text that another
-interpreter runs (`sh -c`, `eval`, `awk`) or reads (`… | sh`), in a here-document, in an identifier of SQL.
+interpreter runs (`sh -c`, `eval`, `awk`) or reads (`… | sh`), in a here-document, in an identifier of SQL. A value that
+begins a word is refused when it begins with `-`, since it would be an option of the command.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -51,6 +52,8 @@ class SafeTemplate(msgspec.Struct, frozen=True):
 
     text: str
     expressions: tuple[str, ...]
+    words: frozenset[int] = frozenset()
+    """The expressions, by number from 0, that begin a word which the command could read as an option."""
 
 
 class _Command(msgspec.Struct):
@@ -72,6 +75,12 @@ class _Command(msgspec.Struct):
         elif word in ("-exec", "-execdir", "-ok", "-okdir"):
             self.wants_name = True
         self.words.append(word)
+
+    def could_be_option(self) -> bool:
+        """Whether the command could read a word that begins here with a value as an option."""
+        if (self.word or "").strip("\0") or (self.words and self.words[-1].endswith((">", "<"))):
+            return False
+        return not takes_no_options(self.words[self.names[-1] :]) if self.names else False
 
     def check_beside(self, hole: str) -> None:
         """Refuse a command that could run a value that another command of the script passes on."""
@@ -110,10 +119,26 @@ class _Command(msgspec.Struct):
                 )
 
 
+def takes_no_options(words: Sequence[str]) -> bool:
+    """Whether the word after these words of a command is never an option."""
+    name = words[0].rpartition("/")[2]
+    return "--" in words[1:] or name in ("test", "[", "[[", "case", "for") or (name == "printf" and len(words) > 1)
+
+
+def check_option(value: str) -> None:
+    """Refuse a value that would be an option of the command that it is an argument of."""
+    if value.startswith("-"):
+        raise ConfigError(
+            f"the value {value[:80]!r} would be an option of the command: write -- before the {{{{…}}}}, or join it to "
+            "an option, as in --name={{…}}"
+        )
+
+
 def shell_template(text: str) -> SafeTemplate:
     """A script for `sh -c`, whose parameters are the values of its expressions."""
     made: list[str] = []
     expressions: list[str] = []
+    guarded: set[int] = set()
     stack: list[str] = []  # open quotes and parentheses
     commands = [_Command()]  # the command that is read, and those around its substitution
     ended: list[_Command] = []
@@ -126,6 +151,8 @@ def shell_template(text: str) -> SafeTemplate:
             openers = [each for each in stack if each in ("(", "$(")]
             for depth in range(len(commands), 0, -1):
                 commands[depth - 1].check_hole(hole[1])
+                if commands[depth - 1].could_be_option():
+                    guarded.add(len(expressions))
                 if depth == 1 or openers[depth - 2] == "(":  # What a subshell prints is no part of the command around.
                     break
             expressions.append(hole[1])
@@ -141,7 +168,7 @@ def shell_template(text: str) -> SafeTemplate:
         each.end_word()
         if expressions:
             each.check_beside(expressions[0])
-    return SafeTemplate("".join(made), tuple(expressions))
+    return SafeTemplate("".join(made), tuple(expressions), frozenset(guarded))
 
 
 def _refuse_in(stack: list[str], hole: str) -> None:

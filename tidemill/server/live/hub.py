@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ import structlog
 
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.engine.authentication import Authenticator
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.server.problems import Refused
 from tidemill.store.change_log import (
@@ -35,6 +36,7 @@ from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.idempotency import forget_answers
 from tidemill.store.notify import Callback, Listener
 from tidemill.store.telemetry.throughput import EVERY, note_pace
+from tidemill.store.tokens import ACCOUNTS_CHANNEL
 
 log = structlog.get_logger("tidemill.server")
 
@@ -108,15 +110,26 @@ class Topics(msgspec.Struct, frozen=True):
         return ChangeSet(queues, runs, kinds, many) if queues or runs or kinds or many else None
 
 
+class Subscriber:
+    """A stream that is open; `ended` once its caller may no longer have it."""
+
+    __slots__ = ("caller", "ended")
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.ended = False
+
+
 class Hub:
     """All subscribers, and the events to send them."""
 
-    def __init__(self, database: Database) -> None:
-        self.watching = 0
+    def __init__(self, database: Database, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._subscribers: set[Subscriber] = set()
+        self._accounts = asyncio.Event()
         self.callbacks: dict[str, Callback] = {}
         """More callbacks by channel; to be added before `run`."""
         self._database = database
-        self._watchers: Counter[str] = Counter()
         self._notifier = asyncio.Event()
         self._subscribed = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -139,12 +152,14 @@ class Hub:
         """Follow the changes until cancelled."""
         listener = Listener(self._database)
         listener.on(CHANGES_CHANNEL, lambda _: self._notifier.set())
+        listener.on(ACCOUNTS_CHANNEL, lambda _: self._accounts.set())
         for channel, callback in self.callbacks.items():
             listener.on(channel, callback)
         async with asyncio.TaskGroup() as group:
             group.create_task(listener.run(), name="tidemill-changes-listener")
             group.create_task(self._keep(), name="tidemill-changes-keep")
             group.create_task(self._follow(), name="tidemill-changes-follow")
+            group.create_task(self._end_revoked(), name="tidemill-changes-accounts")
             group.create_task(self._note_pace(), name="tidemill-pace")
             group.create_task(self._beat(), name="tidemill-changes-beat")
 
@@ -162,6 +177,25 @@ class Hub:
             # Without subscribers nothing is read: the log in the database keeps the changes.
             waking, most = (self._notifier, SAFETY) if self.watching else (self._subscribed, KEEP_EVERY)
             await wait_for_event(waking, most)
+
+    async def _end_revoked(self) -> None:
+        """End the streams of callers whose token was revoked or whose session has ended, once notified."""
+        while True:
+            await self._accounts.wait()
+            self._accounts.clear()
+            self._authenticator.forget()
+            try:
+                ended = await self._authenticator.find_ended({each.caller for each in self._subscribers})
+            except Exception as error:
+                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                    raise
+                self._accounts.set()
+                await asyncio.sleep(SAFETY)
+                continue
+            for each in self._subscribers:
+                each.ended = each.ended or each.caller in ended
+            if ended:
+                self._wake()
 
     async def _read_once(self) -> bool:
         """Read new changes; returns whether there were any."""
@@ -256,26 +290,29 @@ class Hub:
 
     def check_room(self, caller: Caller) -> None:
         """Raise if the caller has too many streams open, or all callers together do."""
-        if (caller.token_id or caller.session_id) is not None and self._watchers[caller.name] >= MOST_EACH:
+        own = sum(each.caller.name == caller.name for each in self._subscribers)
+        if (caller.token_id or caller.session_id) is not None and own >= MOST_EACH:
             raise Refused(429, f"{caller.name} has {MOST_EACH} streams open: close one of them", Retry_After="10")
         if self.watching >= MOST_STREAMS:
             raise Refused(503, f"{MOST_STREAMS:,} streams are open, and no more fit", Retry_After="10")
 
     @contextlib.contextmanager
-    def counting_subscriber(self, caller: Caller) -> Iterator[None]:
-        """Count a subscriber for as long as the block lasts."""
-        self.watching += 1
-        self._watchers[caller.name] += 1
+    def subscribing(self, caller: Caller) -> Iterator[Subscriber]:
+        """Keep a subscriber for as long as the block lasts; its stream ends when `ended` is set."""
+        subscriber = Subscriber(caller)
+        self._subscribers.add(subscriber)
         self._subscribed.set()
         try:
-            yield
+            yield subscriber
         finally:
-            self.watching -= 1
-            self._watchers[caller.name] -= 1
-            if not self._watchers[caller.name]:
-                del self._watchers[caller.name]
-            if not self.watching:
+            self._subscribers.discard(subscriber)
+            if not self._subscribers:
                 self._subscribed.clear()
+
+    @property
+    def watching(self) -> int:
+        """How many streams are open."""
+        return len(self._subscribers)
 
     @property
     def closed(self) -> bool:
@@ -298,14 +335,14 @@ class Hub:
 
     async def frames(self, caller: Caller, topics: Topics, last: str | None = None) -> AsyncIterator[Frame]:
         """The events for a subscriber from `last` on, for some minutes; it then reconnects."""
-        with self.counting_subscriber(caller):
+        with self.subscribing(caller) as subscriber:
             await self._ready.wait()
             if last is not None and self._is_ahead(last):
                 await self._read_once()
             place = self._count
             yield self._catch_up(topics, last)
             until = asyncio.get_running_loop().time() + LONGEST
-            while not self._closed and asyncio.get_running_loop().time() < until:
+            while not (self._closed or subscriber.ended) and asyncio.get_running_loop().time() < until:
                 if place == self._count:
                     await asyncio.shield(self._next_turn())
                     continue
@@ -317,11 +354,11 @@ class Hub:
                     if (wanted := _for(topics, frame)) is not None:
                         yield wanted
 
-    async def changed(self, run_id: int, since: int, *, timeout: float) -> None:
-        """Return when a run may have changed since a place in the stream, or the time is up."""
+    async def changed(self, subscriber: Subscriber, run_id: int, since: int, *, timeout: float) -> None:
+        """Return when a run may have changed since a place in the stream, the subscriber has ended or time is up."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not self._closed:
+                while not (self._closed or subscriber.ended):
                     frames, since = self._since(since), self._count
                     if frames is None or any(_concerns_run(frame, run_id) for frame in frames):
                         return

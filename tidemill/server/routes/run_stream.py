@@ -62,8 +62,8 @@ def _shown(data: Any) -> bytes:
 async def _follow(server_state: ServerState, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
     hub = server_state.hub
     until = asyncio.get_running_loop().time() + LONGEST
-    with hub.counting_subscriber(caller):
-        while not hub.closed and asyncio.get_running_loop().time() < until:
+    with hub.subscribing(caller) as subscriber:
+        while not (hub.closed or subscriber.ended) and asyncio.get_running_loop().time() < until:
             place = hub.place
             try:
                 row = await find_run(Reader(server_state.database, caller.name), run_id)
@@ -81,5 +81,5 @@ async def _follow(server_state: ServerState, caller: Caller, run_id: int, after:
                 )
                 return
             if not shown:
-                await hub.changed(run_id, place, timeout=QUIET if hub.is_live else 1.0)
+                await hub.changed(subscriber, run_id, place, timeout=QUIET if hub.is_live else 1.0)
                 yield b": \n\n"

@@ -7,7 +7,7 @@ from datetime import datetime
 import asyncpg
 
 from tidemill.store.database import Database
-from tidemill.store.large_values import cut, place_of
+from tidemill.store.large_values import SHOWN_BYTES, VALUES, cut, place_of
 
 # An unfinished job with its worker, its queue and what it waits for.
 _LIVE_STORY = """
@@ -32,10 +32,17 @@ FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 _SHOWN = (
     "id", "due_at", "created_at", "deadline", "started_at", "worker_id", "attempt", "failures", "losses", "priority",
     "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency", "run_id",
-    "work", "note", "errors",
+    "work", "note",
 )  # fmt: skip
 _ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
-_SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_ARGS} AS args"
+#: The errors of all attempts; of more than fits an answer, the last one and the ends of the others.
+_ERRORS = f"""CASE WHEN octet_length(j.errors::text) <= {SHOWN_BYTES} THEN j.errors ELSE (
+    SELECT json_agg(CASE WHEN n = json_array_length(j.errors) THEN error ELSE (error::jsonb || jsonb_build_object(
+               'message', left(error->>'message', 300), 'traceback', '(the end of it; all errors in full: {VALUES}/'
+               || {place_of("job/errors", "j.id")} || ')' || chr(10) || right(error->>'traceback', 800)))::json END
+               ORDER BY n)
+    FROM json_array_elements(j.errors) WITH ORDINALITY AS each (error, n)) END"""
+_SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_ARGS} AS args, {_ERRORS} AS errors"
 _SHOWN_OF_LIVE = f"{_SHOWN_OF_BOTH}, j.progress, j.required_model, j.cancel_reason"
 
 #: The same as people are shown it, with large values cut.

@@ -36,6 +36,7 @@ export type Worker = Schemas["WorkerLine"];
 export type FailedStates = Schemas["FailedStates"];
 export type Overview = Schemas["Overview"];
 export type AuditEntry = Schemas["AuditEntry"];
+export type DataForgotten = Schemas["DataForgotten"];
 export type Token = Schemas["Token"];
 export type BrowserSession = Schemas["BrowserSession"];
 export type Hit = Schemas["Hit"];

@@ -5,7 +5,7 @@ import { bytes } from "../format";
 
 const LONG = 400;
 const MANY = 100;
-const SHOWN_OF_CUT = 4000;
+const SHOWN_OF_CUT = 1_500;
 
 function Text({ value }: { value: string }) {
   const [whole, setWhole] = useState(value.length <= LONG);
@@ -82,9 +82,10 @@ function findCut(value: unknown): CutValue | null {
 function Cut({ found }: { found: CutValue }) {
   return (
     <span>
+      <span className="j-cut">
+        The beginning of {bytes(found.bytes)}. <a href={found.whole}>Show the whole value</a>
+      </span>
       <span className="j-text">{found.first.slice(0, SHOWN_OF_CUT)}…</span>
-      <br />
-      The beginning of {bytes(found.bytes)}. <a href={found.whole}>Show the whole value</a>
     </span>
   );
 }

@@ -12,6 +12,7 @@ import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Ago } from "../../components/times";
+import "./accounts.css";
 
 const ROLES = [
   { name: "viewer", may: "view everything but tokens" },
@@ -81,7 +82,7 @@ function Sessions() {
         <Table label="Sessions" heads={["Account", "Role", "Browser", "Last used", "Expires", "Opened"]} hasActions>
           {found.data.items.map((each) => (
             <tr key={each.id}>
-              <td>
+              <td className="account-name">
                 {each.name} {each.current ? <span className="faint">this browser</span> : each.own && <span className="faint">you</span>}
               </td>
               <td>
@@ -152,7 +153,7 @@ function Tokens() {
             const expired = token.expires_at !== null && Date.parse(token.expires_at) < Date.now();
             return (
               <tr key={token.id}>
-                <td>
+                <td className="account-name">
                   {token.name} <span className="faint mono">…{token.hint}</span>
                 </td>
                 <td>
@@ -163,7 +164,7 @@ function Tokens() {
                   <Ago at={token.used_at} />
                 </td>
                 <td className="nowrap">{token.expires_at ? <Ago at={token.expires_at} /> : "never"}</td>
-                <td className="nowrap">
+                <td>
                   <Ago at={token.created_at} /> <span className="faint">by {token.created_by}</span>
                 </td>
                 <RowActions>

@@ -1,4 +1,4 @@
-/** Settings: retention, theme and information about this server. */
+/** Settings: retention, deletion of data, theme and information about this server. */
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { get, put } from "../../api/client";
@@ -12,6 +12,7 @@ import { Chips } from "../../components/forms/filters";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { Ago } from "../../components/times";
+import { Forget } from "./forget";
 import "./settings.css";
 
 export function Settings() {
@@ -24,6 +25,7 @@ export function Settings() {
       <div className="columns">
         <div className="stack">
           <Retention may={admin} />
+          {admin && <Forget />}
         </div>
         <div className="stack">
           <Panel title="Theme">
