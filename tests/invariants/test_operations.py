@@ -28,7 +28,7 @@ from tests.invariants.operations.monitors import CASES as MONITOR_CASES
 from tests.invariants.operations.pipelines import CASES as PIPELINE_CASES, FOLDER, declare
 from tests.invariants.operations.runs import CASES as RUN_CASES
 from tests.invariants.operations.streams import CASES as STREAM_CASES
-from tests.support.grpcclient import request_of, rpc_client
+from tests.support.grpcclient import Rpc, request_of, rpc_client
 from tests.support.ports import free_port
 from tests.support.server import TestServer
 from tests.support.web import WEB_APP, WebServer
@@ -213,12 +213,13 @@ def test_every_argument_has_one_line_of_help() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_an_operation_does_the_same_on_the_database_and_through_a_server(
+async def test_an_operation_does_the_same_on_the_database_through_a_server_and_by_grpc(
     name: str, world: World, site: Site
 ) -> None:
     operation, case = OPERATIONS[name], CASES[name]
+    assert METHODS[service_of(operation), method_of(operation)].role == operation.role
     before = await prepared(world, case)
-    result = await local(world).do(operation, case.args)
+    result = settled(await local(world).do(operation, case.args))
     left = await effect(world, before)
     if operation.acts and name not in UNCHANGING:
         assert left.audit, "what changes something leaves an audit entry"
@@ -226,7 +227,11 @@ async def test_an_operation_does_the_same_on_the_database_and_through_a_server(
         assert left.audit == []
     before = await prepared(world, case)
     with remote(site) as server:
-        assert settled(await server.do(operation, case.args)) == settled(result)
+        assert settled(await server.do(operation, case.args)) == result
+    assert await effect(world, before) == left
+    before = await prepared(world, case)
+    async with rpc_client(site.grpc) as rpc:
+        assert without_empty(settled(await rpc.do(operation, case.args))) == without_empty(result)
     assert await effect(world, before) == left
 
 
@@ -277,22 +282,42 @@ async def test_a_bulk_cancel_of_runs_leaves_one_audit_entry(world: World) -> Non
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_wrong_arguments_are_refused_in_the_same_words(name: str, world: World, site: Site) -> None:
+async def test_what_is_refused_is_refused_in_the_same_words_and_changes_nothing(
+    name: str, world: World, site: Site
+) -> None:
     operation, case = OPERATIONS[name], CASES[name]
     before = await prepared(world, case)
     left = await effect(world, before)
-    with remote(site) as server:
-        for wrong in case.wrong:
-            refused = await refusal(local(world), operation, wrong)
-            assert await refusal(server, operation, wrong) == refused, wrong
-            assert refused.code is not None, f"{refused.kind.__name__} is not in the table of errors"
+    async with rpc_client(site.grpc) as rpc:
+        with remote(site) as server:
+            for wrong in case.wrong:
+                refused = await refusal(local(world), operation, wrong)
+                assert await refusal(server, operation, wrong) == refused, wrong
+                assert refused.code is not None, f"{refused.kind.__name__} is not in the table of errors"
+                await assert_refused_by_grpc(rpc, operation, wrong, refused)
+    if operation.body is None:
+        await assert_undeclared_field_is_refused(site, operation, case)
+    if operation.role != "viewer":
+        refused = await refusal(local(world, Caller("eve", "viewer")), operation, case.args)
+        assert refused.kind is ForbiddenError
+        assert f"role {operation.role}" in refused.words
     assert await effect(world, before) == left
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if OPERATIONS[name].body is None])
-async def test_a_field_that_is_not_declared_is_refused(name: str, world: World, site: Site) -> None:
-    operation, case = OPERATIONS[name], CASES[name]
-    await prepared(world, case)
+async def assert_refused_by_grpc(rpc: Rpc, operation: Operation[Any, Any], wrong: Struct, refused: Refusal) -> None:
+    try:
+        request_of(operation, wrong)
+    except (TypeError, ValueError):
+        return  # The message cannot hold it.
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await rpc.do(operation, wrong)
+    code, words = error.value.code(), error.value.details() or ""
+    assert (code, words) == (grpc.StatusCode[refused.code or "OK"], refused.words)
+    kind = dict(error.value.trailing_metadata() or ())["problem-type"]
+    assert type(error_of(str(kind), words)) is refused.kind
+
+
+async def assert_undeclared_field_is_refused(site: Site, operation: Operation[Any, Any], case: Case) -> None:
     given = msgspec.to_builtins(case.args)
     path = operation.path.format(**{field: given.pop(field) for field in operation.path_fields})
     async with site.web.client() as client:
@@ -302,44 +327,6 @@ async def test_a_field_that_is_not_declared_is_refused(name: str, world: World, 
             answer = await client.request(operation.method, path, params={"nonsense": 1})
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["field"] == "nonsense"
-
-
-@pytest.mark.parametrize("name", [each.name for each in OPERATIONS.values() if each.role != "viewer"])
-async def test_a_caller_who_may_only_read_is_refused(name: str, world: World) -> None:
-    before = await prepared(world, CASES[name])
-    left = await effect(world, before)
-    refused = await refusal(local(world, Caller("eve", "viewer")), OPERATIONS[name], CASES[name].args)
-    assert refused.kind is ForbiddenError
-    assert f"role {OPERATIONS[name].role}" in refused.words
-    assert await effect(world, before) == left
-
-
-@pytest.mark.parametrize("name", CASES)
-async def test_grpc_does_the_same(name: str, world: World, site: Site) -> None:
-    operation, case = OPERATIONS[name], CASES[name]
-    assert METHODS[service_of(operation), method_of(operation)].role == operation.role
-    before = await prepared(world, case)
-    result = settled(await local(world).do(operation, case.args))
-    left = await effect(world, before)
-    before = await prepared(world, case)
-    async with rpc_client(site.grpc) as rpc:
-        assert without_empty(settled(await rpc.do(operation, case.args))) == without_empty(result)
-        assert await effect(world, before) == left
-        before = await prepared(world, case)
-        left = await effect(world, before)
-        for wrong in case.wrong:
-            refused = await refusal(local(world), operation, wrong)
-            try:
-                request_of(operation, wrong)
-            except (TypeError, ValueError):
-                continue  # The message cannot hold it.
-            with pytest.raises(grpc.aio.AioRpcError) as error:
-                await rpc.do(operation, wrong)
-            code, words = error.value.code(), error.value.details() or ""
-            assert (code, words) == (grpc.StatusCode[refused.code or "OK"], refused.words)
-            kind = dict(error.value.trailing_metadata() or ())["problem-type"]
-            assert type(error_of(str(kind), words)) is refused.kind
-        assert await effect(world, before) == left
 
 
 def without_empty(value: Any) -> Any:
