@@ -60,12 +60,16 @@ settings.register_profile(
 settings.load_profile("steady")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of programs that use the shared PostgreSQL, to run them on another one with `-m database`."""
+#: The folders whose tests say what holds on every supported version of PostgreSQL.
+CONTRACTS = ("tests/invariants", "tests/store")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the contracts that use the shared PostgreSQL, to run them on another one with `-m contract`."""
     for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        if "server" in fixtures and "browser" not in fixtures:
-            item.add_marker(pytest.mark.database)
+        inside = any(item.path.is_relative_to(config.rootpath / folder) for folder in CONTRACTS)
+        if inside and "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.contract)
 
 
 @pytest.fixture(scope="session")
