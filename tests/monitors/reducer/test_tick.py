@@ -11,7 +11,8 @@ from tests.support.watched import Heat, Pages, event, heat_monitor
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.monitors import Hours, Monitor, Webhook, sustained
-from tidemill.monitors.reducer.cursor import SourceCursor, adapted, moved, read_since
+from tidemill.monitors.reducer.cursor import SourceCursor, moved
+from tidemill.monitors.reducer.lateness import Lateness
 from tidemill.monitors.reducer.poll_pace import PollLimits, after_failure, after_success, start
 from tidemill.monitors.reducer.state import AttributeDict, read_state, write_state
 from tidemill.monitors.reducer.tick import Facts, stages, wanted_shares
@@ -87,13 +88,9 @@ def test_the_cursor_never_goes_back_and_never_past_now(pages: list[list[float]],
 
 
 def test_the_overlap_is_what_was_declared_or_what_lateness_asks_for_within_its_limit() -> None:
-    cursor = SourceCursor(100.0, "x")
-    assert read_since(SourceCursor(), 5.0, least=2.0, most=60.0) is None
-    assert read_since(cursor, 0.0, least=2.0, most=60.0) == 98.0
-    assert read_since(cursor, 20.0, least=2.0, most=60.0) == 70.0
-    assert read_since(cursor, 500.0, least=2.0, most=60.0) == 40.0
-    assert adapted(10.0, 30.0) == 30.0
-    assert 9.0 < adapted(10.0, 0.0) < 10.0
+    for late, wanted in ((0.0, 2.0), (20.0, 30.0), (500.0, 60.0)):
+        lateness = Lateness([(minute * 60.0, late) for minute in range(3)])
+        assert lateness.overlap(180.0, least=2.0, most=60.0) == wanted
 
 
 # -- hours ----------------------------------------------------------------------------------------

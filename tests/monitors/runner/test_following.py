@@ -63,21 +63,55 @@ async def test_equal_times_across_the_edge_of_a_page_are_all_stored(database: Da
     assert b'"12","13"]' in state["state"]  # by id, of equal times: 9 before 10
 
 
-async def test_an_event_that_comes_late_is_found_and_makes_the_overlap_wider(database: Database) -> None:
+async def test_events_that_keep_coming_late_are_found_and_make_the_overlap_wider(database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(event(1, 999.0))
     async with watching(database, heat_monitor(source), clock) as watcher:
         await watcher.one_tick()
-        source.add(event("late", 970.0, heat=60))  # far behind the two seconds of overlap
-        clock.advance(61.0)  # now and then it looks further back
-        await watcher.one_tick()
+        for number in range(3):
+            source.add(event(f"late{number}", 970.0 + number / 10, heat=60))  # far behind the two seconds of overlap
+            clock.advance(61.0)  # now and then it looks further back
+            await watcher.one_tick()
         row = await read_monitor(database, "heat")
-        assert row["lateness"] == 29.0
+        assert row["lateness"] == pytest.approx(28.8)
         await watcher.one_tick()
-        assert source.asked[-1] == pytest.approx(999.0 - 29.0 * 1.5)
+        assert source.asked[-1] == pytest.approx(999.0 - 28.8 * 1.5)
         source.add(event("late too", 972.0))
         await watcher.one_tick()
-    assert (await read_monitor(database, "heat"))["events"] == 3
+        assert (await read_monitor(database, "heat"))["events"] == 5
+    async with watching(database, heat_monitor(source), clock) as another:
+        another._ingest._probe_at = clock.now() + 1.0
+        await another.one_tick()
+        assert source.asked[-1] == pytest.approx(999.0 - 28.8 * 1.5)  # as the process before it knew
+        for _ in range(22):
+            clock.advance(61.0)
+            source.add(event(clock.now(), clock.now()))
+            await another.one_tick()
+            await another.one_tick()
+        assert source.asked[-1] == pytest.approx(clock.now() - 2.0)
+
+
+async def test_one_straggler_is_found_and_changes_neither_the_overlap_nor_the_load_of_the_source(
+    database: Database,
+) -> None:
+    source, clock = Pages(page=10), VirtualClock(10_000.0)
+    source.add(*(event(number, 9400.0 + number) for number in range(600)))
+    async with watching(database, heat_monitor(source), clock) as watcher:
+        await watcher.one_tick()
+        source.add(event("straggler", 9999.0 - 590.0, heat=60))
+        clock.advance(61.0)
+        await watcher.one_tick()
+        assert (await read_monitor(database, "heat"))["events"] == 601
+        for _ in range(3):
+            clock.advance(1.0)
+            await watcher.one_tick()
+            assert source.asked[-1] == 9999.0 - 2.0
+        clock.advance(61.0)
+        await watcher.one_tick()
+        (row,) = await list_monitors(database, "heat")
+        status = decode(row["status"])
+        assert (status["overlap"], status["overlap_least"], status["overlap_most"]) == (2.0, 2.0, 600.0)
+        assert status["reading"]["read_again"] > 0
 
 
 async def test_a_source_whose_clock_was_set_back_is_followed_all_the_same(database: Database) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -15,6 +16,7 @@ from tidemill.ops.monitors.alerts import Alert, AlertDetails
 from tidemill.ops.monitors.monitors import MonitorEvent, MonitorLine
 from tidemill.ops.monitors.roster import RosterLine
 
+HEALTH = {"healthy": "green", "unhealthy": "bold red", "not_running": "bold red"}
 SEVERITIES = {"info": "", "warning": "yellow", "critical": "bold red"}
 
 
@@ -25,10 +27,7 @@ def status_page(rows: Sequence[MonitorLine], now: datetime) -> Group:
 
 def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     status = row.status or {}
-    health = status.get("health", "not started")
-    style = {"healthy": "green", "UNHEALTHY": "bold red"}.get(health, "yellow")
-    paused = ("  paused", "yellow") if row.paused else ""
-    yield Text.assemble((f"{row.name}  ", "bold"), (health, style), paused)
+    yield Text.assemble((f"{row.name}  ", "bold"), (row.health, HEALTH.get(row.health, "yellow")))
     lag = "" if row.cursor_at is None else f", newest {ago(datetime.fromtimestamp(row.cursor_at, UTC))}"
     yield (
         f"  events   {row.events:,}{lag}; {row.duplicates:,} seen before, {row.ignored:,} ignored, "
@@ -40,12 +39,27 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     stages = "  ".join(f"{name} {seconds * 1000:.1f}ms" for name, seconds in status.get("stages", {}).items())
     if stages:
         yield f"  tick     {row.tick:,}: {stages}; next poll after {short(status.get('pause', 0))}"
+    if status.get("overlap_most"):
+        yield f"  reading  {_reading(row, status)}"
     if status.get("error"):
         yield Text(f"  source   {status['failures']} failures in a row: {status['error']}", style="red")
     for each in row.problems:
         whom = f" for {each.entity}" if each.entity else ""
         times = f" ({each.count}×, last {ago(each.last_at)})"
         yield Text(f"  problem  {each.place}{whom}: {each.error}{times}", style="yellow")
+
+
+def _reading(row: MonitorLine, status: dict[str, Any]) -> str:
+    """How far back polls read, and what that costs the source."""
+    back = f"{short(status['overlap'])} before the newest event ({short(status['overlap_least'])} at least), and "
+    back += f"{short(status['overlap_most'])} now and then; events are usually {short(row.lateness)} late"
+    costs = status.get("reading") or {}
+    if not costs.get("polls"):
+        return back
+    return (
+        f"{back}; in the last {short(costs['seconds'])}: {costs['polls']:,} polls, {costs['pages']:,} pages, "
+        f"{costs['records']:,} records, {costs['read_again']:,} of them read before"
+    )
 
 
 def roster_table(rows: Sequence[RosterLine], now: datetime) -> Table:

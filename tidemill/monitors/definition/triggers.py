@@ -10,6 +10,7 @@ open while an entity has sent nothing for a time; a stored timer opens it, so th
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
@@ -25,13 +27,14 @@ from tidemill.monitors.reducer.state import pick
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES = ("info", "warning", "critical")
+MOST_KEY = 400
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every trigger."""
 
     name: str
-    severity: Severity = "warning"
+    severity: Severity | Callable[[Any], Severity] = "warning"
     owner: str | None = None
     describe: str = ""
     evidence: Callable[[Any], Any] | None = None
@@ -83,7 +86,11 @@ class Momentary(Trigger, frozen=True, kw_only=True):
     at: str | Callable[[Any], float] = "at"
 
     def key_of(self, occurrence: Any) -> str:
-        return str(self.key(occurrence) if callable(self.key) else pick(occurrence, self.key))
+        """The identity of an occurrence; a long one is cut and ends with its hash, since it is in an index."""
+        key = storable(str(self.key(occurrence) if callable(self.key) else pick(occurrence, self.key)))
+        if len(key) <= MOST_KEY:
+            return key
+        return f"{key[:MOST_KEY]}…{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
 
     def moment_of(self, occurrence: Any) -> float | None:
         """When the occurrence happened, if it says so."""
@@ -105,7 +112,7 @@ def sustained(
     hold: Duration = 0,
     clear: Duration = 0,
     recheck: Duration | None = None,
-    severity: Severity = "warning",
+    severity: Severity | Callable[[Any], Severity] = "warning",
     owner: str | None = None,
     describe: str = "",
     evidence: Callable[[Any], Any] | None = None,
@@ -118,6 +125,7 @@ def sustained(
     hold, clear   how long the condition must hold before the alert opens, and be gone before it is resolved
     recheck       check again this often without events: for conditions that depend on `now`
     evidence      a function of the state: what to store with the alert as its reason
+    severity      info, warning or critical, or a function of the state
     """
     return Sustained(
         name=_checked(name, severity),
@@ -142,7 +150,7 @@ def momentary(
     key: str | Callable[[Any], Any] = "id",
     when: Callable[[Any], Any] | None = None,
     at: str | Callable[[Any], float] = "at",
-    severity: Severity = "info",
+    severity: Severity | Callable[[Any], Severity] = "info",
     owner: str | None = None,
     describe: str = "",
     evidence: Callable[[Any], Any] | None = None,
@@ -150,7 +158,7 @@ def momentary(
     """An alert that is raised exactly once for each occurrence in `of(state)` for which `when(occurrence)` is true.
 
     `of` returns a list in the state to which the fold appends; it is cleared after it has been checked. `key` is the
-    identity of an occurrence for ever: use the id of its event.
+    identity of an occurrence for ever: use the id of its event. `severity` may be a function of the occurrence.
     """
     return Momentary(
         name=_checked(name, severity),
@@ -175,7 +183,7 @@ def absent(
     realert_from: Literal["ack", "start"] = "ack",
     hold: Duration = 0,
     clear: Duration = 0,
-    severity: Severity = "warning",
+    severity: Severity | Callable[[Any], Severity] = "warning",
     owner: str | None = None,
     describe: str = "",
     evidence: Callable[[Any], Any] | None = None,
@@ -204,9 +212,19 @@ def absent(
     )
 
 
-def _checked(name: str, severity: str) -> str:
-    if severity not in SEVERITIES:
-        raise ConfigError(f"trigger {name}: severity {severity!r} is not one of {', '.join(SEVERITIES)}")
+def check_severity(value: Any) -> Severity:
+    """A severity, or a `ConfigError`."""
+    if value not in SEVERITIES:
+        raise ConfigError(f"severity {value!r} is not one of {', '.join(SEVERITIES)}")
+    return value
+
+
+def _checked(name: str, severity: Severity | Callable[[Any], Severity]) -> str:
+    if not callable(severity):
+        try:
+            check_severity(severity)
+        except ConfigError as error:
+            raise ConfigError(f"trigger {name}: {error}") from None
     return check_name("trigger", name)
 
 

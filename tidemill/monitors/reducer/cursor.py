@@ -1,8 +1,7 @@
 """The position of a monitor in its source, and how far back it reads again. Pure.
 
 The cursor is the time and the id of the newest event, or the source's own token. Each poll begins a little before it,
-so that late events are found; events that were seen before are dropped by their ids. The overlap follows from how late
-events have been.
+so that late events are found; events that were seen before are dropped by their ids. `lateness` says how far.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ import msgspec
 
 from tidemill.sources.base import SourceEvent
 
-MARGIN = 1.5
-FADING = 0.98
-
 
 class SourceCursor(msgspec.Struct, frozen=True):
     """How far a source has been read; empty before the first event."""
@@ -23,16 +19,6 @@ class SourceCursor(msgspec.Struct, frozen=True):
     at: float | None = None
     id: str = ""
     token: str | None = None
-
-
-def read_since(cursor: SourceCursor, lateness: float, *, least: float, most: float) -> float | None:
-    """The time from which to read: the overlap before the cursor."""
-    return None if cursor.at is None else cursor.at - overlap(lateness, least=least, most=most)
-
-
-def overlap(lateness: float, *, least: float, most: float) -> float:
-    """How far back to read: the declared overlap, or more if events have been later."""
-    return min(max(least, lateness * MARGIN), max(least, most))
 
 
 def moved(cursor: SourceCursor, events: Sequence[SourceEvent], now: float, token: str | None = None) -> SourceCursor:
@@ -44,8 +30,3 @@ def moved(cursor: SourceCursor, events: Sequence[SourceEvent], now: float, token
         if cursor.at is not None:
             at = max(at, cursor.at)
     return SourceCursor(at, id, cursor.token if token is None else token)
-
-
-def adapted(lateness: float, seen: float) -> float:
-    """The expected lateness: grows at once and decays slowly."""
-    return max(seen, lateness * FADING)

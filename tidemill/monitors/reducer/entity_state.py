@@ -23,6 +23,8 @@ class EventMark(msgspec.Struct, omit_defaults=True):
     """When the condition began, as it is shown to people."""
     clear: float | None = None
     """Since when its condition no longer holds, while its alert is still open."""
+    failures: int = 0
+    """How often in a row its code has failed."""
 
 
 class EventMarks(msgspec.Struct, omit_defaults=True):
@@ -91,6 +93,8 @@ class EntityState(msgspec.Struct):
     marks: EventMarks = msgspec.field(default_factory=EventMarks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []
+    check_each: bool = False
+    """Encode the state after each event, to find the one after which it cannot be stored."""
 
     def write(self) -> None:
         """Encode the state as it is now."""

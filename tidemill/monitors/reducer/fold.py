@@ -1,7 +1,7 @@
 """Folds events into a state, in the order of their times. Pure.
 
-An event for which the fold raises is skipped and reported. The fold may have changed half of the state by then, so the
-state is rebuilt from the last good one.
+An event for which the fold raises, or after which the state cannot be stored, is skipped and reported. The fold may
+have changed half of the state by then, so the state is rebuilt from the last good one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tidemill.core.errors import PayloadError
 from tidemill.monitors.definition.event import Event, MonitorTick, Place, place_of
 from tidemill.monitors.definition.monitor import Fold
 from tidemill.monitors.reducer.entity_state import RECENT, Checkpoint, EntityProblem, EntityState
@@ -20,35 +21,57 @@ CHECKPOINTS = 2
 
 def describe(error: BaseException) -> str:
     """An error of user code in one line."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except BaseException:  # noqa: BLE001 - its text is user code, too
+        text = "its text cannot be read"
     return f"{type(error).__name__}: {text}"[:500]
 
 
-def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
-    """The state after these events, which must be in order, and a problem if one of them failed."""
+def fold_all(fold: Fold, state: Any, events: Sequence[Event]) -> tuple[Any, bool]:
+    """The state after these events, which must be in order, and whether all of them were folded."""
     try:
         for event in events:
             state = fold.on_event(state, event)
-        return state, []
-    except Exception:  # noqa: BLE001 - `fold_one_by_one` finds the event
-        return None, [EntityProblem("fold", events[0].entity, "")]
+        return state, True
+    except BaseException:  # noqa: BLE001 - `fold_one_by_one` finds the event
+        return None, False
 
 
-def fold_one_by_one(fold: Fold, before: bytes | None, events: Sequence[Event]) -> tuple[Any, list[EntityProblem]]:
-    """Fold one event at a time from a stored state, skipping those that fail."""
-    good: list[Event] = []
+def fold_one_by_one(
+    fold: Fold, before: bytes | None, events: Sequence[Event], *, check: bool = False
+) -> tuple[Any, list[Event], list[EntityProblem]]:
+    """Fold one event at a time from a stored state: the state, the folded events, and a problem for each skipped one.
+
+    With `check`, an event after which the state cannot be stored is skipped as well.
+    """
+    kept: list[Event] = []
+    since: list[Event] = []
     problems: list[EntityProblem] = []
-    state = fold.start() if before is None else fold.read(before)
+    base = before
+    state = _state_from(fold, base)
     for event in events:
         try:
             state = fold.on_event(state, event)
-            good.append(event)
-        except Exception as error:  # noqa: BLE001 - user code
-            problems.append(EntityProblem("fold", event.entity, f"event {event.id} was skipped: {describe(error)}"))
-            state = fold.start() if before is None else fold.read(before)
-            for again in good:
+            if check:
+                base, since = write_state(state), []
+            else:
+                since.append(event)
+            kept.append(event)
+        except BaseException as error:  # noqa: BLE001 - user code
+            why = (
+                f"the state cannot be stored: {describe(error)}" if isinstance(error, PayloadError) else describe(error)
+            )
+            problems.append(EntityProblem("fold", event.entity, f"event {event.id} was skipped: {why}"))
+            state = _state_from(fold, base)
+            for again in since:
                 state = fold.on_event(state, again)
-    return state, problems
+            base, since = write_state(state), []
+    return state, kept, problems
+
+
+def _state_from(fold: Fold, data: bytes | None) -> Any:
+    return fold.start() if data is None else fold.read(data)
 
 
 def take_events(
@@ -77,13 +100,29 @@ def take_events(
     return problems, late
 
 
+def restore_state(fold: Fold, entity_state: EntityState) -> None:
+    """Fold the state again from the last encoded one: user code has changed half of it."""
+    entity_state.state, entity_state.since, _ = fold_one_by_one(fold, entity_state.raw, entity_state.since)
+
+
+def _fold(
+    fold: Fold, entity_state: EntityState, before: bytes | None, events: Sequence[Event], state: Any
+) -> tuple[Any, list[Event], list[EntityProblem]]:
+    """Fold events into a state: the new state, what was folded since `before`, and a problem for each skipped event."""
+    if not entity_state.check_each:
+        folded, is_done = fold_all(fold, state, events)
+        if is_done:
+            entity_state.since += events
+            return folded, entity_state.since, []
+    return fold_one_by_one(fold, before, [*entity_state.since, *events], check=entity_state.check_each)
+
+
 def _fold_on(fold: Fold, entity_state: EntityState, ordered: Sequence[Event]) -> list[EntityProblem]:
     state = fold.start() if entity_state.state is None else entity_state.state
-    state, problems = fold_all(fold, state, ordered)
-    if problems:
-        state, problems = fold_one_by_one(fold, entity_state.raw, [*entity_state.since, *ordered])
-    entity_state.state = state
-    entity_state.since += ordered
+    state, kept, problems = _fold(fold, entity_state, entity_state.raw, ordered, state)
+    entity_state.state, entity_state.since = state, kept
+    if entity_state.check_each:
+        entity_state.write()
     last = entity_state.count
     entity_state.count += len(ordered)
     entity_state.at, entity_state.id = ordered[-1].at, ordered[-1].id
@@ -102,11 +141,12 @@ def _fold_anew(
     known = {event.id: event for event in (*past, *ordered) if after is None or event.place > after}
     events = sorted(known.values(), key=lambda event: event.place)
     before = None if base is None else base.state
-    state, problems = fold_all(fold, fold.start() if before is None else fold.read(before), events)
-    if problems:
-        state, problems = fold_one_by_one(fold, before, events)
+    entity_state.since = []
+    state, kept, problems = _fold(fold, entity_state, before, events, _state_from(fold, before))
     entity_state.state = state
-    entity_state.raw, entity_state.since = before, events
+    entity_state.raw, entity_state.since = before, kept
+    if entity_state.check_each:
+        entity_state.write()
     entity_state.count = (0 if base is None else base.count) + len(events)
     return problems
 

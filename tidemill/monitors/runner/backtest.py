@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import decode
+from tidemill.core.errors import PayloadError
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
+from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, evaluate_tick
 from tidemill.monitors.reducer.settings_history import history_of
 from tidemill.monitors.runner.evaluate import read_event
@@ -103,7 +105,11 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
         own_changes = [change for change in changes if change["entity"] == entity]
         now = labels.get(entity)
         entity_state = EntityState(entity, label_history=history_of(own_changes, {} if now is None else decode(now)))
-        _add(report, advance(rules, entity_state, arrivals, ticks, past=events))
+        try:
+            outcome = advance(rules, entity_state, arrivals, ticks, past=events)
+        except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
+            outcome = EntityOutcome(problems=[EntityProblem("fold", entity, describe(error))])
+        _add(report, outcome)
     report.alerts.sort(key=lambda alert: (alert.opened_at, alert.entity, alert.trigger))
     return report
 
@@ -112,7 +118,19 @@ def walk_through(
     rules: MonitorRules, entity: str, events: Sequence[Event], until: float, *, step: float = STEP
 ) -> EntityOutcome:
     """Take one entity through a time span: each event at its time, each timer when it is due. Pure."""
-    entity_state, outcome, numbers = EntityState(entity), EntityOutcome(), count(1)
+    try:
+        try:
+            return _walk(rules, EntityState(entity), events, until, step)
+        except PayloadError:
+            return _walk(rules, EntityState(entity, check_each=True), events, until, step)
+    except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
+        return EntityOutcome(problems=[EntityProblem("fold", entity, describe(error))])
+
+
+def _walk(
+    rules: MonitorRules, entity_state: EntityState, events: Sequence[Event], until: float, step: float
+) -> EntityOutcome:
+    outcome, numbers = EntityOutcome(), count(1)
     groups = [list(group) for _, group in groupby(events, key=lambda event: event.at // step)]
     for came in [*groups, []]:
         moment = came[-1].at if came else until
@@ -124,6 +142,8 @@ def walk_through(
             evaluate_tick(rules, entity_state, came, MonitorTick(next(numbers), moment), outcome)
             if len(entity_state.since) > MOST_SINCE:
                 entity_state.write()  # Limits the work when the fold fails at an event.
+    if entity_state.state is not None:
+        entity_state.write()  # A state that cannot be stored is found here.
     return outcome
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import decode, encode, storable
-from tidemill.core.errors import PayloadError
+from tidemill.core.errors import LeaseLostError
 from tidemill.engine.jobs.task import Task
 from tidemill.monitors.definition.channels import named
 from tidemill.monitors.definition.event import Event, MonitorTick
@@ -28,6 +28,7 @@ from tidemill.monitors.reducer.silences import find_silence
 from tidemill.monitors.runner.notices import notify_job
 from tidemill.monitors.runner.state_cache import StateCache
 from tidemill.store.database import Database, Executor
+from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.monitors.alerts import Silence, hold_silences, open_alerts, read_open, resolve_alerts
 from tidemill.store.monitors.monitors import (
@@ -49,6 +50,7 @@ from tidemill.store.monitors.settings_history import read_settings_history
 BATCH = 500
 BREATH = 50
 EARLIEST = -1e12
+RETRY_FIRST, RETRY_MOST = 1.0, 60.0
 
 
 def shard_of(entity: str) -> int:
@@ -71,6 +73,32 @@ class Moved(msgspec.Struct):
     known: tuple[Checkpoint, ...] = ()
 
 
+class PostponedEntities:
+    """Entities whose evaluation has failed as a whole: when each is tried again, after ever longer pauses."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, tuple[int, float]] = {}
+        self._problems: list[tuple[str, str, str]] = []
+
+    def add(self, entity: str, error: str) -> None:
+        failures = self._next.get(entity, (0, 0.0))[0] + 1
+        pause = min(RETRY_FIRST * 2.0 ** min(failures - 1, 16), RETRY_MOST)
+        self._next[entity] = (failures, time.monotonic() + pause)
+        self._problems.append(("entity", entity, storable(f"its evaluation failed and is tried again: {error}")))
+
+    def forget(self, entity: str) -> None:
+        self._next.pop(entity, None)
+
+    def now(self) -> list[str]:
+        """The entities whose pause is not over."""
+        moment = time.monotonic()
+        return [entity for entity, (_, at) in self._next.items() if at > moment]
+
+    def take_problems(self) -> list[tuple[str, str, str]]:
+        taken, self._problems = self._problems, []
+        return taken
+
+
 class Evaluation:
     """Evaluates the entities of one monitor in one process."""
 
@@ -85,21 +113,28 @@ class Evaluation:
         self._task = task
         self._channels = named(watch.notify)
         self._reached = reached
+        self._postponed = PostponedEntities()
 
     async def run(self, owner: int, shares: Sequence[int], off: Sequence[str], tick: MonitorTick) -> int:
         """Evaluate all entities of these shares up to a tick; returns how many changed."""
         done, self.writing = 0, 0.0
         while rows := await self._database.fetch(
-            FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH
+            FIND_WORK, self._watch.name, list(shares), tick.number, tick.at, BATCH, self._postponed.now()
         ):
             # Always in the same order, so that alerts get the same numbers.
             moved = await self._advance(sorted(rows, key=lambda row: row["entity"]), off, tick)
             self._reached("triggers")
             began = time.monotonic()
-            await self._commit(owner, moved, tick)
+            await self._commit_all(owner, moved, tick)
             self.writing += time.monotonic() - began
             done += len(moved)
+        await self._note_postponed()
         return done
+
+    async def _note_postponed(self) -> None:
+        if problems := self._postponed.take_problems():
+            async with self._database.acquire() as connection:
+                await note_problems(self._database, connection, self._watch.name, problems)
 
     # -- reading and deciding ----------------------------------------------------------------------
 
@@ -133,18 +168,21 @@ class Evaluation:
         moved: list[Moved] = []
         for index, (row, entity_state) in enumerate(zip(rows, entity_states, strict=True)):
             came = arrivals.get(entity_state.entity, {})
-            moved.append(await self._move(rules, row, entity_state, came, ticks))
-            if _changed_since(tick, entity_state, rules):
-                # It counts from the next tick on, at which the entity is evaluated.
-                entity_state.due = tick.at if entity_state.due is None else min(entity_state.due, tick.at)
-            moved[-1].outcome.problems += rebuilt.get(entity_state.entity, [])
+            done = await self._move(rules, row, entity_state, came, ticks)
+            if done is not None:
+                if _changed_since(tick, entity_state, rules):
+                    # It counts from the next tick on, at which the entity is evaluated.
+                    entity_state.due = tick.at if entity_state.due is None else min(entity_state.due, tick.at)
+                done.outcome.problems += rebuilt.get(entity_state.entity, [])
+                moved.append(done)
             if index % BREATH == BREATH - 1:
                 await asyncio.sleep(0)
         return moved
 
     async def _move(
         self, rules: MonitorRules, row: Any, entity_state: EntityState, came: dict[int, list[Event]], ticks: TickIndex
-    ) -> Moved:
+    ) -> Moved | None:
+        """Take an entity through its ticks; None if its code fails altogether, and it is tried again later."""
         late = first_late(entity_state.place, [came[number] for number in sorted(came)])
         past: list[Event] = []
         if late is not None:
@@ -154,17 +192,12 @@ class Evaluation:
         known = tuple(entity_state.checkpoints)
         try:
             outcome = advance(rules, entity_state, came, ticks, past=past)
-        except PayloadError as error:
-            # Its state cannot be stored: it is not evaluated until that is fixed.
-            entity_state.folded = ticks.numbers[-1]
-            problem = f"its state cannot be stored: {describe(error)}"
-            return Moved(
-                row,
-                entity_state,
-                EntityOutcome(problems=[EntityProblem("fold", entity_state.entity, problem)]),
-                problem=problem,
-            )
-        return Moved(row, entity_state, outcome, None if late is None else late[0], known=known)
+        except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
+            self._postponed.add(entity_state.entity, describe(error))
+            return None
+        self._postponed.forget(entity_state.entity)
+        problem = next((each.error for each in reversed(outcome.problems) if each.place == "fold"), None)
+        return Moved(row, entity_state, outcome, None if late is None else late[0], problem, known)
 
     async def _states(self, rules: MonitorRules, rows: Sequence[Any]) -> dict[str, bytes]:
         states: dict[str, bytes] = {}
@@ -206,7 +239,7 @@ class Evaluation:
         if raw is not None:
             try:
                 state = self._watch.fold.read(raw)
-            except PayloadError:
+            except BaseException:  # noqa: BLE001 - user code
                 # Written by code with another state class: rebuilt from the log.
                 del states[row["entity"]]
                 raw = None
@@ -239,10 +272,13 @@ class Evaluation:
         history: dict[str, list[Event]] = {}
         for event in events:
             history.setdefault(event.entity, []).append(event)
-        return {
-            entity_state.entity: rebuild(rules, entity_state, history.get(entity_state.entity, []))
-            for entity_state in lost
-        }
+        problems: dict[str, list[EntityProblem]] = {}
+        for entity_state in lost:
+            try:
+                problems[entity_state.entity] = rebuild(rules, entity_state, history.get(entity_state.entity, []))
+            except BaseException as error:  # noqa: BLE001 - user code: it fails again, and is postponed, when it is moved
+                problems[entity_state.entity] = [EntityProblem("fold", entity_state.entity, describe(error))]
+        return problems
 
     async def _past(
         self, entities: list[str], since: list[float], ticks: list[int], *, most: int | None = None
@@ -257,6 +293,20 @@ class Evaluation:
         return [Checkpoint(row["at"], row["id"], row["count"], row["state"]) for row in rows]
 
     # -- writing ----------------------------------------------------------------------------------
+
+    async def _commit_all(self, owner: int, moved: Sequence[Moved], tick: MonitorTick) -> None:
+        """Store the results of entities, together if possible; one that cannot be stored is tried again later."""
+        try:
+            await self._commit(owner, moved, tick)
+        except Exception as error:
+            if isinstance(error, (LeaseLostError, *CLASHES)) or is_unavailable(error) or is_full(error):
+                raise
+            if len(moved) > 1:
+                for each in moved:
+                    await self._commit_all(owner, [each], tick)
+            else:
+                self.cache.drop(moved[0].entity_state.entity)
+                self._postponed.add(moved[0].entity_state.entity, f"it cannot be stored: {describe(error)}")
 
     async def _commit(self, owner: int, moved: Sequence[Moved], tick: MonitorTick) -> None:
         name, version = self._watch.name, self._watch.fold.version
@@ -274,11 +324,12 @@ class Evaluation:
                 self._database, connection, [(a.id, a.resolved_at or tick.at, a.resolution or "") for a in resolved]
             )
             silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
-            made = await open_alerts(self._database, connection, [_as_row(alert, silences) for alert in opened])
+            rows = [_as_row(alert, silences) for alert in opened]
+            made = await open_alerts(self._database, connection, rows, [alert.explain for alert in opened])
             await self._store_notices(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
         for each in moved:
-            if each.entity_state.raw is not None and each.problem is None:
+            if each.entity_state.raw is not None:
                 self.cache.put(each.entity_state.entity, each.entity_state.folded, each.entity_state.raw)
 
     async def _store_notices(
@@ -336,9 +387,9 @@ def _entity_move(each: Moved) -> EntityMove:
         last_at=entity_state.last_at,
         count=entity_state.count,
         due_at=entity_state.due,
-        state=None if each.problem is not None else entity_state.raw,
+        state=entity_state.raw,
         marks=encode(entity_state.marks),
-        problem=each.problem,
+        problem=None if each.problem is None else storable(each.problem),
         drop_from=each.late_from,
         checkpoints=tuple((slot, c.at, c.id, c.count, c.state) for slot, c in _slots(fresh)),
     )
@@ -354,5 +405,4 @@ def _as_row(alert: AlertRecord, silences: Sequence[Silence]) -> dict[str, Any]:
     return {
         **{name: getattr(alert, name) for name in alert.__struct_fields__ if name not in ("id", "explain", "acked_at")},
         "silence": None if silence is None else silence.id,
-        "explain": None if alert.explain is None else msgspec.Raw(alert.explain),
     }

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import structlog
 
+from tidemill.core.codec import storable
 from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.entity_state import EntityState
+from tidemill.monitors.reducer.entity_state import EntityProblem, EntityState
+from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.reducer import MonitorRules, rebuild
 from tidemill.monitors.runner.evaluate import EARLIEST, read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.fold_upgrade import Rebuilt, keep_rebuilt, not_rebuilt, take_over
-from tidemill.store.monitors.monitors import PAST_EVENTS
+from tidemill.store.monitors.monitors import PAST_EVENTS, note_problems
 
 log = structlog.get_logger("tidemill.monitors")
 
@@ -36,12 +38,22 @@ async def build_some(database: Database, watch: Monitor) -> bool:
     for row in found:
         history.setdefault(row["entity"], []).append(read_event(row))
     rules = MonitorRules(watch.name, watch.fold, watch.triggers)
-    built = []
+    built: list[Rebuilt] = []
+    problems: list[EntityProblem] = []
     for entity, tick in zip(entities, folded, strict=True):
         entity_state = EntityState(entity, folded=tick)
-        rebuild(rules, entity_state, sorted(history.get(entity, []), key=lambda event: event.place))
+        try:
+            past = sorted(history.get(entity, []), key=lambda event: event.place)
+            problems += rebuild(rules, entity_state, past)
+        except BaseException as error:  # noqa: BLE001 - user code: it is built again when it is evaluated
+            problems.append(EntityProblem("fold", entity, describe(error)))
+            entity_state.raw = None
         built.append(
             Rebuilt(entity, tick, entity_state.at, entity_state.id or None, entity_state.count, entity_state.raw)
         )
     await keep_rebuilt(database, watch.name, version, built)
+    async with database.acquire() as connection:
+        await note_problems(
+            database, connection, watch.name, [(each.place, each.entity, storable(each.error)) for each in problems]
+        )
     return False

@@ -6,6 +6,8 @@ process reads again from the last stored position, and events that were stored a
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -15,8 +17,9 @@ import structlog
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.cursor import SourceCursor, adapted, moved, read_since
+from tidemill.monitors.reducer.cursor import SourceCursor, moved
 from tidemill.monitors.reducer.fold import describe
+from tidemill.monitors.reducer.lateness import Lateness
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.sources.base import (
     HistoryReader,
@@ -29,7 +32,16 @@ from tidemill.sources.base import (
     read_event,
 )
 from tidemill.store.database import Database, Executor
-from tidemill.store.monitors.monitors import CursorMove, NewEvents, Stored, add_entities, ingest, note_problems
+from tidemill.store.monitors.monitors import (
+    CursorMove,
+    NewEvents,
+    Stored,
+    add_entities,
+    ingest,
+    keep_lateness,
+    note_problems,
+    read_lateness,
+)
 from tidemill.store.monitors.roster import move_backfill, next_backfills
 from tidemill.store.monitors.source_positions import move_parts, read_parts, share_of_part
 
@@ -43,6 +55,8 @@ BACKFILL_TRIES = 5
 PROBE_EVERY = 60.0
 CHEAP_PAGES = 2
 KEPT_BUFFERS = 31 << 20
+MOST_NAME = 600  # characters of an id or an entity: both are in indexes
+MOST_REPORTED = 10_000
 
 
 class EntityBackfill(msgspec.Struct, omit_defaults=True):
@@ -76,20 +90,26 @@ class Ingest:
         source = watch.source
         self._id, self._time = (source.id, source.time) if isinstance(source, Source) else ("id", ("at",))
         self._reached = reached
+        self.lateness: Lateness | None = None
+        """None before the first poll of this process."""
         self._known: set[str] = set()
+        self._failed: list[str] = []
+        self._reported: OrderedDict[str, None] = OrderedDict()
         self._probe_at = 0.0
         self._next_backfill = 0.0
 
-    async def read_pages(self, reader: PageReader, cursor: SourceCursor, lateness: float, now: float) -> Ingested:
+    async def read_pages(self, reader: PageReader, cursor: SourceCursor, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
-        since = read_since(cursor, lateness, least=least, most=most)
+        lateness = await self._known_lateness()
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
             since = now - self._watch.backfill
         elif probing:
-            # Sometimes further back, to find events that are later than any before, or of a clock that was set back.
+            # Sometimes further back, to find events that are later than is usual, or of a clock that was set back.
             since = cursor.at - most
+        else:
+            since = cursor.at - lateness.overlap(now, least=least, most=most)
         began, seen, count, pages, read_until = cursor, [], 0, 0, None
         async for page in _pages_of(reader.pages(since, cursor.token, now)):
             pages += 1
@@ -99,7 +119,9 @@ class Ingest:
             elif events:
                 seen.append(max(events, key=lambda event: event.at))
             move = CursorMove(cursor.at, cursor.id, cursor.token) if page.complete else CursorMove()
-            stored = await self._store(events, unreadable, move, began, lateness)
+            stored = await self._store(events, unreadable, move, began)
+            late = [] if began.at is None else [began.at - at for at in stored.behind]
+            lateness.observe(len(page.records), stored.count, late)
             count += stored.count
             self._reached("ingest")
             if page.complete and pages >= PAGES_A_TICK:
@@ -107,7 +129,20 @@ class Ingest:
                 break
         if probing:
             self._probe_at = now + PROBE_EVERY * max(1, pages // CHEAP_PAGES)
+        if lateness.end_poll(now) and most > least:
+            await keep_lateness(self._database, self._watch.name, lateness.usual(now), lateness.minutes)
         return Ingested(count, read_until)
+
+    async def _known_lateness(self) -> Lateness:
+        """How late events are, as the process before this one has left it."""
+        if self.lateness is None:
+            self.lateness = Lateness(await read_lateness(self._database, self._watch.name))
+        return self.lateness
+
+    def overlap(self, now: float) -> float:
+        """How far back the next poll reads."""
+        lateness = self.lateness or Lateness()
+        return lateness.overlap(now, least=self._reader.overlap, most=self._reader.overlap_most)
 
     async def read_partitions(self, reader: PartitionReader, owner: int, shares: Sequence[int], now: float) -> Ingested:
         """Store all new events of the partitions of these shares, each page together with its positions."""
@@ -136,8 +171,12 @@ class Ingest:
         for record in page.records:
             try:
                 events.append(read_event(record, self._id, self._time, by_place=page.by_place, now=now))
-            except ValueError as error:
-                unreadable.append(f"{error}: {record.payload[:120].decode(errors='replace')}")
+            except Exception as error:  # noqa: BLE001 - records come from outside
+                why = error if isinstance(error, ValueError) else describe(error)
+                unreadable.append(f"{why}: {record.payload[:120].decode(errors='replace')}")
+            else:
+                if len(events[-1].id) > MOST_NAME:
+                    unreadable.append(f"its id is longer than {MOST_NAME:,} characters: {events.pop().id[:120]}")
         return events, unreadable
 
     async def _store(
@@ -146,21 +185,18 @@ class Ingest:
         unreadable: Sequence[str],
         move: CursorMove,
         began: SourceCursor,
-        lateness: float,
     ) -> Stored:
         new = await self._columns(events)
         async with self._database.acquire() as connection:
-            stored = await ingest(self._database, connection, self._watch.name, new, move)
-            if stored.oldest is not None and began.at is not None and self._reader.overlap_most:
-                seen = max(0.0, began.at - stored.oldest)
-                if adapted(lateness, seen) > lateness:
-                    late = CursorMove(lateness=adapted(lateness, seen))
-                    await ingest(self._database, connection, self._watch.name, NewEvents([], [], [], []), late)
+            stored = await ingest(self._database, connection, self._watch.name, new, move, behind=began.at)
             await self._note_unreadable(connection, unreadable)
         return stored
 
     async def _note_unreadable(self, connection: Executor, unreadable: Sequence[str]) -> None:
+        """Store why events were skipped: those that cannot be read, and those for which `entity` has failed."""
         problems = [("source", "", storable(f"an event was skipped: {why}")) for why in unreadable]
+        problems += [("entity", "", storable(why)) for why in self._failed]
+        self._failed.clear()
         await note_problems(self._database, connection, self._watch.name, problems)
 
     async def _columns(self, events: Sequence[SourceEvent]) -> NewEvents:
@@ -191,9 +227,18 @@ class Ingest:
     def _entity(self, event: SourceEvent) -> str | None:
         try:
             found = self._watch.entity_of(event.data)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError):
+            if found is None:
+                return None
+            if len(found) > MOST_NAME:
+                raise ValueError(f"the entity's name is longer than {MOST_NAME:,} characters")
+            return storable(found)
+        except BaseException as error:  # noqa: BLE001 - user code: the other events go on
+            if event.id not in self._reported:  # It is read again while it is within the overlap.
+                self._reported[event.id] = None
+                self._failed.append(f"event {event.id} was skipped: {describe(error)}")
+                if len(self._reported) > MOST_REPORTED:
+                    self._reported.popitem(last=False)
             return None
-        return None if found is None else storable(found)
 
     # -- backfills --------------------------------------------------------------------------------
 
@@ -237,8 +282,10 @@ class Ingest:
         async with self._database.transaction() as connection:
             count = 0
             if page is not None:
-                new = await self._columns(self._read(page, now)[0])
+                events, unreadable = self._read(page, now)
+                new = await self._columns(events)
                 count = (await ingest(self._database, connection, name, new, CursorMove())).count
+                await self._note_unreadable(connection, unreadable)
             plan = EntityBackfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
             await move_backfill(self._database, connection, name, entity, plan if follows else None)
         log.info("backfill", monitor=name, entity=entity, pages=plan.pages, events=plan.events, done=not follows)
@@ -268,5 +315,8 @@ async def _answer_of(answer: Awaitable[T]) -> T:
         return await answer
     except (StopAsyncIteration, SourceError):
         raise
-    except Exception as error:
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
         raise SourceError(describe(error)) from error

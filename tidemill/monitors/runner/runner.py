@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ from uuid import uuid4
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
+from tidemill.core.codec import storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
 from tidemill.engine.event_wait import wait_for_event
@@ -28,7 +30,8 @@ from tidemill.engine.role import Life, Role
 from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
-from tidemill.monitors.reducer.cursor import SourceCursor, overlap
+from tidemill.monitors.reducer.cursor import SourceCursor
+from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner import fold_upgrade
 from tidemill.monitors.runner.evaluate import Evaluation
 from tidemill.monitors.runner.ingest import Ingest, Ingested, keep_buffers
@@ -87,7 +90,7 @@ class MonitorDriver:
         self._ingest = Ingest(database, watch, self.reader, reached)
         self._evaluation = Evaluation(database, watch, task, reached)
         self._limits = poll_pace.PollLimits(watch.idle, watch.idle_max, watch.failure_max)
-        self._pace = poll_pace.start(self._limits)
+        self._pace = self._tick_pace = poll_pace.start(self._limits)
         self._owner = 0
         self._shares: list[int] = []
         self._share_at = 0.0
@@ -130,16 +133,18 @@ class MonitorDriver:
             except CLASHES as error:
                 log.info("conflict with another process: retrying", monitor=self.watch.name, why=str(error))
                 pause = 0.1
-            except Exception as error:
-                if not (is_unavailable(error) or is_full(error)):
-                    raise
-                log.warning("the database is unreachable or full: retrying", error=str(error))
-                pause = 1.0
+            except Exception as error:  # noqa: BLE001 - the other monitors of the process go on
+                if is_unavailable(error) or is_full(error):
+                    log.warning("the database is unreachable or full: retrying", error=str(error))
+                    pause = 1.0
+                else:
+                    pause = await self._tick_failed(error)
             self._reached("sleep")
             # Counted from the start of the tick, so that work does not make polls rarer.
             await self._sleep(max(0.0, pause - (time.monotonic() - began)))
         await claim_shards(self._database, self.watch.name, self._owner, [])
-        await self.reader.close()
+        with suppress(Exception):
+            await self.reader.close()
 
     async def one_tick(self) -> float:
         """Run all stages of one tick in order; returns how long to sleep."""
@@ -159,17 +164,19 @@ class MonitorDriver:
             pause = self._pace.pause
         if "evaluate" in planned:
             work = partial(self._evaluation.run, self._owner, self._shares, row["off"], sealed)
-            changed = await self._timed("evaluate", work)
+            moved = await self._timed("evaluate", work)
             self.timings["triggers"] = self._evaluation.writing
             self.timings["evaluate"] -= self._evaluation.writing
-            active = active or bool(changed)
+            active = active or bool(moved)
         if not row["paused"] and not current:
             pause = await self._build()
         elif "ingest" in planned and self._pace.healthy and pause > self.watch.idle:
             due = await next_due(self._database, self.watch.name)
             pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
         self.ticks += 1
-        await self._write_status(row, facts, force=active or self._pace.failures != self._reported_failures)
+        self._tick_pace = poll_pace.start(self._limits)
+        has_changed = self._pace.failures != self._reported_failures
+        await self._write_status(is_paused=facts.paused, force=active or has_changed)
         return pause
 
     # -- the stages -------------------------------------------------------------------------------
@@ -223,21 +230,39 @@ class MonitorDriver:
         if isinstance(reader, PartitionReader):
             return await self._ingest.read_partitions(reader, self._owner, self._shares, now)
         cursor = SourceCursor(row["cursor_at"], row["cursor_id"] or "", row["cursor_token"])
-        return await self._ingest.read_pages(reader, cursor, row["lateness"], now)
+        return await self._ingest.read_pages(reader, cursor, now)
+
+    async def _tick_failed(self, error: Exception) -> float:
+        """Report a tick that has failed; returns how long to wait."""
+        log.error("a tick failed", monitor=self.watch.name, exc_info=error)
+        was, self._tick_pace = self._tick_pace, self._after_failure(self._tick_pace, describe(error))
+        try:
+            await self._report(was, self._tick_pace, "tick")
+            row = await read_monitor(self._database, self.watch.name)
+            await self._write_status(is_paused=row["paused"], force=True)
+        except Exception as second:  # noqa: BLE001 - the next tick reports it
+            log.warning("the failure cannot be stored", monitor=self.watch.name, error=describe(second))
+        return self._tick_pace.pause
 
     async def _failed(self, error: str) -> None:
-        was = self._pace.healthy
-        self._pace = poll_pace.after_failure(self._pace, self._limits, error, seed=self.watch.name)
-        tell = log.error if was and not self._pace.healthy else log.warning
+        was, self._pace = self._pace, self._after_failure(self._pace, error)
+        await self._report(was, self._pace, "source")
+
+    def _after_failure(self, pace: poll_pace.PollPace, error: str) -> poll_pace.PollPace:
+        return poll_pace.after_failure(pace, self._limits, error, seed=self.watch.name)
+
+    async def _report(self, was: poll_pace.PollPace, now: poll_pace.PollPace, place: str) -> None:
+        tell = log.error if was.healthy and not now.healthy else log.warning
         tell(
-            "the source failed" if self._pace.healthy else "UNHEALTHY: the source keeps failing",
+            f"the {place} failed" if now.healthy else f"UNHEALTHY: the {place} keeps failing",
             monitor=self.watch.name,
-            failures=self._pace.failures,
-            next_try=format_duration(self._pace.pause),
-            error=error,
+            failures=now.failures,
+            next_try=format_duration(now.pause),
+            error=now.error,
         )
         async with self._database.acquire() as connection:
-            await note_problems(self._database, connection, self.watch.name, [("source", "", error)])
+            problems = [(place, "", storable(now.error or ""))]
+            await note_problems(self._database, connection, self.watch.name, problems)
 
     async def _build(self) -> float:
         if self._was_current:
@@ -267,25 +292,29 @@ class MonitorDriver:
             return
         await wait_for_event(self.wakeup, seconds - least)
 
-    async def _write_status(self, row: Any, facts: tick.Facts, *, force: bool) -> None:
+    async def _write_status(self, *, is_paused: bool, force: bool) -> None:
         if not self.leads or (time.monotonic() < self._status_at and not force):
             return
         self._status_at = time.monotonic() + max(STATUS_EVERY, self._pace.pause)
         self._reported_failures = self._pace.failures
         reader = self.reader
+        pace = max(self._pace, self._tick_pace, key=lambda each: each.failures)
         status = {
-            "health": "healthy" if self._pace.healthy else "UNHEALTHY",
-            "failures": self._pace.failures,
-            "error": self._pace.error,
-            "pause": self._pace.pause,
-            "overlap": overlap(row["lateness"], least=reader.overlap, most=reader.overlap_most),
+            "health": "healthy" if pace.healthy else "UNHEALTHY",
+            "failures": pace.failures,
+            "error": pace.error,
+            "pause": pace.pause,
+            "overlap": self._ingest.overlap(self._clock.now()),
+            "overlap_least": reader.overlap,
+            "overlap_most": reader.overlap_most,
+            "reading": None if self._ingest.lateness is None else self._ingest.lateness.costs,
             "stages": {stage: round(seconds, 6) for stage, seconds in self.timings.items()},
             "in_memory": len(self._evaluation.cache),
             "memory_bytes": self._evaluation.cache.size,
             "triggers": [trigger.name for trigger in self.watch.triggers],
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "paused": facts.paused,
+            "paused": is_paused,
         }
         await write_status(self._database, self.watch.name, status)
 

@@ -51,11 +51,14 @@ class ListMonitorEvents(Arguments, frozen=True, kw_only=True):
     limit: Annotated[int, doc("How many to show.", ge=1, le=MOST_EVENTS)] = 20
 
 
+Health = Literal["not_started", "paused", "not_running", "healthy", "unhealthy"]
+
+
 class MonitorProblem(msgspec.Struct, frozen=True):
     """An error of the application's code, and how often it occurred."""
 
-    place: str
-    entity: str
+    place: Annotated[str, doc("entity, fold, trigger NAME, source, backfill, channel NAME or tick.")]
+    entity: Annotated[str, doc("The entity that it concerns; empty if it concerns none.")]
     error: str
     count: int
     first_at: datetime
@@ -70,7 +73,7 @@ class MonitorLine(msgspec.Struct, frozen=True):
     tick: int
     tick_at: float
     cursor_at: float | None
-    lateness: Any
+    lateness: Annotated[float, doc("How late events usually are, in seconds.")]
     events: int
     duplicates: int
     ignored: int
@@ -84,6 +87,7 @@ class MonitorLine(msgspec.Struct, frozen=True):
     open: Annotated[int, Meta(description="Open alerts.")]
     members: Annotated[int, Meta(description="Processes that follow it.")]
     problems: list[MonitorProblem]
+    health: Annotated[Health, doc("Whether it is followed, and its source and its ticks work.")]
     triggers: Annotated[list[str], Meta(description="The triggers of the processes that follow it.")]
 
 
@@ -112,7 +116,8 @@ async def list_monitors(at: Reader, args: ListMonitors) -> ListOf[MonitorLine]:
     for row in await store.list_monitors(at.database, args.name):
         problems = [MonitorProblem(*each) for each in await store.list_problems(at.database, row["name"])]
         fields = readable(row, ("status",))
-        found.append(MonitorLine(**fields, problems=problems, triggers=_triggers(fields["status"])))
+        health = _health(fields)
+        found.append(MonitorLine(**fields, problems=problems, health=health, triggers=_triggers(fields["status"])))
     return ListOf(found)
 
 
@@ -149,6 +154,16 @@ async def list_monitor_events(at: Reader, args: ListMonitorEvents) -> ListOf[Mon
     return ListOf(
         [MonitorEvent(row["source_id"], row["at"], row["entity"], row["tick"], decode(row["data"])) for row in rows]
     )
+
+
+def _health(row: dict[str, Any]) -> Health:
+    if row["status"] is None:
+        return "not_started"
+    if row["paused"]:
+        return "paused"
+    if not row["members"]:
+        return "not_running"
+    return "healthy" if row["status"].get("health") == "healthy" else "unhealthy"
 
 
 def _triggers(status: dict[str, Any] | None) -> list[str]:

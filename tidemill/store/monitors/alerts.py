@@ -44,11 +44,12 @@ WITH made AS (
                                 resolution, realert, realert_from, again_after, owner, silence, explain)
     SELECT n.monitor, n.trigger, n.entity, n.kind, n.key, n.severity, to_timestamp(n.started_at),
            to_timestamp(n.opened_at), n.tick, to_timestamp(n.resolved_at), n.resolution, n.realert, n.realert_from,
-           n.again_after, n.owner, n.silence, n.explain
+           n.again_after, n.owner, n.silence, n.unnest
+    -- Explanations are of users' code and apart: they may hold characters that are in no text.
     FROM ROWS FROM (json_to_recordset($1::text::json) AS (
         monitor text, trigger text, entity text, kind text, key text, severity text, started_at float8,
         opened_at float8, tick bigint, resolved_at float8, resolution text, realert float8, realert_from text,
-        again_after bigint, owner text, silence bigint, explain json)) WITH ORDINALITY AS n ORDER BY n.ordinality
+        again_after bigint, owner text, silence bigint), unnest($2::json[])) WITH ORDINALITY AS n ORDER BY n.ordinality
     ON CONFLICT DO NOTHING RETURNING *),
 recorded AS (
     INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
@@ -208,12 +209,12 @@ async def resolve_alerts(
 
 
 async def open_alerts(
-    database: Database, connection: Executor, alerts: Sequence[Mapping[str, Any]]
+    database: Database, connection: Executor, alerts: Sequence[Mapping[str, Any]], explanations: Sequence[bytes | None]
 ) -> list[asyncpg.Record]:
-    """Store new alerts; returns those that were not reported before."""
+    """Store new alerts, each with its explanation; returns those that were not reported before."""
     if not alerts:
         return []
-    return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode())
+    return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode(), list(explanations))
 
 
 async def list_alerts(

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
 from tidemill.core.errors import LeaseLostError, NotFoundError
 from tidemill.store.database import Database, Executor
 from tidemill.store.transaction import Transaction
@@ -91,6 +91,7 @@ stored AS (
     ON CONFLICT DO NOTHING RETURNING entity, at),
 counted AS (
     SELECT (SELECT count(*) FROM stored) AS stored, (SELECT min(at) FROM stored) AS oldest,
+           ARRAY(SELECT at FROM stored WHERE at < $10 ORDER BY at LIMIT 1000) AS behind,
            (SELECT count(*) FROM unnest($4::text[]) AS new(entity) JOIN kept USING (entity)) AS followed,
            cardinality($4::text[]) AS given),
 touched AS (
@@ -104,10 +105,14 @@ UPDATE tidemill.monitor AS m
 SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.stored,
     ignored = m.ignored + c.given - c.followed + $6,
     cursor_at = greatest($7, m.cursor_at), cursor_id = coalesce($8, m.cursor_id),
-    cursor_token = coalesce($9, m.cursor_token), lateness = coalesce($10, m.lateness)
+    cursor_token = coalesce($9, m.cursor_token)
 FROM counted AS c WHERE m.name = $1
-RETURNING c.stored, c.oldest, c.given - c.followed AS ignored
+RETURNING c.stored, c.behind, c.given - c.followed AS ignored
 """
+
+#: How late the events of a source are, minute by minute, and what is usual.
+READ_LATENESS = "SELECT lateness_by_minute FROM tidemill.monitor WHERE name = $1"
+KEEP_LATENESS = "UPDATE tidemill.monitor SET lateness = $2, lateness_by_minute = $3 WHERE name = $1"
 
 #: Completes a tick, if it has events or a timer is due by then; returns it. Its time is the one up to which the source
 #: has been read, in all its parts. A timer that the last complete tick serves, but that the entity's owner has not
@@ -126,10 +131,10 @@ due AS (
     WHERE EXISTS (SELECT FROM tidemill.monitor_entity
                   WHERE monitor = $1 AND head > folded AND head = held.tick + 1)
        OR EXISTS (SELECT FROM tidemill.monitor_entity WHERE monitor = $1 AND due_at <= held.at
-                  AND active AND problem IS NULL AND NOT (due_at <= held.tick_at AND folded < held.tick))
+                  AND active AND NOT (due_at <= held.tick_at AND folded < held.tick))
        OR EXISTS (SELECT FROM tidemill.alert AS a JOIN tidemill.monitor_entity AS e USING (monitor, entity)
                   WHERE a.monitor = $1 AND a.resolved_at IS NULL
-                  AND a.realert_at <= to_timestamp(held.at) AND e.active AND e.problem IS NULL
+                  AND a.realert_at <= to_timestamp(held.at) AND e.active
                   AND NOT (a.realert_at <= to_timestamp(held.tick_at) AND e.folded < held.tick))),
 sealed AS (UPDATE tidemill.monitor AS m SET tick = m.tick + 1, tick_at = due.at FROM due WHERE m.name = $1
            RETURNING m.tick, m.tick_at),
@@ -146,21 +151,23 @@ SELECT least((SELECT min(due_at) FROM tidemill.monitor_entity WHERE monitor = $1
               WHERE monitor = $1 AND resolved_at IS NULL AND realert_at IS NOT NULL)) AS at
 """
 
-#: Entities of these shares with unfolded events, or whose timer is due.
+#: Entities of these shares with unfolded events, or whose timer is due; without those that are postponed.
 FIND_WORK = """
 SELECT entity, shard, folded, fresh_at, at, id, last_at, count, due_at, version, marks, labels,
        head > folded AND folded < $3 AS fresh
-FROM tidemill.monitor_entity WHERE monitor = $1 AND shard = ANY ($2) AND active AND problem IS NULL
+FROM tidemill.monitor_entity WHERE monitor = $1 AND shard = ANY ($2) AND active
   AND entity = ANY (ARRAY(
     (SELECT entity FROM tidemill.monitor_entity
-     WHERE monitor = $1 AND shard = ANY ($2) AND active AND problem IS NULL AND head > folded AND folded < $3 LIMIT $5)
+     WHERE monitor = $1 AND shard = ANY ($2) AND active AND head > folded AND folded < $3 AND entity <> ALL ($6)
+     LIMIT $5)
     UNION
     (SELECT entity FROM tidemill.monitor_entity
-     WHERE monitor = $1 AND due_at <= $4 AND shard = ANY ($2) AND active AND problem IS NULL AND folded < $3 LIMIT $5)
+     WHERE monitor = $1 AND due_at <= $4 AND shard = ANY ($2) AND active AND folded < $3 AND entity <> ALL ($6)
+     LIMIT $5)
     UNION
     (SELECT a.entity FROM tidemill.alert AS a JOIN tidemill.monitor_entity AS e USING (monitor, entity)
      WHERE a.monitor = $1 AND a.resolved_at IS NULL AND a.realert_at <= to_timestamp($4)
-       AND e.shard = ANY ($2) AND e.folded < $3 LIMIT $5)))
+       AND e.shard = ANY ($2) AND e.folded < $3 AND e.entity <> ALL ($6) LIMIT $5)))
 """
 
 #: The events of entities that are not folded yet.
@@ -259,14 +266,14 @@ class CursorMove(msgspec.Struct, frozen=True):
     at: float | None = None
     id: str | None = None
     token: str | None = None
-    lateness: float | None = None
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The result of storing a page: the number of new events, the age of the oldest, and those without an entity."""
+    """The result of storing a page: the number of new events, the times of late ones, and those without an entity."""
 
     count: int
-    oldest: float | None
+    behind: list[float]
+    """The times of new events that are older than the newest one before them; at most 1000."""
     ignored: int
 
 
@@ -334,8 +341,16 @@ async def add_entities(database: Database, name: str, entities: Sequence[str], s
     await database.fetch(ADD_ENTITIES, name, list(entities), list(shards))
 
 
-async def ingest(database: Database, connection: Executor, name: str, events: NewEvents, move: CursorMove) -> Stored:
-    """Store a page and move the cursor, in one statement."""
+async def ingest(
+    database: Database,
+    connection: Executor,
+    name: str,
+    events: NewEvents,
+    move: CursorMove,
+    *,
+    behind: float | None = None,
+) -> Stored:
+    """Store a page and move the cursor, in one statement; an event from before `behind` is late."""
     row = await connection.fetchrow(
         database.sql(INGEST),
         name,
@@ -347,12 +362,23 @@ async def ingest(database: Database, connection: Executor, name: str, events: Ne
         move.at,
         move.id,
         move.token,
-        move.lateness,
+        behind,
         list(set(events.entities)),
     )
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
-    return Stored(row["stored"], row["oldest"], row["ignored"])
+    return Stored(row["stored"], row["behind"], row["ignored"])
+
+
+async def read_lateness(database: Database, name: str) -> list[tuple[float, float]]:
+    """When each of the last minutes ended, and how late its events were."""
+    row = await database.fetchrow(READ_LATENESS, name)
+    found = None if row is None else row["lateness_by_minute"]
+    return [] if found is None else decode(found, list[tuple[float, float]])
+
+
+async def keep_lateness(database: Database, name: str, usual: float, by_minute: Sequence[tuple[float, float]]) -> None:
+    await database.fetch(KEEP_LATENESS, name, usual, encode(by_minute))
 
 
 async def seal_tick(

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.monitor DROP COLUMN lateness_by_minute;
