@@ -94,7 +94,7 @@ async def test_events_that_keep_coming_late_are_found_and_make_the_overlap_wider
 async def test_one_straggler_is_found_and_changes_neither_the_overlap_nor_the_load_of_the_source(
     database: Database,
 ) -> None:
-    source, clock = Pages(page=10), VirtualClock(10_000.0)
+    source, clock = Pages(page=20), VirtualClock(10_000.0)
     source.add(*(event(number, 9400.0 + number) for number in range(600)))
     async with watching(database, heat_monitor(source), clock) as watcher:
         await watcher.one_tick()
