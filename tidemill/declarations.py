@@ -6,7 +6,8 @@ starts at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,6 +66,17 @@ class Declarations:
         """Override settings, before the application is first used."""
         self._arguments = {**self._arguments, **{name: value for name, value in settings.items() if value is not None}}
         self._settings = None
+
+    @contextmanager
+    def overriding(self, **settings: Any) -> Iterator[None]:
+        """Use other settings, with connections of their own, for as long as the block lasts."""
+        before = self._arguments, self._settings, self.connections
+        self.configure(**settings)
+        self.connections = Connections(self.database)
+        try:
+            yield
+        finally:
+            self._arguments, self._settings, self.connections = before
 
     @cached_property
     def models(self) -> dict[str, ModelSpec]:

@@ -29,6 +29,8 @@ class Jobs:
 
     def __init__(self, declared: Declarations) -> None:
         self._declared = declared
+        self.is_inline = False
+        """Whether `enqueue` returns when the job has ended, for tests."""
 
     async def enqueue(self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """Store a job; when this returns, it is committed. See `App.enqueue`."""
@@ -38,7 +40,10 @@ class Jobs:
                 ref = (await insert_async(connections.unopened, conn, [job]))[0]
             else:
                 ref = await (await connections.open()).enqueuer.put(job)
-        return JobHandle(connections, ref, call.task)
+        handle = JobHandle(connections, ref, call.task)
+        if self.is_inline and conn is None:
+            await handle.wait()
+        return handle
 
     def enqueue_sync(self, call: Call[R], /, *, conn: Any = None, **options: Unpack[EnqueueOptions]) -> JobHandle[R]:
         """`enqueue` for plain code; `conn` is then a plain connection."""
@@ -48,7 +53,10 @@ class Jobs:
                 ref = insert_sync(connections.unopened, conn, [job])[0]
             else:
                 ref = connections.call(lambda opened: opened.enqueuer.put(job))
-        return JobHandle(connections, ref, call.task)
+        handle = JobHandle(connections, ref, call.task)
+        if self.is_inline and conn is None:
+            connections.call(lambda _: handle.wait())
+        return handle
 
     async def enqueue_many(
         self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]

@@ -84,6 +84,11 @@ class Connections:
             bridge.call(self.close())
             bridge.close()
 
+    def abandon(self) -> None:
+        """Forget connections whose event loop has ended without closing them."""
+        for loop in [loop for loop in self._opening if loop.is_closed()]:
+            del self._opening[loop]
+
     async def _connect(self) -> OpenConnection:
         database = self._make_database()
         await database.open(patience=DATABASE_PATIENCE)
@@ -100,8 +105,8 @@ class SyncBridge:
     """Runs coroutines on a loop in a background thread and waits for their results."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tidemill-portal", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="tidemill-portal", daemon=True)
         self._thread.start()
 
     @property
@@ -110,10 +115,18 @@ class SyncBridge:
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine, run in the portal's thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a coroutine in the portal's thread, and return its task."""
+
+        async def create() -> asyncio.Task[T]:
+            return asyncio.ensure_future(coroutine)
+
+        return self.call(create())
 
     def close(self) -> None:
         """Stop the loop and its thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self._loop.close()
+        self.loop.close()

@@ -7,12 +7,12 @@ partition may get rows at any time: they are always read.
 from __future__ import annotations
 
 import re
-import time
 from datetime import UTC, date, datetime, timedelta
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import list_partitions
 
@@ -44,17 +44,18 @@ class Days:
 
     async def refresh(self, database: Database) -> None:
         """Look the partitions up again, if that is due."""
-        if time.monotonic() < self._good_until:
+        now = SYSTEM_CLOCK.now()
+        if 0 <= self._good_until - now < _FRESH:
             return
         names = await list_partitions(database)
-        first = datetime.now(UTC).date() - timedelta(days=1)
+        first = datetime.fromtimestamp(now, UTC).date() - timedelta(days=1)
         last = first + timedelta(days=2)
         known = {day.name: day for day in self.over}
         over = [name for name in names if (day := _day(name)) is not None and day < first]
         known |= {day.name: day for day in await _look_up(database, [name for name in over if name not in known])}
         self.over = tuple(sorted((known[name] for name in over if name in known), key=lambda day: -day.high))
         self.open = tuple(name for name in names if (day := _day(name)) is None or first <= day <= last)
-        self._good_until = time.monotonic() + _FRESH
+        self._good_until = now + _FRESH
 
     def candidates(self, before: int | None) -> tuple[Day, ...]:
         """Days that may have ids below this one, highest first."""

@@ -1,0 +1,159 @@
+"""Databases for tests: cloned from a migrated template in some milliseconds, each with a clock that tests move.
+
+A test database looks up `now()` in the schema `test_clock` before PostgreSQL's own. There it is the real time plus a
+shift, so that every statement, default and function of Tidemill follows the clock of the test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from typing import Any, NamedTuple
+
+import asyncpg
+import msgspec
+
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.migrate import migrate
+
+CLOCK_FUNCTIONS = ("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp")
+
+MAKE_CLOCK = """
+CREATE SCHEMA test_clock;
+CREATE TABLE test_clock.shift (seconds float8 NOT NULL);
+INSERT INTO test_clock.shift VALUES (0);
+GRANT USAGE ON SCHEMA test_clock TO PUBLIC;
+GRANT SELECT ON test_clock.shift TO PUBLIC;
+""" + "".join(
+    f"CREATE FUNCTION test_clock.{name}() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
+    f"'SELECT pg_catalog.{name}() + make_interval(secs => seconds) FROM test_clock.shift';\n"
+    for name in CLOCK_FUNCTIONS
+)
+
+SEARCH_PATH = "test_clock, pg_catalog, public"
+
+SET_CLOCK = "UPDATE test_clock.shift SET seconds = $1"
+
+#: Extends the leases of processes and of ranges of the log: their owners live in real time.
+EXTEND_LEASES = """
+WITH ranges AS (UPDATE tidemill.log_range SET lease_until = lease_until + make_interval(secs => $1))
+UPDATE tidemill.worker
+SET lease_until = lease_until + make_interval(secs => $1), seen_at = seen_at + make_interval(secs => $1)
+WHERE ended_at IS NULL
+"""
+
+#: Seconds until the next moment at which something is due.
+NEXT_DUE = """
+SELECT extract(epoch FROM min(at) - now())::float8 FROM (
+    SELECT min(due_at) AS at FROM tidemill.job WHERE state = 'ready' AND due_at > now()
+    UNION ALL SELECT min(deadline) FROM tidemill.job WHERE deadline > now()
+    UNION ALL SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended
+    UNION ALL SELECT min(next_fire) FROM tidemill.schedule WHERE next_fire > now() AND NOT paused
+    UNION ALL SELECT to_timestamp(min(due_at)) FROM tidemill.monitor_entity
+    WHERE due_at > extract(epoch FROM now())) AS due
+"""
+
+#: What could go on now: jobs that are due or running, runs that wait for an owner, and messages to runs.
+COUNT_WORK = """
+SELECT (SELECT count(*) FROM tidemill.job WHERE state = 'running' OR state = 'ready' AND due_at <= now()) AS jobs,
+       (SELECT count(*) FROM tidemill.run WHERE state = 'running' AND owner IS NULL AND awake) AS runs,
+       (SELECT count(*) FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended) AS messages,
+       (SELECT count(*) FROM tidemill.schedule WHERE next_fire <= now() AND NOT paused) AS schedules
+"""
+
+
+#: The messages of a topic of the log, in order.
+PUBLISHED = "SELECT payload FROM tidemill.log_message WHERE topic = $1 ORDER BY position"
+
+
+class WorkLeft(NamedTuple):
+    """What could go on now, without a move of the clock."""
+
+    jobs: int
+    runs: int
+    messages: int
+    schedules: int
+
+
+class TestDatabases:
+    """Clones databases from a template on one server."""
+
+    __test__ = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._names = itertools.count(1)
+        self._prefix = f"tidemill_test_{os.getpid()}"
+        self._template = f"{self._prefix}_template"
+
+    async def open(self) -> None:
+        """Make the template."""
+        self._admin = await asyncpg.connect(self._url)
+        await self._make(self._template, "template1")
+        url = self._url_of(self._template)
+        connection = await asyncpg.connect(url)
+        await connection.execute(MAKE_CLOCK)
+        await connection.close()
+        async with Database(DatabaseSettings(url=url)) as database:
+            await migrate(database)
+
+    async def create(self) -> str:
+        """The URL of a new, migrated database."""
+        return await self._make(f"{self._prefix}_{next(self._names)}", self._template)
+
+    async def drop(self, url: str) -> None:
+        """Drop a database, with the connections to it."""
+        await self._drop(_name_in(url))
+
+    async def close(self) -> None:
+        await self._drop(self._template)
+        await self._admin.close()
+
+    async def _make(self, name: str, template: str) -> str:
+        await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        await self._admin.execute(f"ALTER DATABASE {name} SET search_path = {SEARCH_PATH}")
+        return self._url_of(name)
+
+    async def _drop(self, name: str) -> None:
+        await self._admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def _url_of(self, name: str) -> str:
+        return re.sub(r"^(\w+://[^/?]*)(/[^?]*)?", rf"\g<1>/{name}", self._url)
+
+
+async def set_clock(database: Database, shift: float) -> None:
+    """Let the clock of a test database be this many seconds ahead of the real time."""
+    await database.run(lambda connection: connection.execute(SET_CLOCK, shift))
+
+
+async def extend_leases(database: Database, seconds: float) -> None:
+    """Let no lease lapse because the clock moves."""
+    await database.run(lambda connection: connection.execute(database.sql(EXTEND_LEASES), seconds))
+
+
+async def next_due(database: Database) -> float | None:
+    """Seconds until something is due; None if nothing waits for time."""
+    rows = await database.fetch(NEXT_DUE)
+    return rows[0][0]
+
+
+async def count_work(database: Database) -> WorkLeft:
+    """What could go on now."""
+    return WorkLeft(*(await database.fetch(COUNT_WORK))[0])
+
+
+async def read_published(database: Database, topic: str) -> list[Any]:
+    """The messages of a topic: JSON as values, everything else as bytes."""
+    return [_value(row["payload"]) for row in await database.fetch(PUBLISHED, topic)]
+
+
+def _value(payload: bytes) -> Any:
+    try:
+        return msgspec.json.decode(payload)
+    except msgspec.DecodeError:
+        return payload
+
+
+def _name_in(url: str) -> str:
+    return url.partition("://")[2].partition("/")[2].partition("?")[0]

@@ -1,0 +1,414 @@
+"""What a test of an application needs: its own database, roles in the background, a clock to move, questions to ask.
+
+    async def test_a_refund_is_cancelled_after_three_days(tidemill):
+        tidemill.use(app)
+        with tidemill.running():
+            refund = await app.start(Refund, Order(id=7))
+            tidemill.advance("3d")
+            assert await refund == "cancelled"
+
+Everything here is a plain call, for plain and for async tests alike: the roles run on an event loop in a thread of
+their own, as they would in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import asyncpg
+import msgspec
+
+from tidemill.app import App
+from tidemill.core.clock import SystemClock
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.engine.connections import SyncBridge
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.view import JobView
+from tidemill.monitors.definition.monitor import Monitor
+from tidemill.ops.jobs.jobs import ListJobs, list_jobs
+from tidemill.ops.monitors.alerts import Alert, ListAlerts, list_alerts
+from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
+from tidemill.roles import running_here
+from tidemill.sources.jsonl import JsonlSource
+from tidemill.store.database import Database
+from tidemill.store.databases_for_tests import (
+    TestDatabases,
+    count_work,
+    extend_leases,
+    next_due,
+    read_published,
+    set_clock,
+)
+from tidemill.store.migrate import migrate
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.01
+PAGE = 200
+
+
+class TestDatabaseServer:
+    """The PostgreSQL of a test session, and the thread that talks to it."""
+
+    __test__ = False
+
+    def __init__(self, url: str, *, durable: bool = True) -> None:
+        """`durable=False` is for a server that only tests use: it does not wait for the disk."""
+        self._url, self._durable = url, durable
+        self.databases = TestDatabases(url)
+        self.bridge = SyncBridge()
+
+    def __enter__(self) -> TestDatabaseServer:
+        self.bridge.call(self._open())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bridge.call(self.databases.close())
+        self.bridge.close()
+
+    async def _open(self) -> None:
+        if not self._durable:
+            connection = await asyncpg.connect(self._url)
+            await connection.execute("ALTER SYSTEM SET fsync = off")
+            await connection.execute("SELECT pg_reload_conf()")
+            await connection.close()
+        await self.databases.open()
+
+
+class ShiftedTime:
+    """The real time plus a shift, in this process: `time.time()`, Tidemill's clock, and the timers of event loops."""
+
+    def __init__(self) -> None:
+        self.shift = 0.0
+        self._time, self._monotonic = time.time, time.monotonic
+        self._loops: list[asyncio.AbstractEventLoop] = []
+
+    def __enter__(self) -> ShiftedTime:
+        time.time = self.now
+        SystemClock.now = staticmethod(self.now)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        time.time = self._time
+        SystemClock.now = staticmethod(self._time)
+        for loop in self._loops:
+            del loop.time
+
+    def now(self) -> float:
+        return self._time() + self.shift
+
+    def control(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the timers of a loop follow the shift."""
+        if loop not in self._loops:
+            self._loops.append(loop)
+            loop.time = lambda: self._monotonic() + self.shift
+
+    def move(self, seconds: float) -> None:
+        """Move forward, and let the loops see it."""
+        self.shift += seconds
+        for loop in self._loops:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_nothing)
+
+
+class TestKit:
+    """The fixture `tidemill`."""
+
+    __test__ = False
+
+    def __init__(self, server: TestDatabaseServer) -> None:
+        self._server = server
+        self._bridge = server.bridge
+        self._stack = contextlib.ExitStack()
+        self._apps: dict[App, Database] = {}
+        self._running: dict[App, asyncio.Event] = {}
+
+    def __enter__(self) -> TestKit:
+        self.url = self._bridge.call(self._server.databases.create())
+        self._stack.callback(lambda: self._bridge.call(self._server.databases.drop(self.url)))
+        self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-")))
+        self._time = self._stack.enter_context(ShiftedTime())
+        self._time.control(self._bridge.loop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # -- applications -----------------------------------------------------------------------------
+
+    def use(self, app: App, **settings: Any) -> App:
+        """Give an application the database of this test, until the test ends; with other `settings`, if they are given.
+
+        The application's own migrations are applied.
+        """
+        if app in self._apps:
+            raise ConfigError(f"the test uses the application {app.name!r} already")
+        declared = app.declarations
+        # A lease outlasts every move of the clock: here its owner ends with the test.
+        known = {"lease_seconds": "3650d", "heartbeat_seconds": 1.0, **settings, "database_url": self.url}
+        self._stack.enter_context(declared.overriding(**known))
+        self._stack.callback(declared.connections.abandon)
+        if declared.uses("streams"):
+            for stream in declared.streams.declared.values():
+                self._replace(stream, "engines", 0)  # Plans run in this process, where the clock is the test's.
+        self._apps[app] = database = declared.database(label="tidemill test")
+        self._bridge.call(self._prepare(app, database))
+        self._stack.callback(lambda: self._bridge.call(database.close()))
+        self._stack.callback(lambda: self._bridge.call(declared.connections.close()))
+        self._stack.callback(app.close_sync)
+        return app
+
+    @contextlib.contextmanager
+    def running(self, app: App | None = None, *, inline: bool = False) -> Iterator[App]:
+        """Run all roles of the application in the background, for as long as the block lasts.
+
+        With `inline`, `app.enqueue` and `app.enqueue_sync` return when the job has ended, however it ended.
+        """
+        chosen, stop, ready = self._app(app), asyncio.Event(), asyncio.Event()
+        role = self._bridge.start(self._run(chosen, ready, stop))
+        self._bridge.call(_first(ready.wait(), role))
+        self._running[chosen] = stop
+        chosen.jobs.is_inline = inline
+        try:
+            yield chosen
+        finally:
+            chosen.jobs.is_inline = False
+            del self._running[chosen]
+            self._bridge.call(_stop(stop, role))
+
+    def run_until_idle(self, app: App | None = None, *, timeout: Duration = "30s") -> None:
+        """Run what is due until nothing is left to do: jobs that are due, runs that can go on, due schedules.
+
+        What waits for time waits on: see `advance`. Outside of `running`, the roles run until then.
+        """
+        chosen = self._app(app)
+        if chosen not in self._running:
+            with self.running(chosen):
+                self.run_until_idle(chosen, timeout=timeout)
+            return
+        self._bridge.call(self._wait_idle(chosen, parse_duration(timeout, what="timeout")))
+
+    def run_until(self, condition: Callable[[], T], *, timeout: Duration = "30s") -> T:
+        """The first true value of a condition, while the roles run; fails with its last value."""
+        end = self._monotonic() + parse_duration(timeout, what="timeout")
+        while not (value := condition()):
+            if self._monotonic() > end:
+                raise AssertionError(f"not within {timeout}: the condition is still {value!r}")
+            time.sleep(POLL_SECONDS)
+        return value
+
+    def feed(self, monitor: Monitor, events: Iterable[Mapping[str, Any]]) -> None:
+        """Give a monitor these events, instead of those of its source. Call it first before the roles run."""
+        path = self._folder / f"{monitor.name}.jsonl"
+        if not path.exists():
+            self._replace(monitor, "source", JsonlSource(path))
+        with path.open("ab") as file:
+            file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
+
+    # -- time -------------------------------------------------------------------------------------
+
+    def now(self) -> datetime:
+        """The time of the test."""
+        return datetime.fromtimestamp(self._time.now(), UTC)
+
+    def advance(self, duration: Duration) -> None:
+        """Move the clock forward, and let everything happen that is due on the way, each at its time.
+
+        Without roles that run, only the clock moves: what is due then happens when they run.
+        """
+        with contextlib.suppress(RuntimeError):
+            self._time.control(asyncio.get_running_loop())
+        left = parse_duration(duration, what="duration")
+        while left > 0:
+            hop = left
+            for app in self._running:
+                due = self._bridge.call(next_due(self._apps[app]))
+                hop = hop if due is None else min(hop, max(due, 0.001))
+            self._bridge.call(self._move(hop))
+            left -= hop
+            for app in self._running:
+                self.run_until_idle(app)
+
+    # -- what happened ----------------------------------------------------------------------------
+    # With `within`, the roles that run get this long (in real time) to bring it about.
+
+    def enqueued(
+        self, task: Task[Any, Any, Any] | str, /, *, app: App | None = None, within: Duration = 0, **arguments: Any
+    ) -> list[JobView]:
+        """The jobs of a task with these arguments, others left open; fails if there is none."""
+        chosen = self._app(app)
+        name = chosen.declarations.task(task).name
+        return self._find(
+            lambda: self._jobs(chosen, name), lambda job: job.args, f"no job of {name} was enqueued", arguments, within
+        )
+
+    def not_enqueued(self, task: Task[Any, Any, Any] | str, /, *, app: App | None = None, **arguments: Any) -> None:
+        """Fail if there is a job of a task with these arguments."""
+        chosen = self._app(app)
+        name = chosen.declarations.task(task).name
+        if found := [job for job in self._bridge.call(self._jobs(chosen, name)) if _includes(job.args, arguments)]:
+            raise AssertionError(f"{len(found)} jobs of {name} were enqueued, the first with {found[0].args}")
+
+    def started(
+        self, what: Any, /, *, app: App | None = None, within: Duration = 0, state: str | None = None, **fields: Any
+    ) -> list[Run]:
+        """The runs of a workflow or dag with these fields in their start event or arguments; fails if there is none."""
+        chosen = self._app(app)
+        name = what if isinstance(what, str) else getattr(what, "name", None) or what.__name__
+        wanted = fields if state is None else {**fields, "state": state}
+        return self._find(
+            lambda: self._runs(chosen, name), _fields_and_state, f"no run of {name} was started", wanted, within
+        )
+
+    def published(self, topic: str, /, *, app: App | None = None, within: Duration = 0, **fields: Any) -> list[Any]:
+        """The messages of a topic of the log with these fields; fails if there is none."""
+        database = self._apps[self._app(app)]
+        problem = f"nothing was published to {topic}"
+        return self._find(lambda: read_published(database, topic), lambda message: message, problem, fields, within)
+
+    def alerts(self, trigger: str, /, *, app: App | None = None, within: Duration = 0, **fields: Any) -> list[Alert]:
+        """The alerts that a trigger has opened, such as those with `entity="press-1"`; fails if there is none."""
+        chosen = self._app(app)
+        problem = f"{trigger} has opened no alert"
+        return self._find(
+            lambda: _every(chosen, list_alerts, ListAlerts(trigger=trigger, limit=PAGE)),
+            msgspec.structs.asdict,
+            problem,
+            fields,
+            within,
+        )
+
+    def _find(
+        self,
+        read: Callable[[], Coroutine[Any, Any, list[T]]],
+        show: Callable[[T], Any],
+        problem: str,
+        wanted: Mapping[str, Any],
+        within: Duration,
+    ) -> list[T]:
+        """What is there and includes what is wanted; fails with everything that is there."""
+        end = self._monotonic() + parse_duration(within, what="within")
+        while True:
+            there = self._bridge.call(read())
+            if found := [one for one in there if _includes(show(one), wanted)]:
+                return found
+            if self._monotonic() >= end:
+                with_these = f" with {dict(wanted)}" if wanted else ""
+                listed = "".join(f"\n  {show(one)}" for one in there[:20]) or " nothing"
+                raise AssertionError(f"{problem}{with_these}; there is:{listed}")
+            time.sleep(POLL_SECONDS)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _app(self, app: App | None) -> App:
+        if app is not None:
+            if app not in self._apps:
+                raise ConfigError(f"the test does not use the application {app.name!r}: call tidemill.use(app) first")
+            return app
+        if len(self._apps) != 1:
+            many = (
+                "several applications: say which with app=" if self._apps else "no application: call tidemill.use(app)"
+            )
+            raise ConfigError(f"the test uses {many}")
+        return next(iter(self._apps))
+
+    def _replace(self, declared: Any, name: str, value: Any) -> None:
+        """Set an attribute of something that is declared, until the test ends."""
+        self._stack.callback(setattr, declared, name, getattr(declared, name))
+        setattr(declared, name, value)
+
+    def _monotonic(self) -> float:
+        return self._time._monotonic()
+
+    async def _prepare(self, app: App, database: Database) -> None:
+        await database.open()
+        await migrate(database)
+        for chain in app.declarations.chains:
+            await migrate(database, chain)
+
+    async def _run(self, app: App, ready: asyncio.Event, stop: asyncio.Event) -> None:
+        async with running_here(app.declarations, None, None):
+            ready.set()
+            await stop.wait()
+
+    async def _wait_idle(self, app: App, timeout: float) -> None:
+        database, end = self._apps[app], self._monotonic() + timeout
+        while True:
+            left = await count_work(database)
+            runner = app.runs.run_workers.get(self._bridge.loop)
+            busy = [] if runner is None else [run for run in runner.runs.values() if not run.is_idle]
+            if not busy and not any(left):
+                return
+            if self._monotonic() > end:
+                raise AssertionError(
+                    f"not idle within {timeout:g} s: {left.jobs} jobs, {left.runs + len(busy)} runs, {left.messages} "
+                    f"messages to runs and {left.schedules} schedules are left; does a task or step wait for real time?"
+                )
+            await asyncio.to_thread(time.sleep, POLL_SECONDS)  # By the real clock.
+
+    async def _move(self, seconds: float) -> None:
+        for database in self._apps.values():
+            await extend_leases(database, seconds)
+        for database in list(self._apps.values())[:1]:
+            await set_clock(database, self._time.shift + seconds)
+        self._time.move(seconds)
+
+    async def _jobs(self, app: App, task: str) -> list[JobView]:
+        lines = await _every(app, list_jobs, ListJobs(task=task, limit=PAGE))
+        return [await app.jobs.get(line.id) for line in reversed(lines)]
+
+    async def _runs(self, app: App, name: str) -> list[Run]:
+        lines = await _every(app, list_runs, ListRuns(workflow=name, limit=PAGE))
+        return [await app.do(get_run, RunRef(id=line.id)) for line in reversed(lines)]
+
+
+async def _every(app: App, listing: Any, args: Any) -> list[Any]:
+    """The items of all pages of a listing."""
+    found: list[Any] = []
+    while True:
+        page = await app.do(listing, args)
+        found += page.items
+        if page.next is None:
+            return found
+        args = msgspec.structs.replace(args, cursor=page.next)
+
+
+async def _first(event: Any, role: asyncio.Task[None]) -> None:
+    """Wait for the roles to serve, or for their failure."""
+    waiting = asyncio.ensure_future(event)
+    await asyncio.wait([waiting, role], return_when=asyncio.FIRST_COMPLETED)
+    if role.done():
+        waiting.cancel()
+        role.result()
+
+
+async def _stop(stop: asyncio.Event, role: asyncio.Task[None]) -> None:
+    stop.set()
+    await role
+
+
+def _includes(whole: Any, part: Mapping[str, Any]) -> bool:
+    """Whether a mapping has these values, nested mappings likewise."""
+    return all(key in (values := _mapping(whole)) and values[key] == value for key, value in part.items())
+
+
+def _fields_and_state(run: Run) -> Mapping[str, Any]:
+    """The fields of a run's start event, or the arguments of a dag's run, and its state."""
+    given = _mapping(run.input)
+    return {**(_mapping(given.get("value")) if run.shape == "flow" else given), "state": run.state}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _nothing() -> None:
+    pass
