@@ -25,8 +25,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
+from tests.support.forked_children import LARGEST_ORDER, ROOM, can_fork, fork_children, show_command
+
 ROOT = Path(__file__).resolve().parents[2]
-LARGEST_ORDER = 1 << 17
 
 #: What processes of tests need beside the commands. A module that is run itself is not among them, nor is one that an
 #: application brings along.
@@ -100,7 +101,7 @@ class Nursery:
         self._newest: Born | None = None
         number = theirs.fileno()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.nursery", str(number)],
+            [sys.executable, "-m", "tests.support.nursery", str(number), ROOM],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdin=subprocess.DEVNULL,
@@ -220,8 +221,13 @@ def _tell_ends(channel: socket.socket) -> None:
 
 def become(order: Order) -> None:
     """Go on as `python -m MODULE` would have begun."""
+    if can_fork(order.module, order.argv):
+        child = fork_children()
+        if child is not None:
+            order = Order(child.module, child.argv, child.cwd, child.env, child.session)
     if order.session:
         os.setsid()
+    show_command(sys.executable, "-m", order.module, *order.argv)
     os.chdir(order.cwd)
     os.environ.clear()
     os.environ.update(order.env)

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from tests.support.forked_children import children_of
 from tests.support.nursery import begin
 from tests.support.waiting import PATIENT
 
@@ -44,7 +45,7 @@ class Command:
     def children(self) -> list[psutil.Process]:
         """The processes that it has started."""
         try:
-            return psutil.Process(self.pid).children()
+            return children_of(self.pid)
         except psutil.NoSuchProcess:
             return []
 
