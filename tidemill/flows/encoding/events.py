@@ -50,6 +50,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
+_read_plain = msgspec.json.Decoder().decode
 _write_plain = msgspec.json.Encoder().encode
 
 #: Types that always have a JSON form; a float may be NaN, and a list may contain anything.
@@ -334,7 +335,9 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
         envelope = _read_envelope(data)
         cls = _class_named(envelope.type)
         if envelope.exact:
-            return _created(cls, msgspec.json.decode(envelope.value), _unpacked(envelope.exact))
+            return _created(cls, _read_plain(envelope.value), _unpacked(envelope.exact))
+        if cls._wire_kinds is not None:
+            return cls(**_read_plain(envelope.value))
         return cls.__pydantic_validator__.validate_json(bytes(envelope.value))
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error

@@ -62,6 +62,9 @@ class TickRecord(msgspec.Struct, omit_defaults=True, gc=False):
     """The work that started with it; it shows whether the workflow is still the one that the run was started with."""
 
 
+_read_record = msgspec.json.Decoder(TickRecord).decode
+
+
 def encode_tick(tick: Tick, begun: Begun = NOTHING_BEGUN) -> bytes:
     """Encode a tick; a `PayloadError` if a value in it has no JSON form."""
     return encode_record(record_of(tick), begun, at=tick.at)
@@ -81,7 +84,7 @@ def record_of(tick: Tick, store: Any = NO_STATE) -> TickRecord:
             tick.work,
             events=[_raw(event) for event in ended.events],
             listed=ended.listed,
-            sent=[(_raw(event), target) for event, target in ended.sent],
+            sent=[(_raw(event), target) for event, target in ended.sent] if ended.sent else [],
             error=None if failure is None else (failure.kind, failure.message, failure.traceback),
             retry_in=ended.retry_in,
         )
@@ -117,7 +120,10 @@ def decode_tick(data: bytes) -> Tick:
 
 def read_record(data: bytes) -> TickRecord:
     """Decode the record of a tick."""
-    return decode(data, TickRecord)
+    try:
+        return _read_record(data)
+    except msgspec.MsgspecError as error:
+        raise PayloadError(str(error)) from error
 
 
 def tick_of(record: TickRecord) -> Tick:
@@ -152,10 +158,11 @@ def _ended(record: TickRecord) -> Ended:
         kind, message, trace = record.error
         exception = exception_from({"exception_type": kind, "exception_message": message})
         failure = StepFailure(kind, message, trace, exception)
+    sent = [(decode_event(bytes(event)), target) for event, target in record.sent] if record.sent else ()
     return Ended(
-        tuple(decode_event(bytes(event)) for event in record.events),
+        tuple([decode_event(bytes(event)) for event in record.events]),
         record.listed,
-        tuple((decode_event(bytes(event)), target) for event, target in record.sent),
+        tuple(sent),
         failure,
         record.retry_in,
     )

@@ -147,7 +147,7 @@ class FlowProgram:
         if state.ending is not None:
             compensate_next(self, state, out)
             return
-        if ended.events and isinstance(ended.events[0], ContinuedEvent):
+        if ended.events and type(ended.events[0]) is ContinuedEvent:
             self._continue_as_new(state, ended.events[0].start, tick.at, out)
         elif ended.listed:
             open_batch(self, state, work, ended.events, tick.at, out)

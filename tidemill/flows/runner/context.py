@@ -126,7 +126,7 @@ class Context(Generic[S]):
         """The state that the steps of the run share."""
         cell = self._cell
         holder = cell if self._run is None else self._run.loop.state
-        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live, self._replay)
+        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live, self._replay_begun or self._replay)
 
     @property
     def run_id(self) -> str:
@@ -149,14 +149,16 @@ class Context(Generic[S]):
         """Send an event to the steps that accept it, or to one of them."""
         run = self._running("send_event")
         run.check_target(message, step)
-        replay = self._replay
+        replay = self._replay_begun or self._replay
         if replay is None:
             run.receive(message, step)
             return
         key = f"{qualified_name(type(message))} {step or ''}"
         lane, operation = replay.at("send", key)
-        replay.refuse_inside_effect(lane, "send_event()")
-        replay.observe(lane, operation, "send", key, message)
+        if lane.inside is not None:
+            replay.refuse_inside_effect(lane, "send_event()")
+        if replay.observer is not None:
+            replay.observe(lane, operation, "send", key, message)
         if operation is not None:
             return
         if replay.sends_to_skip:
@@ -200,7 +202,8 @@ class Context(Generic[S]):
         run, replay = self._stepping_by_record("collect_events")
         buffer = buffer_id or ""
         lane, operation = replay.at("collect", buffer)
-        replay.refuse_inside_effect(lane, "collect_events()")
+        if lane.inside is not None:
+            replay.refuse_inside_effect(lane, "collect_events()")
         if operation is not None:
             return None if operation.result is None else list(operation.result)
         run.note_here(replay.work, Gathered(buffer, ev, tuple(expected)))
@@ -370,10 +373,12 @@ class Context(Generic[S]):
     def _write(self, changes: Changes) -> None:
         if self._run is None:
             write_paths(self._cell, changes)
-        elif self._work is None or self._replay is None:
+            return
+        replay = self._replay_begun or self._replay
+        if self._work is None or replay is None:
             write_for_good(self._run.loop.state, changes)
-        elif self._replay.writes_to_skip:
-            self._replay.writes_to_skip -= 1  # It was written before the step was restarted.
+        elif replay.writes_to_skip:
+            replay.writes_to_skip -= 1  # It was written before the step was restarted.
         else:
             if self._run.is_durable:
                 changes = storable_changes(self._run.loop.state.store, changes)
@@ -451,10 +456,11 @@ class Context(Generic[S]):
         return self._run
 
     def _stepping_by_record(self, what: str) -> tuple[FlowRun, StepReplay]:
-        if self._run is None or self._replay is None:
+        replay = self._replay_begun or self._replay
+        if self._run is None or replay is None:
             self._stepping(what)
             raise ContextStateError(f"{what}() is only available inside a step")
-        return self._run, self._replay
+        return self._run, replay
 
     def _stepping(self, what: str) -> tuple[FlowRun, Work]:
         run = self._running(what)

@@ -28,25 +28,26 @@ class EventStream:
 
     def __init__(self) -> None:
         self._events: deque[Any] = deque()
-        self._published = asyncio.Event()
+        self._published: asyncio.Event | None = None  # for the reader, once there is one
         self._closed = False
-        self._taken = False
 
     def put(self, event: Any) -> None:
         self._events.append(event)
-        self._published.set()
+        if self._published is not None:
+            self._published.set()
 
     def close(self) -> None:
         self._closed = True
-        self._published.set()
+        if self._published is not None:
+            self._published.set()
 
     async def read(self, *, expose_internal: bool) -> AsyncGenerator[Any, None]:
         """Yield every event until the run ends; internal events only with `expose_internal`."""
-        if self._taken:
+        if self._published is not None:
             raise WorkflowRuntimeError(
                 "Event stream already consumed. Events can only be streamed once per workflow run."
             )
-        self._taken = True
+        published = self._published = asyncio.Event()
         while True:
             while self._events:
                 event = self._events.popleft()
@@ -57,8 +58,8 @@ class EventStream:
                     yield event
             if self._closed:
                 return
-            self._published.clear()
-            await self._published.wait()
+            published.clear()
+            await published.wait()
 
 
 def narration(change: Narrated) -> StepStateChanged:

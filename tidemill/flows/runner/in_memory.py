@@ -82,10 +82,10 @@ class FlowRun:
         self.program = self.declared.program(durable=self.is_durable)
         self.loop = RunLoop(self.program, self.declared.around(self), state)
         self.loop.state.store = cell.store
-        self.result: asyncio.Future[StopEvent] = asyncio.get_running_loop().create_future()
+        self._home = asyncio.get_running_loop()
+        self.result: asyncio.Future[StopEvent] = self._home.create_future()
         self.result.add_done_callback(_seen)
         self.opener: asyncio.Task[None] | None = None
-        self._home = asyncio.get_running_loop()
         self._variables = copy_context()
         self._thread = threading.get_ident()
         self._events = EventStream()
@@ -210,6 +210,12 @@ class FlowRun:
 
         asyncio.run_coroutine_threadsafe(noting(), self._home).result()
 
+    def current_owner(self) -> Any:
+        """Return the task or thread of the caller."""
+        if threading.get_ident() == self._thread:
+            return asyncio.current_task(self._home)  # Without the loop, it takes a system call to find it.
+        return current_owner()
+
     def soon(self, call: Callable[..., None], *args: Any) -> None:
         """Call a function in the run's event loop, in the order of the calls."""
         if threading.get_ident() == self._thread:
@@ -331,7 +337,7 @@ class FlowRun:
             self._questions.answer(command)
         elif isinstance(command, SetTimer):
             self._drop_timer(command.timer)
-            self._timers[command.timer] = asyncio.get_running_loop().call_later(
+            self._timers[command.timer] = self._home.call_later(
                 max(0.0, command.due - self.now()), self._fire, command.timer
             )
         elif isinstance(command, DropTimer):
@@ -357,6 +363,8 @@ class FlowRun:
             timer.cancel()
         self._timers.clear()
         self._events.close()
+        if not self.is_durable:
+            self.loop.close()
         if self.result.done():
             return
         if end.state == "succeeded":

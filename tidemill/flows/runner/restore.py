@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow
 
 
+MIGRATED = b'"migrated"'
+
+
 class RestoredRun(msgspec.Struct, frozen=True):
     """The state of a run, and the tick that migrates it if it was driven by another version until now."""
 
@@ -189,10 +192,7 @@ def _call(method: Any, run: Any) -> Any:
 
 
 def _fold(program: FlowProgram, store: Any, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
-    records = [read_record(data) for data in ticks]
-    first = max((index for index, record in enumerate(records) if record.kind == "migrated"), default=None)
-    if first is not None:  # It carries the whole state: nothing before it counts.
-        records = records[first:]
+    first = _last_migration(ticks)
     if snapshot is not None and first is None:
         state = program.restore(snapshot)
     else:
@@ -200,15 +200,25 @@ def _fold(program: FlowProgram, store: Any, snapshot: bytes | None, ticks: Seque
         state.store = store
     state.copies = True
     begun: Begun = []
-    for record in records:
+    for data in ticks[first or 0 :]:
+        record = read_record(data)
         if record.kind == "resumed":
             begun = []  # What was begun by an earlier owner, or before a fork, is recorded there or not at all.
-        commands = _reduced(program, state, tick_of(record))
-        begun += [command.placed for command in commands if type(command) is RunWork]
+        for command in _reduced(program, state, tick_of(record)):
+            if type(command) is RunWork:
+                begun.append(command.placed)
         if record.begun:
             _compare(record, begun)
             begun = []
     return state
+
+
+def _last_migration(ticks: Sequence[bytes]) -> int | None:
+    """Return the index of the last tick that carries the whole state, so that nothing before it counts."""
+    for index in range(len(ticks) - 1, -1, -1):
+        if MIGRATED in ticks[index] and read_record(ticks[index]).kind == "migrated":
+            return index
+    return None
 
 
 def _reduced(program: FlowProgram, state: FlowState, tick: Any) -> Sequence[Any]:

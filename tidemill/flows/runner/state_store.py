@@ -41,11 +41,13 @@ class WriterLock:
         self._holder: asyncio.Task[Any] | None = None
 
     async def __aenter__(self) -> None:
-        task = asyncio.current_task()
-        if task is not None and self._holder is task:
+        if self._holder is not None and self._holder is asyncio.current_task():
             raise RuntimeError("writer called inside edit_state: mutate the yielded state instead")
         await self._lock.acquire()
-        self._holder = task
+
+    def hold(self) -> None:
+        """Remember which task edits the state."""
+        self._holder = asyncio.current_task()
 
     async def __aexit__(self, *_: object) -> None:
         self._holder = None
@@ -141,6 +143,7 @@ class StateStore(Generic[S]):
         replay = self._replay
         if replay is None:
             async with self._lock:
+                self._lock.hold()
                 edited = copy_data(self._cell.store)
                 yield edited
                 self._write_now(changes(self._cell.store, edited))
@@ -157,6 +160,7 @@ class StateStore(Generic[S]):
             raise_recorded(operation)
             return
         async with self._lock:
+            self._lock.hold()
             before, failed = replay.whole(self._cell.store), None
             edited = copy_data(before)
             replay.begin_edit(lane)

@@ -6,8 +6,6 @@ Each asyncio task and each thread inside a step is a lane with a record of its o
 from __future__ import annotations
 
 import asyncio
-import threading
-from asyncio import current_task
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -121,12 +119,9 @@ class StepReplay:
     def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
         lane = current_lane.get(None)
-        try:
-            owner: Any = current_task()
-        except RuntimeError:  # a thread
-            owner = threading.get_ident()
         if lane is None or lane.replay is not self:
             lane = self.root
+        owner = self.run.current_owner()
         if lane.owner is owner or lane.owner == owner or owner is None or lane.inside is not None:
             return lane
         return self._enter_lane(lane, owner, kind, key)
