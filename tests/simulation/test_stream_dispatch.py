@@ -101,14 +101,15 @@ class World:
         assert self.reducer.busy <= MAX_CONCURRENCY
         for index in range(len(SOURCES)):
             assert self.reducer.waiting_size(index) == self.reducer.waiting(index), "each message has one byte"
-        assert self.reducer.waiting_again_size == self.reducer.waiting_again
+            assert self.reducer.waiting_again_size(index) == self.reducer.waiting_again(index)
         for ticket, delivery in choice.send:
-            if delivery.source == 1 and delivery.retry_row is None:
+            if delivery.source == 1:
                 self.sent_at.append(self.now)
             if delivery.source == 2 and delivery.retry_row is None:
                 under_way = [each.key for each in self.reducer.flights.values() if each.source == 2]
                 assert under_way.count(delivery.key) == 1, "two messages of one key are under way"
             self.chance.choice(self.engines[:-1]).add(ticket)
+        self.sent_at += [self.now for _, delivery in choice.suspects if delivery.source == 1]
         if choice.suspects:
             assert not self.engines[-1], "suspects run beside others"
             self.engines[-1].update(ticket for ticket, _ in choice.suspects)

@@ -16,6 +16,7 @@ from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
 from tidemill.streams.engine.plan_statistics import PlanStatistics, percentile
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.limit_shares import LimitAsk, fair_parts, granted, whole_parts
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.link import EngineLink, MessageWork, ToEngine
 
@@ -187,12 +188,10 @@ def test_busy_sources_get_their_shares_however_few_slots_are_free(weights: list[
         for lane, count in picks:
             taken[lane.name] += count
     total = sum(frees)
-    rounds = sum(lane.quantum for lane in lanes)
     for lane in lanes:
         fair_share = total * lane.weight / sum(weights)
-        assert abs(taken[lane.name] - fair_share) <= lane.quantum + 1 + lane.quantum / rounds * max(
-            each.quantum for each in lanes
-        )
+        quantum = lane.weight / min(weights)
+        assert abs(taken[lane.name] - fair_share) <= quantum + 1 + quantum * lane.weight / sum(weights)
 
 
 def test_shares_are_within_two_percent_over_ten_thousand_messages() -> None:
@@ -231,8 +230,93 @@ def test_a_throttled_source_has_a_wake_time_and_slows_nobody() -> None:
     picks = fair.pick(500, 0.0)
     assert sum(count for lane, count in picks if lane is slow) == 1
     assert sum(count for lane, count in picks if lane is free) == 499
+    assert slow.bucket is not None
+    slow.bucket.take(1, 0.0)
     assert fair.wakes_at(0.0) == pytest.approx(0.1)
     assert fair.wakes_at(0.0) < NEVER
+
+
+def in_flight_over_time(slots: int, seconds: float, lanes: dict[Lane, float]) -> dict[str, float]:
+    """The share of the slots that each lane had, if its messages take so many seconds each."""
+    fair = FairShare(lanes)
+    under_way: list[tuple[float, Lane]] = []
+    used = dict.fromkeys((lane.name for lane in lanes), 0.0)
+    step = 0.005
+    for tick in range(int(seconds / step)):
+        now = tick * step
+        under_way = [entry for entry in under_way if entry[0] > now + 1e-9]
+        for lane in lanes:
+            lane.in_flight = sum(entry[1] is lane for entry in under_way)
+        for lane, count in fair.pick(slots - len(under_way), now):
+            under_way += [(now + lanes[lane], lane)] * count
+        for _, lane in under_way:
+            used[lane.name] += step / slots
+    return {name: share / seconds for name, share in used.items()}
+
+
+@pytest.mark.parametrize("slots", [1, 4, 100])
+def test_a_source_of_slow_messages_gets_its_share_of_the_time_and_no_more(slots: int) -> None:
+    quick, slow = busy_lanes(8, 1)
+    shares = in_flight_over_time(slots, 120.0, {quick: 0.01, slow: 1.0})
+    assert shares[slow.name] == pytest.approx(1 / 9, abs=0.03)
+    assert shares[quick.name] == pytest.approx(8 / 9, abs=0.03)
+
+
+def test_a_source_of_slow_messages_has_all_slots_while_nothing_else_waits() -> None:
+    lane = busy_lanes(1)[0]
+    assert in_flight_over_time(10, 20.0, {lane: 1.0, Lane("empty", ()): 1.0})[lane.name] == pytest.approx(1.0)
+
+
+def test_a_short_gap_of_a_quick_source_does_not_give_its_slots_away() -> None:
+    quick, slow = Lane("quick", deque([0] * 100), weight=8), Lane("slow", deque([0] * 100))
+    fair = FairShare([quick, slow])
+    for lane, count in fair.pick(90, 0.0):
+        lane.in_flight = count
+    assert (quick.in_flight, slow.in_flight) == (80, 10)
+    quick.queue, quick.in_flight = deque(), 20  # Most of them have ended, and its next ones are on their way.
+    assert sum(count for _, count in fair.pick(60, 0.01)) <= 1
+    assert fair.wakes_at(0.01) == pytest.approx(0.06)
+    assert sum(count for _, count in fair.pick(60, 5.0)) == 60, "after a while they are free for all"
+
+
+def test_a_gap_gives_its_slots_to_messages_that_are_as_quick() -> None:
+    first, second = Lane("first", deque([0] * 1000)), Lane("second", deque([0] * 100_000))
+    fair = FairShare([first, second])
+    for tick in range(100):
+        fair.pick(100, tick * 0.002)  # All of them end within two milliseconds.
+    first.queue = deque()
+    assert sum(count for _, count in fair.pick(100, 0.21)) > 90
+
+
+# -- shared limits --------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 50),
+    st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5), min_size=1, max_size=60),
+)
+def test_the_parts_of_a_limit_never_exceed_it_and_leave_nothing_that_is_wanted(
+    limit: int, wanted: list[int], order: list[int]
+) -> None:
+    held = dict.fromkeys((str(number) for number in range(len(wanted))), 0.0)
+
+    def asks() -> list[LimitAsk]:
+        return [LimitAsk(name, wanted[int(name)], held[name]) for name in held]
+
+    for number in [*order, *range(len(wanted)), *range(len(wanted))]:
+        me = str(number % len(wanted))
+        part = whole_parts(limit, asks(), turn=0)[me]
+        held[me] = granted(limit, part, asks(), me)
+        assert sum(held.values()) <= limit
+    assert sum(held.values()) == min(limit, sum(wanted))
+    parts = fair_parts(float(limit), asks())
+    assert all(abs(held[name] - parts[name]) < 1 for name in held)
+
+
+def test_what_cannot_be_divided_goes_to_each_dispatcher_in_turn() -> None:
+    asks = [LimitAsk(name, 5.0) for name in "ab"]
+    assert [whole_parts(1, asks, turn) for turn in range(2)] == [{"a": 1, "b": 0}, {"a": 0, "b": 1}]
 
 
 # -- figures --------------------------------------------------------------------------------------

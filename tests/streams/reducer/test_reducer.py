@@ -263,6 +263,73 @@ def test_two_sources_of_one_kind_have_a_limit_each() -> None:
     assert done == [pytest.approx(50, abs=2), pytest.approx(100, abs=3), 1000], "and the free one is not slowed"
 
 
+def passed_in_a_second(reducer: StreamReducer) -> int:
+    """How many messages are sent within a second, each of which is done at once."""
+    passed = 0
+    for tick in range(1000):
+        now = tick / 1000
+        sent = reducer.choose(now, now).send
+        passed += len(sent)
+        reducer.done([ticket for ticket, _ in sent], now)
+    return passed
+
+
+def test_retries_and_replays_pass_the_limits_of_their_source() -> None:
+    reducer = make({"max_qps": 5.0}, {"name": "other"})
+    reducer.due_again([Delivery(b"x", number, attempt=1, retry_row=number) for number in range(300)])
+    put(reducer, 300)
+    put(reducer, 300, 1)
+    assert passed_in_a_second(reducer) == pytest.approx(305, abs=1)
+    assert reducer.counts[0].sent == pytest.approx(5, abs=1)
+    assert 0 < reducer.waiting_again(0) < 300, "stored and fresh messages go in turn"
+    assert reducer.waiting(0) < 300
+    reducer = make({"max_concurrency": 2})
+    reducer.due_again([Delivery(b"x", number, attempt=2, retry_row=number) for number in range(10)])
+    assert len(reducer.choose(0.0, 0.0).send) == 2
+    reducer = make({"enabled": False})
+    reducer.due_again([Delivery(b"x", attempt=2, retry_row=1)])
+    assert not reducer.choose(0.0, 0.0).send
+
+
+def test_messages_that_wait_for_their_key_pass_the_limits_of_their_source() -> None:
+    reducer = make({"ordered": True, "max_qps": 5.0})
+    put(reducer, 100, key=b"a")
+    assert passed_in_a_second(reducer) == pytest.approx(5, abs=1)
+
+
+def test_suspects_pass_the_limits_of_their_source() -> None:
+    reducer = make({"max_qps": 2.0})
+    put(reducer, 3)
+    (first,) = reducer.choose(0.0, 0.0).send
+    reducer.engine_died([first[0]], "it was killed", alone=False)
+    assert not reducer.choose(0.1, 0.1, quarantine=True).suspects
+    assert reducer.wakes_at(0.1) == pytest.approx(0.5)
+    reducer.set_source(0, 0.2, weight=1.0, max_qps=2.0, enabled=False)
+    assert not reducer.choose(0.6, 0.6, quarantine=True).suspects
+    reducer.set_source(0, 0.7, weight=1.0, max_qps=2.0, enabled=True)
+    assert len(reducer.choose(0.7, 0.7, quarantine=True).suspects) == 1
+
+
+def test_messages_that_need_no_work_use_up_no_rate() -> None:
+    reducer = make({"max_qps": 10.0, "max_age": "1s"})
+    reducer.arrived(0, [Delivery(b"x", number, at=0.1) for number in range(50)])
+    reducer.arrived(0, [Delivery(b"x", 50, at=100.0)])
+    assert positions(reducer.choose(0.0, 100.0)) == [50]
+
+
+def test_a_changed_limit_keeps_its_burst_and_a_part_of_a_limit_has_its_part_of_the_burst() -> None:
+    reducer = make({"max_qps": 10.0, "burst": 20.0})
+    put(reducer, 100)
+    assert len(reducer.choose(0.0, 0.0).send) == 20
+    reducer.set_source(0, 0.0, weight=1.0, max_qps=100.0, enabled=True, burst=20.0)
+    assert len(reducer.choose(10.0, 10.0).send) == 20
+    reducer.set_part(0, 10.0, rate=50.0, slots=None)
+    assert len(reducer.choose(20.0, 20.0).send) == 10
+    reducer.set_part(0, 20.0, rate=0.0, slots=None)
+    assert not reducer.choose(90.0, 90.0).send
+    assert reducer.wakes_at(90.0) == NEVER
+
+
 def test_a_delayed_source_sends_nothing_before_its_time() -> None:
     reducer = make({"delay": "60s"})
     reducer.arrived(0, [Delivery(b"x", 1, at=100.0), Delivery(b"x", 2, at=130.0)])

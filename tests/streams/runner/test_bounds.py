@@ -86,8 +86,7 @@ async def test_kept_messages_are_claimed_until_there_are_enough_bytes(database: 
         "SELECT 's', 'posts', n::text, now(), 1, now(), repeat('x', 100)::bytea FROM generate_series(1, 9) AS n"
     )
     sizes = [
-        len(await claim_retries(database, "s", ["posts"], uuid4(), most=most, size=250, lease=60.0))
-        for most in (9, 2, 9, 9)
+        len(await claim_retries(database, "s", {"posts": most}, uuid4(), size=250, lease=60.0)) for most in (9, 2, 9, 9)
     ]
     assert sizes == [3, 2, 3, 1]
 

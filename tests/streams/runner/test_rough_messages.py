@@ -183,9 +183,9 @@ async def test_kept_messages_that_were_claimed_in_an_answer_that_never_came_are_
         "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload) "
         "SELECT 's', 'posts', n::text, now(), 1, now(), '' FROM generate_series(1, 2) AS n"
     )
-    known, unknown = await claim_retries(database, "s", ["posts"], me, most=2, size=1000, lease=0.0)
+    known, unknown = await claim_retries(database, "s", {"posts": 2}, me, size=1000, lease=0.0)
     assert [row["id"] for row in await database.fetch(RENEW_RETRIES, me, 60.0, [known["id"]])] == [known["id"]]
-    again = await claim_retries(database, "s", ["posts"], uuid4(), most=2, size=1000, lease=60.0)
+    again = await claim_retries(database, "s", {"posts": 2}, uuid4(), size=1000, lease=60.0)
     assert [row["id"] for row in again] == [unknown["id"]]
 
 

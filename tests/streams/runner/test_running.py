@@ -312,9 +312,10 @@ async def test_a_page_whose_flush_was_cancelled_is_not_read_again(database: Data
 async def test_operators_change_weight_limit_and_switch_while_it_runs(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(), database_url) as dispatcher:
         await control_stream(database, "s", "posts", weight=7.0, max_qps=50.0, by="test")
-        await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, 50.0, True))
+        limits = dispatcher.reducer.limits[0]
+        await eventually(lambda: (limits.weight, limits.max_qps, limits.enabled) == (7.0, 50.0, True))
         await control_stream(database, "s", "posts", enabled=False, max_qps=0, by="test")
-        await eventually(lambda: dispatcher.reducer.source_now(0) == (7.0, None, False))
+        await eventually(lambda: (limits.weight, limits.max_qps, limits.enabled) == (7.0, None, False))
         await publish(database, "posts", [1])
         await eventually(lambda: dispatcher.reducer.waiting(0) == 1)
         assert dispatcher.reducer.counts[0].sent == 0

@@ -28,6 +28,9 @@ def _given(*positional: str) -> Any:
     return options_of(ControlStream, positional=positional, only_positional=True)
 
 
+Burst = Annotated[float | None, Parameter(help="How many messages may pass at once after a quiet time.")]
+
+
 @_given("name")
 def drain(args: ControlStream, *, wait: Wait = True, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
     """Take no more messages of a stream and finish those in flight; `resume` takes more again."""
@@ -63,10 +66,13 @@ def set_weight(args: ControlStream, *, app: AppOption = None, place: ServerOptio
 
 
 @_given("name", "source", "max_qps")
-def set_limit(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Give a source another limit of messages a second, at once."""
-    place.do(control_stream, args, app=app)
+def set_limit(
+    args: ControlStream, *, burst: Burst = None, app: AppOption = None, place: ServerOptions = ANYWHERE
+) -> None:
+    """Give a source, or `live` requests, another limit of messages a second, at once."""
+    place.do(control_stream, msgspec.structs.replace(args, burst=burst), app=app)
     limit = f"at most {args.max_qps:g}/s" if args.max_qps else "without a limit"
+    limit += "" if burst is None else f", {burst:g} at once"
     out().print(f"{args.name}/{args.source} sends {limit} now")
 
 

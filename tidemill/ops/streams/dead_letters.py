@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.json_rows import value_of, zoned
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
@@ -43,6 +43,9 @@ class ReplayDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
     stream: Annotated[Word | None, doc("The stream; null means all of them.")]
     ids: Annotated[list[int] | None, doc("Only these.")] = None
     up_to: Annotated[int | None, doc("No dead letter above this id.")] = None
+    rate: Annotated[
+        float | None, doc("How many a second are tried again; null means as fast as the source's limits allow.")
+    ] = None
 
 
 class DeadLetterLine(msgspec.Struct, frozen=True):
@@ -112,7 +115,10 @@ async def preview_replay_dead_letters(at: Reader, args: ReplayDeadLetters) -> Pr
 @operation("POST /dead-letters/replay", role="operator", preview=preview_replay_dead_letters)
 async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Replayed:
     """Make messages of dead letters again, with a fresh number of attempts."""
-    return Replayed(await store.replay_dead(tx, _matching(args, args.stream, args.ids, args.up_to), limit=MOST_MATCHES))
+    if args.rate is not None and not 0 < args.rate < 1e9:
+        raise ConfigError(f"a rate of {args.rate:g} messages a second would never try them again: give more than 0")
+    which = _matching(args, args.stream, args.ids, args.up_to)
+    return Replayed(await store.replay_dead(tx, which, limit=MOST_MATCHES, rate=args.rate))
 
 
 def _matching(

@@ -13,6 +13,7 @@ from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import Entry, append
+from tidemill.store.streams.limits import LIVE_SOURCE
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_MESSAGES = 10_000
@@ -30,12 +31,15 @@ class ControlStream(Arguments, frozen=True, kw_only=True):
     """What to change of a stream, or of one of its sources; what is not given stays as it is."""
 
     name: StreamName
-    source: Annotated[str, doc("The source that is meant by weight, max_qps and enabled.")] = ""
+    source: Annotated[
+        str, doc("The source that is meant by weight, max_qps, burst and enabled; live: live requests.")
+    ] = ""
     mode: Annotated[
         Literal["run", "drain"] | None, doc("drain: take no more messages and finish those in flight. run: go on.")
     ] = None
     weight: Annotated[float | None, doc("The source's share against those of the others.")] = None
     max_qps: Annotated[float | None, doc("Messages a second of the source; 0 for no limit.")] = None
+    burst: Annotated[float | None, doc("How many messages may pass at once after a quiet time, with max_qps.")] = None
     enabled: Annotated[bool | None, doc("Whether messages of the source are taken.")] = None
 
 
@@ -67,6 +71,7 @@ class StreamChanged(msgspec.Struct, frozen=True):
     mode: str | None
     weight: float | None
     max_qps: float | None
+    burst: float | None
     enabled: bool | None
 
 
@@ -104,7 +109,7 @@ async def control_stream(tx: Transaction, args: ControlStream, declared: Declara
     if stream is None and not running:
         raise NotFoundError(f"there is no stream {args.name!r} that runs or is declared; see `tidemill stream status`")
     _check(args, sources)
-    control = StreamChanged(args.source, args.mode, args.weight, args.max_qps, args.enabled)
+    control = StreamChanged(args.source, args.mode, args.weight, args.max_qps, args.burst, args.enabled)
     wanted = msgspec.structs.asdict(control)
     await store.set_control(tx, args.name, wanted.pop("source"), **wanted)
     return control
@@ -128,15 +133,19 @@ def _declared(declared: Declarations | None) -> dict[str, Any]:
 
 
 def _check(args: ControlStream, sources: set[str]) -> None:
-    given = (args.weight, args.max_qps, args.enabled)
-    if args.source and args.source not in sources:
+    given = (args.weight, args.max_qps, args.burst, args.enabled)
+    if args.source and args.source not in {*sources, LIVE_SOURCE}:
         known = ", ".join(sorted(sources))
         raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}")
     if args.weight is not None and not 0 < args.weight < 1e9:
         raise ConfigError(f"a weight of {args.weight:g} would never let a message through: disable the source instead")
     if args.max_qps is not None and not 0 <= args.max_qps < 1e9:
         raise ConfigError(f"{args.max_qps:g} is not a number of messages a second: disable the source instead")
-    if not args.source and given != (None, None, None):
+    if args.burst is not None and not 1 <= args.burst < 1e9:
+        raise ConfigError(f"a burst of {args.burst:g} is not at least one message")
+    if args.source == LIVE_SOURCE and args.weight is not None:
+        raise ConfigError("live requests have no weight: they go ahead of all messages")
+    if not args.source and any(each is not None for each in given):
         raise ConfigError("say of which source")
-    if args.mode is None and given == (None, None, None):
-        raise ConfigError("say what to change: mode, or of a source weight, max_qps or enabled")
+    if args.mode is None and all(each is None for each in given):
+        raise ConfigError("say what to change: mode, or of a source weight, max_qps, burst or enabled")

@@ -56,7 +56,9 @@ WITH chosen AS (
 again AS (
     INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
                                        error, payload)
-    SELECT stream, source, place, now(), 1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
+    SELECT stream, source, place,
+           now() + make_interval(secs => coalesce((row_number() OVER (ORDER BY id) - 1) / $10::float8, 0)),
+           1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
     RETURNING stream),
 news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
 SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
@@ -109,9 +111,11 @@ async def match_dead(database: Database, which: DeadFilter, *, limit: int) -> li
     return [row["id"] for row in await database.fetch(MATCH_DEAD, *which.arguments(), limit)]
 
 
-async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000) -> int:
-    """Make dead letters messages again; returns how many."""
+async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000, rate: float | None = None) -> int:
+    """Make dead letters messages again, all at once or so many a second; returns how many."""
     given = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
-    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit) or 0
+    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit, rate) or 0
+    if rate is not None:
+        given["rate"] = rate
     await tx.audit("stream.replay", which.stream or "*", after={"count": count, **given})
     return count

@@ -3,7 +3,7 @@ at their source, operators' controls, and the status of dispatchers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -37,25 +37,28 @@ FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::floa
      AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload)
 """
 
-#: Claims due retries of these sources for one dispatcher, up to a number of messages and bytes; retries of a silent
-#: dispatcher are due again.
+#: Claims due retries for one dispatcher, up to a number of each source and of bytes; those of a silent dispatcher are
+#: due again.
 CLAIM_RETRIES = """
 UPDATE tidemill.stream_retry SET claimed_by = $3, claimed_until = now() + make_interval(secs => $6)
 WHERE id = ANY (ARRAY(SELECT id FROM (
-    SELECT id, sum(size) OVER (ORDER BY due_at, id ROWS UNBOUNDED PRECEDING) - size AS before FROM (
-        SELECT id, due_at, octet_length(payload) AS size FROM tidemill.stream_retry
-        WHERE stream = $1 AND source = ANY ($2) AND due_at <= now()
-          AND (claimed_until IS NULL OR claimed_until < now())
-        ORDER BY due_at LIMIT $4 FOR UPDATE SKIP LOCKED) AS due) AS counted
+    SELECT id, sum(size) OVER (ORDER BY due_at, id ROWS UNBOUNDED PRECEDING) - size AS before
+    FROM unnest($2::text[], $4::int[]) AS wanted (source, most) CROSS JOIN LATERAL (
+        SELECT r.id, r.due_at, octet_length(r.payload) AS size FROM tidemill.stream_retry AS r
+        WHERE r.stream = $1 AND r.source = wanted.source AND r.due_at <= now()
+          AND (r.claimed_until IS NULL OR r.claimed_until < now())
+        ORDER BY r.due_at LIMIT wanted.most FOR UPDATE SKIP LOCKED) AS due) AS counted
     WHERE before < $5))
 RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS at,
           extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload
 """
 
-#: Seconds until the next retry is due; claimed ones count from the end of their claim.
+#: Seconds until the next retry of these sources is due, of those that are not claimed.
 NEXT_RETRY = """
-SELECT extract(epoch FROM min(greatest(due_at, coalesce(claimed_until, due_at))) - now())::float8 AS wait
-FROM tidemill.stream_retry WHERE stream = $1 AND source = ANY ($2)
+SELECT extract(epoch FROM min(due.due_at) - now())::float8 AS wait
+FROM unnest($2::text[]) AS wanted (source) CROSS JOIN LATERAL (
+    SELECT r.due_at FROM tidemill.stream_retry AS r
+    WHERE r.stream = $1 AND r.source = wanted.source AND r.claimed_until IS NULL ORDER BY r.due_at LIMIT 1) AS due
 """
 
 #: Stored messages of sources that the stream no longer has.
@@ -103,19 +106,20 @@ WHERE a.stream = $1 AND a.source = over.source AND a.place = over.place
 FORGET_OLD_ATTEMPTS = "DELETE FROM tidemill.stream_attempt WHERE stream = $1 AND due_at < now() - interval '30 days'"
 
 #: The controls of a stream and its sources.
-READ_CONTROL = "SELECT source, mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1"
+READ_CONTROL = "SELECT source, mode, weight, max_qps, burst, enabled FROM tidemill.stream_control WHERE stream = $1"
 HOLD_CONTROL = """
-SELECT mode, weight, max_qps, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2 FOR UPDATE
+SELECT mode, weight, max_qps, burst, enabled FROM tidemill.stream_control WHERE stream = $1 AND source = $2 FOR UPDATE
 """
 
 #: What an operator sets; fields that are NULL stay as they are.
 SET_CONTROL = """
 WITH wanted AS (
-    INSERT INTO tidemill.stream_control AS c (stream, source, by, mode, weight, max_qps, enabled)
-    VALUES ($1, $2, $3, $4, $5, $6, $7)
+    INSERT INTO tidemill.stream_control AS c (stream, source, by, mode, weight, max_qps, enabled, burst)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
     ON CONFLICT (stream, source) DO UPDATE SET mode = coalesce(excluded.mode, c.mode),
         weight = coalesce(excluded.weight, c.weight), max_qps = coalesce(excluded.max_qps, c.max_qps),
-        enabled = coalesce(excluded.enabled, c.enabled), by = excluded.by, at = now()
+        enabled = coalesce(excluded.enabled, c.enabled), burst = coalesce(excluded.burst, c.burst),
+        by = excluded.by, at = now()
     RETURNING stream)
 SELECT pg_notify('tidemill_streams', stream) FROM wanted
 """
@@ -205,10 +209,10 @@ async def drop_retries(database: Database, connection: Executor, ids: Sequence[i
 
 
 async def claim_retries(
-    database: Database, stream: str, sources: Sequence[str], owner: UUID, *, most: int, size: int, lease: float
+    database: Database, stream: str, most: Mapping[str, int], owner: UUID, *, size: int, lease: float
 ) -> list[asyncpg.Record]:
-    """Claim due retries, up to a number of messages and about a number of bytes."""
-    return await database.fetch(CLAIM_RETRIES, stream, list(sources), owner, most, size, lease, patience=None)
+    """Claim due retries, up to a number of messages of each source and about a number of bytes."""
+    return await database.fetch(CLAIM_RETRIES, stream, [*most], owner, [*most.values()], size, lease, patience=None)
 
 
 async def next_retry(database: Database, stream: str, sources: Sequence[str]) -> float | None:
@@ -246,12 +250,13 @@ async def set_control(
     mode: str | None = None,
     weight: float | None = None,
     max_qps: float | None = None,
+    burst: float | None = None,
     enabled: bool | None = None,
 ) -> None:
     """Store what an operator sets for a stream or a source; dispatchers are notified at once."""
     before = await tx.fetchrow(HOLD_CONTROL, stream, source)
-    await tx.execute(SET_CONTROL, stream, source, tx.by, mode, weight, max_qps, enabled)
-    after = {"mode": mode, "weight": weight, "max_qps": max_qps, "enabled": enabled}
+    await tx.execute(SET_CONTROL, stream, source, tx.by, mode, weight, max_qps, enabled, burst)
+    after = {"mode": mode, "weight": weight, "max_qps": max_qps, "burst": burst, "enabled": enabled}
     await tx.audit(
         "stream.control",
         f"{stream}/{source}" if source else stream,

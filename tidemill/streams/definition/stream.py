@@ -74,6 +74,7 @@ class Stream:
         drain: Duration = "5m",
         threads: int = 8,
         live: int = MOST_LIVE,
+        live_qps: float | None = None,
         live_decoder: Any = None,
         grpc: str | None = None,
         http: str | None = None,
@@ -93,6 +94,7 @@ class Stream:
         drain            how long stopping may take
         threads          how many plain functions run at once in an engine
         live             how many live requests may be open; more are rejected
+        live_qps         how many live requests a second are taken, over all dispatchers; more are rejected
         grpc, http       addresses for live requests, such as 127.0.0.1:50051; a request needs a token of an operator
         live_open        whether these addresses may be reachable from other machines, without TLS
         live_trust_local whether every process on this machine may ask without a token
@@ -114,6 +116,7 @@ class Stream:
         self.drain = parse_duration(drain, what=f"stream {name}: drain")
         self.threads = _at_least(1, threads, f"stream {name}: threads")
         self.live = _at_least(0, live, f"stream {name}: live")
+        self.live_qps = None if live_qps is None else parse_rate(live_qps, what=f"stream {name}: live_qps")
         self.live_decoder = live_decoder
         self.grpc, self.http = grpc, http
         self.live_open, self.live_trust_local = live_open, live_trust_local

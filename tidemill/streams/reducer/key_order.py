@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tidemill.sources.delivery import Delivery
+from tidemill.streams.reducer.waiting import take_matching
 
 Key = tuple[int, bytes]
 
@@ -49,7 +50,7 @@ class KeyOrder:
 
     def drop(self, is_lost: Callable[[Delivery], bool]) -> list[Delivery]:
         """Remove and return the waiting messages that belong to another reader now."""
-        dropped = [delivery for queue in self._behind.values() for delivery in take_lost(queue, is_lost)]
+        dropped = [delivery for queue in self._behind.values() for delivery in take_matching(queue, is_lost)]
         for delivery in dropped:
             self.held[delivery.source] -= 1
         return dropped
@@ -64,13 +65,3 @@ class KeyOrder:
 
 def _key(delivery: Delivery) -> Key:
     return delivery.source, delivery.key or b""
-
-
-def take_lost(queue: deque[Delivery], is_lost: Callable[[Delivery], bool]) -> list[Delivery]:
-    """Remove and return the messages of a queue that belong to another reader now."""
-    gone = [delivery for delivery in queue if is_lost(delivery)]
-    if gone:
-        kept = [delivery for delivery in queue if not is_lost(delivery)]
-        queue.clear()
-        queue.extend(kept)
-    return gone

@@ -20,13 +20,14 @@ import msgspec
 from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source, identify
-from tidemill.sources.delivery import Delivery, size_of
+from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
-from tidemill.streams.reducer.key_order import KeyOrder, take_lost
+from tidemill.streams.reducer.key_order import KeyOrder
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
-from tidemill.streams.reducer.token_bucket import bucket_for
+from tidemill.streams.reducer.token_bucket import TokenBucket
+from tidemill.streams.reducer.waiting import WaitingMessages, take_matching
 
 
 class SourceCounts(msgspec.Struct):
@@ -41,6 +42,20 @@ class SourceCounts(msgspec.Struct):
     expired: int = 0
     duplicates: int = 0
     lost: int = 0
+
+
+class SourceLimits(msgspec.Struct):
+    """The settings of a source as they are now, and the part of its limits that this dispatcher may use."""
+
+    weight: float
+    enabled: bool
+    max_qps: float | None = None
+    burst: float | None = None
+    max_concurrency: int | None = None
+    qps_part: float | None = None
+    """The part of `max_qps`; None for all of it."""
+    concurrency_part: int | None = None
+    """The part of `max_concurrency`; None for all of it."""
 
 
 class Choice(msgspec.Struct):
@@ -75,19 +90,20 @@ class StreamReducer:
         self._retry = retry
         self._max_losses = max_losses
         self._seen = RecentMessages(dedup_window) if dedup_window else None
-        self._queues: list[deque[Delivery]] = [deque() for _ in range(len(sources) + 1)]
-        self._lanes = [
-            Lane(source.name, queue, weight=source.weight, bucket=bucket_for(source.max_qps, source.burst, now=now))
-            for source, queue in zip(sources, self._queues, strict=False)
+        self._waiting = [WaitingMessages() for _ in sources]
+        self.limits = [
+            SourceLimits(source.weight, source.enabled, source.max_qps, source.burst, source.max_concurrency)
+            for source in sources
         ]
-        for source, lane in zip(sources, self._lanes, strict=True):
-            lane.enabled = source.enabled
-        heaviest = max((source.weight for source in sources), default=1.0)
-        self._lanes.append(Lane("", self._queues[-1], weight=heaviest))  # messages that are due for another attempt
-        self._fair = FairShare(self._lanes)
+        self._lanes = [
+            Lane(source.name, waiting, held=waiting.fresh)
+            for source, waiting in zip(sources, self._waiting, strict=True)
+        ]
+        self._index = {id(lane): index for index, lane in enumerate(self._lanes)}
+        self._fair = FairShare(self._lanes, now=now)
         self._most: list[int] = []
-        self._limit_slots()
-        self._again: deque[Delivery] = deque()
+        for index in range(len(sources)):
+            self._apply_limits(index, now)
         self._suspects: deque[Delivery] = deque()
         self._quarantined: set[int] = set()
         self._later: list[tuple[float, int, Delivery]] = []
@@ -110,27 +126,35 @@ class StreamReducer:
                 if delivery.deadline is None and delivery.at:
                     delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
         self.counts[index].arrived += len(deliveries)
-        self._put(index, deliveries)
+        self._waiting[index].put(deliveries)
 
     def due_again(self, deliveries: Sequence[Delivery]) -> None:
-        """Take messages that are due for another attempt."""
-        self._put(-1, deliveries)
+        """Take stored messages that are due for another attempt."""
+        for delivery in deliveries:
+            self._waiting[delivery.source].put_again((delivery,))
 
     def waiting(self, index: int) -> int:
-        """How many messages of a source are here and not in flight."""
-        return len(self._queues[index]) + self._keys.held[index]
+        """How many messages of a source were read ahead and are not in flight."""
+        return len(self._waiting[index].fresh) + self._keys.held[index]
 
     def waiting_size(self, index: int) -> int:
-        """The size of the waiting messages of a source, in bytes."""
-        return self._lanes[index].size
+        """The size of the messages that were read ahead, in bytes."""
+        return self._waiting[index].size
 
-    @property
-    def waiting_again(self) -> int:
-        return len(self._queues[-1])
+    def waiting_again(self, index: int) -> int:
+        """How many stored messages of a source are here for another attempt and not in flight."""
+        return len(self._waiting[index].again)
 
-    @property
-    def waiting_again_size(self) -> int:
-        return self._lanes[-1].size
+    def waiting_again_size(self, index: int) -> int:
+        return self._waiting[index].again_size
+
+    def backlog(self, index: int) -> int:
+        """How many messages of a source could be sent if its limits and slots allowed it."""
+        return len(self._waiting[index])
+
+    def waiting_for_key(self, index: int) -> int:
+        """How many messages of a source wait behind another one of their key."""
+        return self._keys.held[index]
 
     @property
     def busy(self) -> int:
@@ -140,7 +164,7 @@ class StreamReducer:
     @property
     def unfinished(self) -> int:
         """How many messages a drain still has to wait for."""
-        return self.busy + len(self._again) + len(self._suspects)
+        return self.busy + sum(self._lanes[each.source].enabled for each in self._suspects)
 
     @property
     def has_suspects(self) -> bool:
@@ -153,16 +177,15 @@ class StreamReducer:
         """Choose messages for the free slots, and suspects if the quarantine engine is ready."""
         choice = Choice([], [], [])
         while self.accepting and self._later and self._later[0][0] <= now:
-            self._again.append(heapq.heappop(self._later)[2])
+            delivery = heapq.heappop(self._later)[2]
+            self._waiting[delivery.source].first.append(delivery)
         free = self._max - self.busy
         if quarantine and self._suspects and not self._quarantined and free > 0:
-            self._send_suspects(choice, free)
+            self._send_suspects(choice, free, now)
             free -= len(choice.suspects)
-        while self._again and free > 0:
-            free -= 1
-            self._send(self._again.popleft(), choice.send)
         while free > 0 and self.accepting:
-            for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=False):
+            for lane, most, under_way in zip(self._lanes, self._most, self.in_flight, strict=True):
+                lane.in_flight = under_way
                 lane.room = max(0, most - under_way)
             picks = self._fair.pick(free, now)
             if not picks:
@@ -177,34 +200,45 @@ class StreamReducer:
         """When to choose again if nothing happens before."""
         if not self.accepting:
             return NEVER
-        return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now))
+        quarantine = NEVER
+        if self._suspects and not self._quarantined:
+            quarantine = min(self._admitted_at(each, now) for each in self._suspects)
+        return min(self._later[0][0] if self._later else NEVER, self._fair.wakes_at(now), quarantine)
 
     def _take(self, lane: Lane, count: int, choice: Choice, now: float, wall: float) -> None:
-        queue: deque[Delivery] = lane.queue  # pyright: ignore[reportAssignmentType]
-        for _ in range(count):
-            delivery = queue.popleft()
-            lane.size -= len(delivery.payload)
-            index = delivery.source
-            source = self.sources[index]
+        """Send up to `count` messages of a lane. Messages that need no work are no part of them."""
+        index = self._index[id(lane)]
+        source, waiting = self.sources[index], self._waiting[index]
+        delay = float(source.delay)  # pyright: ignore[reportArgumentType]
+        before = len(choice.send)
+        while len(choice.send) - before < count:
+            if waiting.first:
+                self._send(waiting.first.popleft(), choice.send)
+                continue
+            delivery = waiting.pop(only_again=lane.held_until > now)
+            if delivery is None:
+                break
             if delivery.deadline is not None and delivery.deadline <= wall:
                 self.counts[index].expired += 1
                 choice.ack.append(delivery)
                 continue
-            if source.delay and delivery.at + float(source.delay) > wall:  # pyright: ignore[reportArgumentType]
-                queue.appendleft(delivery)
-                lane.size += len(delivery.payload)
-                lane.held_until = now + delivery.at + float(source.delay) - wall  # pyright: ignore[reportArgumentType]
-                return
+            if delay and delivery.retry_row is None and delivery.at + delay > wall:
+                waiting.put_back((delivery,))
+                waiting.size += len(delivery.payload)
+                lane.held_until = now + delivery.at + delay - wall
+                continue
             if delivery.id is not None and self._is_duplicate(delivery, choice, now):
                 continue
             if self._is_ordered(delivery):
                 if not self._keys.enter(delivery):
-                    lane.size += len(delivery.payload)
+                    waiting.size += len(delivery.payload)
                     continue
                 if delivery.not_before > wall:
                     self._wait(delivery, now + delivery.not_before - wall)
                     continue
             self._send(delivery, choice.send)
+        if lane.bucket is not None:
+            lane.bucket.take(len(choice.send) - before, now)
 
     def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
         name = (delivery.source, str(delivery.id))
@@ -226,15 +260,36 @@ class StreamReducer:
         """Whether messages of its key wait for it; a message that was stored for a retry no longer holds its key."""
         return self.sources[delivery.source].ordered and delivery.key is not None and delivery.retry_row is None
 
-    def _send_suspects(self, choice: Choice, free: int) -> None:
-        """Send suspects that may run together, the least suspected ones first."""
-        level = min(each.suspicions for each in self._suspects)
-        group = [each for each in self._suspects if each.suspicions == level][: min(free, group_size(level))]
+    def _send_suspects(self, choice: Choice, free: int, now: float) -> None:
+        """Send suspects that may run together, the least suspected ones first, within the limits of their sources."""
+        admitted = [each for each in self._suspects if self._admitted_at(each, now) <= now]
+        level = min((each.suspicions for each in admitted), default=0)
+        group: list[Delivery] = []
+        taken = [0] * len(self.sources)
+        for each in admitted:
+            index, bucket = each.source, self._lanes[each.source].bucket
+            if each.suspicions != level or self.in_flight[index] + taken[index] >= self._most[index]:
+                continue
+            if len(group) == min(free, group_size(level)):
+                break
+            if bucket is not None:
+                if not bucket.available(now):
+                    continue
+                bucket.take(1, now)
+            taken[index] += 1
+            group.append(each)
         chosen = {id(each) for each in group}
         self._suspects = deque(each for each in self._suspects if id(each) not in chosen)
         for delivery in group:
             self._send(delivery, choice.suspects)
         self._quarantined = {ticket for ticket, _ in choice.suspects}
+
+    def _admitted_at(self, delivery: Delivery, now: float) -> float:
+        """When the limits of its source let a suspect through."""
+        lane = self._lanes[delivery.source]
+        if not lane.enabled:
+            return NEVER
+        return now if lane.bucket is None else lane.bucket.ready_at(now)
 
     def _send(self, delivery: Delivery, sent: list[tuple[int, Delivery]]) -> None:
         self._tickets += 1
@@ -344,80 +399,79 @@ class StreamReducer:
 
     def give_back(self) -> list[Delivery]:
         """Remove and return all unfinished messages; their sources will deliver them again."""
-        back = [*self.flights.values(), *self._again, *self._suspects, *(entry[2] for entry in self._later)]
-        for queue in self._queues:
-            back += queue
-            queue.clear()
+        back = [*self.flights.values(), *self._suspects, *(entry[2] for entry in self._later)]
+        for waiting in self._waiting:
+            back += waiting.clear()
         back += self._keys.clear()
         back += [follower for delivery in back for follower in delivery.followers or ()]
         self.flights.clear()
-        self._again.clear()
         self._suspects.clear()
         self._later.clear()
         self._under_way.clear()
         self._quarantined.clear()
         self.in_flight = [0] * len(self.sources)
-        for lane in self._lanes:
-            lane.size = 0
         return back
 
     def drop_waiting(self, is_lost: Callable[[Delivery], bool], now: float) -> None:
         """Remove waiting messages that belong to another reader now."""
         dropped = self._keys.drop(is_lost)
         for delivery in dropped:
-            self._lanes[delivery.source].size -= len(delivery.payload)
-        for lane, queue in zip(self._lanes, self._queues, strict=True):
-            gone = take_lost(queue, is_lost)
-            lane.size -= size_of(gone)
-            dropped += gone
+            self._waiting[delivery.source].size -= len(delivery.payload)
         later = [entry[2] for entry in self._later if is_lost(entry[2])]
+        for waiting in self._waiting:
+            dropped += waiting.remove(is_lost)
+            later += take_matching(waiting.first, is_lost)
         self._later = [entry for entry in self._later if not is_lost(entry[2])]
         heapq.heapify(self._later)
         for delivery in (*dropped, *later):
             followers, delivery.followers = delivery.followers or (), None
-            self._put(delivery.source, [each for each in followers if not is_lost(each)])
+            self._waiting[delivery.source].put([each for each in followers if not is_lost(each)])
             self._forget_id(delivery)
         for delivery in later:
             self._finish(delivery, now, succeeded=False, acks=[])
 
     # -- changes by operators ---------------------------------------------------------------------
 
-    def set_source(self, index: int, now: float, *, weight: float, max_qps: float | None, enabled: bool) -> None:
+    def set_source(
+        self,
+        index: int,
+        now: float,
+        *,
+        weight: float,
+        max_qps: float | None,
+        enabled: bool,
+        burst: float | None = None,
+    ) -> None:
         """Change the weight and the limit of a source, and switch it on or off."""
-        lane = self._lanes[index]
-        lane.enabled = enabled
-        if weight != lane.weight:
-            lane.weight = weight
-            self._lanes[-1].weight = max(each.weight for each in self._lanes[:-1])
-            self._fair.reweigh()
-        self._limit_slots()
-        if not max_qps:
-            lane.bucket = None
-        elif lane.bucket is None:
-            lane.bucket = bucket_for(max_qps, now=now)
-        elif lane.bucket.rate != max_qps:
-            lane.bucket.change(max_qps, now)
+        limits = self.limits[index]
+        if limits.max_qps != max_qps:
+            limits.qps_part = None if limits.qps_part is None else min(limits.qps_part, max_qps or limits.qps_part)
+        limits.weight, limits.max_qps, limits.enabled, limits.burst = weight, max_qps or None, enabled, burst
+        self._apply_limits(index, now)
 
-    def source_now(self, index: int) -> tuple[float, float | None, bool]:
-        """The weight and the limit of a source, and whether it is on."""
-        lane = self._lanes[index]
-        return lane.weight, None if lane.bucket is None else lane.bucket.rate, lane.enabled
+    def set_part(self, index: int, now: float, *, rate: float | None, slots: int | None) -> None:
+        """Change the part of a source's limits that this dispatcher may use."""
+        limits = self.limits[index]
+        limits.qps_part, limits.concurrency_part = rate, slots
+        self._apply_limits(index, now)
 
     # -- internals --------------------------------------------------------------------------------
 
-    def _put(self, index: int, deliveries: Sequence[Delivery]) -> None:
-        """Add messages to a lane."""
-        self._queues[index].extend(deliveries)
-        self._lanes[index].size += size_of(deliveries)
-
-    def _limit_slots(self) -> None:
-        """Compute how many slots each source may use."""
-        lanes = self._lanes[:-1]
-        total = sum(lane.weight for lane in lanes if lane.enabled) or 1.0
-        self._most = [
-            _most_of(source, min(1.0, lane.weight / total), self._max)
-            for source, lane in zip(self.sources, lanes, strict=True)
-        ]
+    def _apply_limits(self, index: int, now: float) -> None:
+        lane, limits = self._lanes[index], self.limits[index]
+        lane.enabled, lane.weight = limits.enabled, limits.weight
+        rate, burst = limits.max_qps, limits.burst
+        if rate and limits.qps_part is not None:
+            burst = None if burst is None else burst * limits.qps_part / rate
+            rate = limits.qps_part
+        if rate is None or math.isinf(rate):
+            lane.bucket = None
+        elif lane.bucket is None:
+            lane.bucket = TokenBucket(rate, burst, now=now)
+        else:
+            lane.bucket.change(rate, now, burst)
+        total = sum(each.weight for each in self.limits if each.enabled) or 1.0
+        self._most = [_most_of(each, min(1.0, each.weight / total), self._max) for each in self.limits]
 
     def _end_flight(self, ticket: int) -> Delivery | None:
         self._quarantined.discard(ticket)
@@ -438,10 +492,11 @@ class StreamReducer:
         if self.accepting:
             following = self._keys.leave(delivery)
             if following is not None:
-                self._lanes[following.source].size -= len(following.payload)
-                self._again.append(following)
-        else:  # While draining, the messages behind it go back to their lane.
-            self._queues[delivery.source].extendleft(reversed(self._keys.release_waiting(delivery)))
+                waiting = self._waiting[following.source]
+                waiting.size -= len(following.payload)
+                waiting.first.append(following)
+        else:  # While draining, the messages behind it go back to those that were read ahead.
+            self._waiting[delivery.source].put_back(reversed(self._keys.release_waiting(delivery)))
 
     def _forget_id(self, delivery: Delivery) -> None:
         """Stop attaching duplicates to it."""
@@ -449,8 +504,8 @@ class StreamReducer:
             del self._under_way[delivery.source, delivery.id]
 
 
-def _most_of(source: Source, share: float, slots: int) -> int:
+def _most_of(limits: SourceLimits, share: float, slots: int) -> int:
     """How many slots a source may use: even with slow plans it leaves the others a quarter of their shares."""
-    if source.max_concurrency is not None:
-        return min(source.max_concurrency, slots)
+    if limits.max_concurrency is not None:
+        return min(limits.max_concurrency if limits.concurrency_part is None else limits.concurrency_part, slots)
     return math.ceil(slots * (1 - (1 - share) / 4))

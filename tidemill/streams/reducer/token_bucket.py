@@ -19,7 +19,7 @@ class TokenBucket:
     def __init__(self, rate: float, burst: float | None = None, *, now: float = 0.0) -> None:
         self.rate = rate
         self.burst = max(1.0, rate * BURST_SECONDS) if burst is None else max(1.0, burst)
-        self.tokens = self.burst
+        self.tokens = self.burst if rate else 0.0
         self.at = now
 
     def available(self, now: float) -> int:
@@ -36,21 +36,18 @@ class TokenBucket:
         """When the bucket will hold this many tokens, or be full."""
         self._refill(now)
         missing = min(wanted, self.burst) - self.tokens
-        return now if missing <= 1e-9 else now + missing / self.rate
+        if missing <= 1e-9:
+            return now
+        return now + missing / self.rate if self.rate else math.inf
 
-    def change(self, rate: float, now: float) -> None:
-        """Change the rate, without causing a burst."""
+    def change(self, rate: float, now: float, burst: float | None = None) -> None:
+        """Change the rate, without causing a burst. A rate of 0 lets nothing through."""
         self._refill(now)
         self.rate = rate
-        self.burst = max(1.0, rate * BURST_SECONDS)
-        self.tokens = min(self.tokens, self.burst)
+        self.burst = max(1.0, rate * BURST_SECONDS) if burst is None else max(1.0, burst)
+        self.tokens = min(self.tokens, self.burst if rate else 0.0)
 
     def _refill(self, now: float) -> None:
         if now > self.at:
             self.tokens = min(self.burst, self.tokens + (now - self.at) * self.rate)
             self.at = now
-
-
-def bucket_for(rate: float | None, burst: float | None = None, *, now: float = 0.0) -> TokenBucket | None:
-    """A bucket, or None without a limit."""
-    return None if not rate or math.isinf(rate) else TokenBucket(rate, burst, now=now)

@@ -11,6 +11,7 @@ import structlog
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
+from tidemill.store.streams.limits import LIVE_SOURCE
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
@@ -52,8 +53,17 @@ class StreamController:
                 now,
                 weight=said.get("weight", source.weight),
                 max_qps=said.get("max_qps", source.max_qps),
+                burst=said.get("burst", source.burst),
                 enabled=said.get("enabled", source.enabled),
             )
+        live = {name: value for name, value in dict(wanted.get(LIVE_SOURCE) or {}).items() if value is not None}
+        dispatcher.live_requests.set_limits(
+            now,
+            max_qps=live.get("max_qps", stream.live_qps),
+            burst=live.get("burst"),
+            enabled=live.get("enabled", True),
+        )
+        dispatcher.limits.wake()
         mode = (wanted.get("") or {"mode": None})["mode"] or "run"
         if mode != self.mode:
             log.info("an operator changed the mode", stream=stream.name, mode=mode)

@@ -31,6 +31,7 @@ from tidemill.store.database_errors import is_transient
 from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
+from tidemill.store.streams.limits import limits_topic
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
@@ -44,6 +45,7 @@ from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
+from tidemill.streams.runner.shared_limits import SharedLimits
 from tidemill.streams.view.report import StreamReporter
 
 log = structlog.get_logger("tidemill.streams")
@@ -90,6 +92,7 @@ class Dispatcher:
         self.live_requests = LiveRequests(stream, self.engines)
         self.control = StreamController(database, self)
         self.retries = RetryFeeder(database, self)
+        self.limits = SharedLimits(database, self)
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
@@ -135,6 +138,7 @@ class Dispatcher:
                 self._spawn(self._flush(), "flush"),
             ]
             await self.control.apply()
+            await self.limits.renew()
             await self._attempts.forget_old()
             for consumer in self.consumers:
                 await self._until(consumer.start(), helpers)
@@ -145,6 +149,7 @@ class Dispatcher:
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
             helpers += [
                 self._spawn(self.control.run(), "control"),
+                self._spawn(self.limits.run(), "limits"),
                 self._spawn(self._reporter.run(), "report"),
             ]
             async with self._serving():
@@ -220,6 +225,7 @@ class Dispatcher:
         if self.life.is_ready:
             await self._best_effort(self.retries.give_back(back), "claimed retries could not be released")
             await self._best_effort(self._attempts.flush(), "stored attempts could not be deleted")
+            await self._best_effort(self.limits.give_back(), "parts of limits could not be given back")
             self._reporter.count()
             await self._best_effort(
                 self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "the status could not be deleted"
@@ -299,6 +305,8 @@ class Dispatcher:
             if not room.is_set() and ahead.is_low(self.reducer.waiting(index), self.reducer.waiting_size(index)):
                 room.set()
         self.retries.claim_if_low()
+        if self.limits.short:
+            self.limits.ask_if_short(now)
         self._wake_at(self.reducer.wakes_at(now), now)
         if self.draining:
             self._idle.set()
@@ -444,6 +452,8 @@ class Dispatcher:
         if payload in (ANYTHING, self.stream.name):
             self.control.wake()
             self.retries.check_all()
+        if payload in (ANYTHING, limits_topic(self.stream.name)):
+            self.limits.wake()
         for topic, callbacks in self._topic_callbacks.items():
             if payload in (ANYTHING, topic):
                 for callback in callbacks:

@@ -17,6 +17,8 @@ import structlog
 from tidemill.core.errors import TidemillError
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
+from tidemill.streams.reducer.reducer import SourceLimits
+from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.engine_pool import EnginePool
 from tidemill.streams.runner.link import MessageWork
 
@@ -82,6 +84,10 @@ class LiveRequests:
         self._numbers = itertools.count(-1, -1)
         self._answers: dict[int, asyncio.Future[EngineAnswer]] = {}
         self.closed = False
+        self.limits = SourceLimits(1.0, enabled=True, max_qps=stream.live_qps)
+        self._bucket: TokenBucket | None = None
+        self._throttled = 0
+        self._apply_limits(time.monotonic())
         self.done = 0
         self.shed = 0
 
@@ -105,9 +111,23 @@ class LiveRequests:
             raise InvalidError(f"no plan has the eligibility {unknown[0] if unknown else ''!r}; known are {known}")
         if self.closed:
             raise UnavailableError(f"stream {self._stream.name} is stopping")
+        if not self.limits.enabled:
+            raise UnavailableError(
+                f"an operator switched live requests of stream {self._stream.name} off: "
+                f"`tidemill stream enable {self._stream.name} live`"
+            )
         if len(self._answers) >= self._stream.live:
             self.shed += 1
             raise SaturatedError(f"stream {self._stream.name} has {self._stream.live} live requests open already")
+        if self._bucket is not None:
+            now = time.monotonic()
+            if not self._bucket.available(now):
+                self.shed += 1
+                self._throttled += 1
+                raise SaturatedError(
+                    f"stream {self._stream.name} takes at most {self.limits.max_qps:g} live requests a second"
+                )
+            self._bucket.take(1, now)
         deadline = None if timeout is None else time.time() + timeout
         extra = (None, None, tuple((headers or {}).items()) or None, time.time(), deadline, 1, None)
         try:
@@ -116,6 +136,36 @@ class LiveRequests:
         except TimeoutError:
             raise LateError(f"no result within {timeout:g} s") from None
         return _result(answer)
+
+    # -- limits -----------------------------------------------------------------------------------
+
+    def set_limits(self, now: float, *, max_qps: float | None, burst: float | None, enabled: bool) -> None:
+        """Change the limit of live requests, and switch them on or off."""
+        self.limits.max_qps, self.limits.burst, self.limits.enabled = max_qps or None, burst, enabled
+        self._apply_limits(now)
+
+    def set_part(self, rate: float | None, now: float) -> None:
+        """Change the part of the limit that this dispatcher may use."""
+        self.limits.qps_part = rate
+        self._apply_limits(now)
+
+    def take_throttled(self) -> int:
+        """How many requests the limit has rejected since the last call."""
+        count, self._throttled = self._throttled, 0
+        return count
+
+    def _apply_limits(self, now: float) -> None:
+        rate, burst = self.limits.max_qps, self.limits.burst
+        if rate is None:
+            self._bucket = None
+            return
+        part = rate if self.limits.qps_part is None else min(rate, self.limits.qps_part)
+        # Requests come one by one, at any time: without a burst of its own the limit holds over a second.
+        burst = (rate if burst is None else burst) * part / rate
+        if self._bucket is None:
+            self._bucket = TokenBucket(part, burst, now=now)
+        else:
+            self._bucket.change(part, now, burst)
 
     async def _send(self, payload: bytes, wanted: tuple[str, ...], extra: tuple[object, ...]) -> EngineAnswer:
         for _ in range(2):

@@ -6,6 +6,7 @@ A row belongs to the dispatcher that claimed it while that dispatcher renews its
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +43,11 @@ class RetryFeeder:
         self._wakeup = asyncio.Event()
         stream = dispatcher.stream
         self._sources = {source.name: index for index, source in enumerate(stream.sources)}
-        self._ahead = Prefetch(TOGETHER, stream.prefetch // (len(stream.sources) + 1))
+        share = stream.prefetch // (len(stream.sources) + 1) // max(1, len(stream.sources))
+        self._ahead = [Prefetch(TOGETHER, share) for _ in stream.sources]
         self._finished: list[int] = []
         self._held: set[int] = set()
-        self._full = False
+        self._full: list[int] = []
         self._checked_sources = False
         self._reported: set[str] = set()
 
@@ -61,8 +63,9 @@ class RetryFeeder:
     def claim_if_low(self) -> None:
         """Claim more if there is room."""
         reducer = self._dispatcher.reducer
-        if self._full and self._ahead.is_low(reducer.waiting_again, reducer.waiting_again_size):
-            self._wakeup.set()
+        for index in self._full:
+            if self._ahead[index].is_low(reducer.waiting_again(index), reducer.waiting_again_size(index)):
+                self._wakeup.set()
 
     def committed(self, delivery: Delivery) -> None:
         """Its row was deleted together with the outcome."""
@@ -107,22 +110,29 @@ class RetryFeeder:
     async def _claim(self) -> float:
         """Claim due messages that fit; returns how long to wait before the next claim."""
         reducer, stream = self._dispatcher.reducer, self._dispatcher.stream.name
-        most = self._ahead.room(reducer.waiting_again, reducer.waiting_again_size)
-        self._full = not most
-        if self._full or not reducer.accepting:
+        room = {
+            name: self._ahead[index].room(reducer.waiting_again(index), reducer.waiting_again_size(index))
+            for name, index in self._sources.items()
+            if reducer.limits[index].enabled
+        }
+        self._full = [self._sources[name] for name, most in room.items() if not most]
+        room = {name: most for name, most in room.items() if most}
+        if not room or not reducer.accepting:
             return LONGEST_PAUSE
         rows = await store.claim_retries(
-            self._database, stream, [*self._sources], self._dispatcher.id, most=most, size=MOST_BYTES, lease=LEASE
+            self._database, stream, room, self._dispatcher.id, size=MOST_BYTES, lease=LEASE
         )
         deliveries = [_delivery(row, self._sources[row["source"]]) for row in rows]
         if deliveries:
-            self._ahead.update_size(deliveries)
+            for index in {each.source for each in deliveries}:
+                self._ahead[index].update_size([each for each in deliveries if each.source == index])
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
             reducer.due_again(deliveries)
             self._dispatcher.schedule_dispatch()
-        if len(rows) == most:
+        taken = Counter(row["source"] for row in rows)
+        if any(taken[name] == most for name, most in room.items()):
             return 0.0
-        wait = await store.next_retry(self._database, stream, [*self._sources])
+        wait = await store.next_retry(self._database, stream, [*room])
         return LONGEST_PAUSE if wait is None else min(LONGEST_PAUSE, max(0.005, wait))
 
     async def _report_stranded(self) -> None:

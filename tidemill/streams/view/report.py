@@ -72,13 +72,11 @@ class StreamReporter:
         self._done_before, self._at = done, now
         sources = []
         for index, source in enumerate(dispatcher.stream.sources):
-            weight, max_qps, enabled = reducer.source_now(index)
+            limits = reducer.limits[index]
             sources.append(
                 {
                     "name": source.name,
-                    "weight": weight,
-                    "max_qps": max_qps,
-                    "enabled": enabled,
+                    **msgspec.to_builtins(limits),
                     "rate": round((done[index] - before[index]) / seconds, 1),
                     "lag": self._lags[index],
                     "waiting": reducer.waiting(index),
