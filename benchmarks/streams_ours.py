@@ -20,7 +20,8 @@ from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 from tidemill.store.streams.event_log import Entry, append, keep_log
 from tidemill.streams.definition.stream import DECLARED
-from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
+from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.role import dispatcher_role
 
 #: A table of messages, one a row, with nothing that would slow a COPY down.
 BARE = """

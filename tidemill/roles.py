@@ -111,7 +111,7 @@ async def running_here(
         if declared.has_work or queues is not None:
             roles.append(jobs_role(declared, queues, max_concurrency=max_concurrency, database=database))
         if settings.workflow_folder or (declared.uses("pipelines") and declared.pipelines.declared):
-            roles.append(declared.pipelines.runner(database, keep_days=settings.keep_days))
+            roles.append(declared.pipelines.runner(database, settings))
         if declared.uses("streams"):
             roles += declared.streams.dispatchers(database, declared.source, serve)
         runs = runs_role(declared, database=database)

@@ -16,7 +16,8 @@ from tidemill.pipelines.stores.external_states import Inputs
 from tidemill.store.database import Database
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream, dispatcher_role
+from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
+from tidemill.streams.runner.role import dispatcher_role
 
 
 class Streams:

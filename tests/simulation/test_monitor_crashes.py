@@ -19,7 +19,9 @@ from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
+from tidemill.engine.crash_record import CrashRecord
 from tidemill.monitors.runner.backtest import as_identity, identity, replay
+from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.ingest import Ingest
 from tidemill.sources import SourceError
 from tidemill.store.database import Database, DatabaseSettings
@@ -164,7 +166,7 @@ async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) 
     source.held[0].append(event(1, 999.0))
     watch = heat_monitor(source)
     async with watching(database, watch):
-        read_pages = Ingest(database, watch, source, lambda stage: None)
+        read_pages = Ingest(database, watch, source, Callbacks(watch.name, CrashRecord()), lambda stage: None)
         with pytest.raises(LeaseLostError, match="another process has taken over"):
             await read_pages.read_partitions(source, owner=0, shares=[0], now=1000.0)
     assert await value(database, "SELECT count(*) FROM tidemill.monitor_event") == 0

@@ -20,7 +20,8 @@ from tidemill.core.codec import encode
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.streams.event_log import Entry, append
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import Dispatcher, dispatcher_role
+from tidemill.streams.runner.dispatcher import Dispatcher
+from tidemill.streams.runner.role import dispatcher_role
 
 
 @asynccontextmanager

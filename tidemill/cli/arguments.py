@@ -22,6 +22,9 @@ Json = Annotated[bool, Parameter(help="Print one JSON document.")]
 Shown = Annotated[int, Parameter(help="How many to show.")]
 Yes = Annotated[bool, Parameter(help="Do not ask, however many there are.")]
 Metrics = Annotated[str | None, Parameter(help="Serve Prometheus metrics at this address, such as 127.0.0.1:9464.")]
+Supervise = Annotated[
+    bool, Parameter(help="Run in a process that is started again when it dies.", negative="--no-supervise")
+]
 Application = Annotated[str, Parameter(help="The application: app.py, app.py:name or package.module.")]
 AppOption = Annotated[str | None, Parameter(help="The application, for its code: app.py. A server has it.")]
 RunId = Annotated[str, Parameter(help="The run, as `tidemill runs` shows it: r12.")]

@@ -26,6 +26,7 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.engine.exit_status import EXIT_FENCED, exit_now
 from tidemill.engine.watchdog import Watchdog
+from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_full, is_unavailable
 from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker, renew_lease
@@ -47,7 +48,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     models: list[str] | None = None
     is_busy: bool = True
     trouble: str | None = None
-    """What its watchdog has found."""
+    """What is wrong with it, if its watchdog has found nothing worse."""
 
 
 class RenewedLease(Protocol):
@@ -122,8 +123,10 @@ class Lease:
                 if await self._watchdog.check(self.worker_id, self._loop):
                     return
                 trouble = self._watchdog.trouble
-            process_status = msgspec.structs.replace(self._process_status(), trouble=trouble)
-            is_changed = (process_status.status, trouble) != (written.status, written.trouble)
+            process_status = self._process_status()
+            found = trouble or process_status.trouble or lost_threads_text(lost_threads())
+            process_status = msgspec.structs.replace(process_status, trouble=found)
+            is_changed = (process_status.status, found) != (written.status, written.trouble)
             if time.monotonic() >= renew_at or is_changed:
                 try:
                     if connection is None or connection.is_closed():

@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
+from tidemill.engine.crash_record import inherit_crash_record, make_crash_memory
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED, EXITS
 
 log = structlog.get_logger("tidemill.supervisor")
@@ -73,6 +74,8 @@ class Supervisor(msgspec.Struct, eq=False):
     stop_requested: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     children: dict[str, asyncio.subprocess.Process] = {}
     failed: bool = False
+    crash_memories: dict[str, int] = {}
+    """The memory in which each child notes the calls that it makes, for the one after it."""
 
     def stop(self) -> None:
         """Ask all children to end; a second call makes them hurry."""
@@ -87,9 +90,13 @@ class Supervisor(msgspec.Struct, eq=False):
 
     async def run(self) -> int:
         """Keep the children running until asked to stop; returns 0 if no child failed."""
-        async with asyncio.TaskGroup() as group:
-            for spec in self.specs:
-                group.create_task(self._keep_running(spec), name=spec.name)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for spec in self.specs:
+                    group.create_task(self._keep_running(spec), name=spec.name)
+        finally:
+            while self.crash_memories:
+                os.close(self.crash_memories.popitem()[1])
         return 1 if self.failed else 0
 
     async def _keep_running(self, spec: ChildSpec) -> None:
@@ -121,7 +128,10 @@ class Supervisor(msgspec.Struct, eq=False):
         """One life of a child, from start to end; whatever it leaves behind is ended with it."""
         reading, writing = os.pipe() if self.on_line else (None, None)
         heard, sign = os.pipe()
-        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}"
+        if spec.name not in self.crash_memories:
+            self.crash_memories[spec.name] = make_crash_memory()
+        memory = self.crash_memories[spec.name]
+        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}:{memory}"
         try:
             child = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -129,7 +139,7 @@ class Supervisor(msgspec.Struct, eq=False):
                 stdout=writing,
                 stderr=writing,
                 start_new_session=True,
-                pass_fds=(sign,),
+                pass_fds=(sign, memory),
                 env={**os.environ, **spec.environment, VARIABLE: said},
             )
         except BaseException:
@@ -235,12 +245,14 @@ def end_with_supervisor() -> Supervised | None:
     said = os.environ.pop(VARIABLE, "")
     if not said:
         return None
-    parent, output, sign = said.split(":")
+    parent, output, sign, memory = said.split(":")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit(0)  # It was gone before we asked.
     os.set_inheritable(int(sign), False)
+    inherit_crash_record(int(memory))
+    os.close(int(memory))
     threading.Thread(target=_show_signs_of_life, args=(int(sign),), name="tidemill-sign", daemon=True).start()
     return Supervised(piped=output == "pipe")
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from tidemill.cli.arguments import Application, Json, Metrics, Shown
+from tidemill.app import App as Tidemill
+from tidemill.cli.arguments import Application, Json, Metrics, Shown, Supervise
 from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, require_database
 from tidemill.cli.monitors import alerts
 from tidemill.cli.monitors.backtest import backtest
@@ -14,7 +15,7 @@ from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
 from tidemill.cli.monitors.view import print_event, status_page
 from tidemill.cli.render import out, show
-from tidemill.cli.run.roles import Part, application, run_role
+from tidemill.cli.run.roles import Part, application, child, run_role, run_supervised
 from tidemill.core.errors import ConfigError
 from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
@@ -39,20 +40,34 @@ for command in alerts.COMMANDS:
 
 
 @commands.command
-def run(app: Application, /, *, metrics: Metrics = None, place: ConnectionOptions = HERE) -> int:
+def run(
+    app: Application,
+    /,
+    *,
+    supervise: Supervise = True,
+    metrics: Metrics = None,
+    place: ConnectionOptions = HERE,
+) -> int:
     """Follow the monitors of an application until stopped; several processes share the entities."""
 
-    def make() -> Part:
+    def load() -> Tidemill:
         known = application(app, place, metrics=metrics)
         require_database(known.settings)
         if not known.monitors:
             raise ConfigError(
                 f"{known.declarations.source} declares no monitor: declare one with app.monitor(Monitor(...))"
             )
+        return known
+
+    def make() -> Part:
+        known = load()
         database = known.database(label=f"tidemill monitor {known.name}")
         return Part(monitors_role(known.declarations, database=database), database, known.settings)
 
-    return run_role(make)
+    if not supervise:
+        return run_role(make)
+    specs = [child("monitor", place, "monitor", "run", app, "--no-supervise")]
+    return run_supervised(load().settings, specs, label="tidemill monitor")
 
 
 @commands.command

@@ -10,19 +10,18 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from tidemill.cli.arguments import Json, Metrics, Shown
+from tidemill.cli.arguments import Json, Metrics, Shown, Supervise
 from tidemill.cli.connection_options import HERE, ConnectionOptions, operator, require_database
 from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
 from tidemill.cli.pipelines.open import Pipeline, Target, find_all, names, on_pipelines, opened, settings_of
 from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, run_role
+from tidemill.cli.run.roles import Part, child, run_role, run_supervised
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.outbound_http import allow_hosts
-from tidemill.engine.role import Role
 from tidemill.engine.settings import load_settings
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
@@ -40,7 +39,7 @@ from tidemill.ops.pipelines.states import MOST_SHOWN
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline, check_order
 from tidemill.pipelines.runner.driver import Driver, run_once
-from tidemill.pipelines.runner.runner import PipelineRunner
+from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.pipelines.view.state_details import Build
 from tidemill.pipelines.workflows import load_workflow
 from tidemill.pipelines.workflows.folder import read_folder
@@ -69,6 +68,7 @@ def run(
         ),
     ] = False,
     approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
+    supervise: Supervise = True,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
@@ -82,23 +82,36 @@ def run(
             settings = place.settings(metrics=metrics)
             database = Database(settings.database(), label="tidemill pipeline")
             folder = read_folder(Path(app))
-            runner = WorkflowRunner(database, folder, keep_days=settings.keep_days)
-            return Part(Role(runner, database, migrations=(OWN_CHAIN,)), database, settings)
+            work = WorkflowRunner(database, folder, keep_days=settings.keep_days)
+            role = pipeline_role(work, work.pipelines, database, settings, migrations=(OWN_CHAIN,))
+            return Part(role, database, settings, patience=settings.grace_seconds)
         target = load_target(app)
         settings = settings_of(target, place, metrics=metrics)
         if target.app is not None:
             require_database(settings)
         database = Database(settings.database(), label="tidemill pipeline")
         if target.app is not None and pipeline is None:
-            role = target.app.pipelines.runner(database, keep_days=settings.keep_days)
-            return Part(role, database, settings)
+            role = target.app.pipelines.runner(database, settings)
+            return Part(role, database, settings, patience=settings.grace_seconds)
         chosen = target.choose(pipeline)
         task_of = target.app.pipelines.task_of if target.app is not None else None
         runner = PipelineRunner(database, chosen, task_of, keep_days=settings.keep_days)
         migrations = (OWN_CHAIN,) if target.app is None else ()
-        return Part(Role(runner, database, migrations=migrations), database, settings)
+        role = pipeline_role(runner, runner, database, settings, migrations=migrations)
+        return Part(role, database, settings, patience=settings.grace_seconds)
 
-    return run_role(make)
+    if not supervise:
+        return run_role(make)
+    settings = place.settings(metrics=metrics)
+    if not is_workflow(app):
+        target = load_target(app)
+        target.choose(pipeline)
+        settings = settings_of(target, place, metrics=metrics)
+        if target.app is not None:
+            require_database(settings)
+    named = () if pipeline is None else (pipeline,)
+    specs = [child("pipeline", place, "pipeline", "run", app, *named, "--no-supervise")]
+    return run_supervised(settings, specs, label="tidemill pipeline")
 
 
 @commands.command

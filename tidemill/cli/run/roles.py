@@ -34,6 +34,7 @@ from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
+from tidemill.store.migrate import Chain, migrate
 
 try:
     from uvloop import run as run_loop
@@ -138,8 +139,8 @@ def worker(
         return run_role(make)
     known = application(app, place, metrics=metrics)
     require_database(known.settings)
-    configure_logs(known.settings.log_level, known.settings.log_format)
-    return asyncio.run(_supervise(known, worker_processes(known, app, queue, max_concurrency, place)))
+    specs = worker_processes(known, app, queue, max_concurrency, place)
+    return run_supervised(known.settings, specs, label=f"tidemill worker {known.name}")
 
 
 def worker_processes(
@@ -302,22 +303,43 @@ async def opened_for_role(database: Database) -> bool:
     return True
 
 
-async def _supervise(known: App, specs: list[ChildSpec]) -> int:
-    """The parent of a worker's processes: holds the embedded server, so that their end is not the database's."""
-    database = known.database(label=f"tidemill worker {known.name}")
+def run_supervised(
+    settings: Settings,
+    specs: list[ChildSpec],
+    *,
+    label: str,
+    grace: float | None = None,
+    chain: Chain | None = None,
+) -> int:
+    """Be the parent of these processes until a signal; returns the exit status. `chain` is migrated first."""
+    configure_logs(settings.log_level, settings.log_format)
+    return asyncio.run(_run_supervised(settings, specs, label, grace, chain))
+
+
+async def _run_supervised(
+    settings: Settings, specs: list[ChildSpec], label: str, grace: float | None, chain: Chain | None
+) -> int:
+    """Hold the embedded server here, so that the end of a child is not the database's."""
+    database = Database(settings.database(), label=label)
     try:
         if not await opened_for_role(database):
             return 0
-        return await supervise(known, database, specs)
+        if chain is not None:
+            await migrate(database, chain)
+        return await supervise(settings, database, specs, grace=grace)
     finally:
         await database.close()
 
 
-async def supervise(known: App, database: Database, specs: list[ChildSpec]) -> int:
+async def supervise(
+    settings: Settings, database: Database, specs: list[ChildSpec], *, grace: float | None = None
+) -> int:
     """Keep these processes running until a signal."""
-    settings = known.settings
     supervisor = Supervisor(
-        specs, grace=settings.grace_seconds, on_death=announcer(database), silence=settings.lease_seconds
+        specs,
+        grace=settings.grace_seconds if grace is None else grace,
+        on_death=announcer(database),
+        silence=settings.lease_seconds,
     )
     handle_signals(supervisor.stop)
     async with serving_metrics(database, settings.metrics):

@@ -77,7 +77,7 @@ def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOption
     return [
         child("maintenance", place, "maintenance", app),
         *workers,
-        *(child(name, place, name, "run", app) for name in alone),
+        *(child(name, place, name, "run", app, "--no-supervise") for name in alone),
         *(
             child(
                 f"stream-{stream.name}",
@@ -110,7 +110,7 @@ async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> i
         if sys.stdout.isatty() and sys.stderr.isatty():
             return await _run_on_terminal(known, database, specs, queues)
         configure_logs(known.settings.log_level, known.settings.log_format)
-        return await supervise(known, database, specs)
+        return await supervise(known.settings, database, specs)
     finally:
         await database.close()
 

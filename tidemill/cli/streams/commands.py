@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.live import Live
 
-from tidemill.cli.arguments import Json, Metrics, options_of
+from tidemill.cli.arguments import Json, Metrics, Supervise, options_of
 from tidemill.cli.connection_options import (
     ANYWHERE,
     HERE,
@@ -20,25 +20,22 @@ from tidemill.cli.connection_options import (
     require_database,
 )
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, application, child, handle_signals, opened_for_role, run_role
+from tidemill.cli.run.roles import Part, application, child, handle_signals, run_role, run_supervised
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
 from tidemill.cli.streams.view import picture
 from tidemill.core.errors import ConfigError
-from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import Settings
-from tidemill.engine.supervisor import ChildSpec, Supervisor
-from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
 from tidemill.ops.waiting import SAFETY_POLL
 from tidemill.server.stream_endpoint.serve import serving_stream
 from tidemill.store.database import Database
-from tidemill.store.migrate import migrate
+from tidemill.store.migrate import OWN_CHAIN
 from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.runner.dispatcher import dispatcher_role
+from tidemill.streams.runner.role import dispatcher_role
 
 commands = App(name="stream", help="Run streams, show and change them, replay dead letters.")
 for command in control.COMMANDS:
@@ -79,9 +76,7 @@ def run(
     stream: Annotated[str | None, Parameter(help="Only this one; all of them, if not given.")] = None,
     /,
     *,
-    supervise: Annotated[
-        bool, Parameter(help="Start a dispatcher again when it has died.", negative="--no-supervise")
-    ] = True,
+    supervise: Supervise = True,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
@@ -92,8 +87,16 @@ def run(
             known = _load(target, place, metrics)
             wanted = known.one(stream)
             database = Database(known.settings.database(), label=f"tidemill stream {wanted.name}")
-            role = dispatcher_role(wanted, database, target=target, serve=serving_stream)
-            return Part(role, database, known.settings, patience=None)
+            settings = known.settings
+            role = dispatcher_role(
+                wanted,
+                database,
+                target=target,
+                serve=serving_stream,
+                lease_seconds=settings.lease_seconds,
+                heartbeat_seconds=settings.heartbeat_seconds,
+            )
+            return Part(role, database, settings, patience=None)
 
         return run_role(make)
     known = _load(target, place, metrics)
@@ -108,8 +111,13 @@ def run(
         )
         for each in wanted
     ]
-    configure_logs(known.settings.log_level, known.settings.log_format)
-    return asyncio.run(_supervise(known, specs, grace=max(each.drain for each in wanted)))
+    return run_supervised(
+        known.settings,
+        specs,
+        label="tidemill stream",
+        grace=max(each.drain for each in wanted),
+        chain=OWN_CHAIN if known.is_config else None,
+    )
 
 
 @commands.command
@@ -177,19 +185,3 @@ def _load(target: str, place: ConnectionOptions, metrics: str | None) -> StreamT
         return StreamTarget(target, place.settings(metrics=metrics), streams, True)
     known = application(target, place, metrics=metrics)
     return StreamTarget(target, known.settings, known.streams.declared, False)
-
-
-async def _supervise(known: StreamTarget, specs: list[ChildSpec], *, grace: float) -> int:
-    """The dispatchers' parent: holds the embedded server, and restarts those that die."""
-    database = Database(known.settings.database(), label="tidemill stream")
-    try:
-        if not await opened_for_role(database):
-            return 0
-        if known.is_config:
-            await migrate(database)
-        supervisor = Supervisor(specs, grace=grace, silence=known.settings.lease_seconds)
-        handle_signals(supervisor.stop)
-        async with serving_metrics(database, known.settings.metrics):
-            return await supervisor.run()
-    finally:
-        await database.close()

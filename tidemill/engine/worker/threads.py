@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
+from weakref import WeakSet
 
 import structlog
 
 log = structlog.get_logger("tidemill.threads")
 
+MOST_NAMED = 5
 STEP_THREADS = 32
 """How many plain steps run at once in a process."""
 
@@ -38,6 +40,23 @@ async def in_thread(call: Callable[[], Any], executor: Executor | None = None) -
     if error is not None:
         raise error
     return result
+
+
+_pools: WeakSet[WorkThreads] = WeakSet()
+
+
+def lost_threads() -> list[str]:
+    """What runs in the threads of this process that did not come back."""
+    return sorted(call for pool in list(_pools) for call in pool.lost)
+
+
+def lost_threads_text(lost: Sequence[str]) -> str | None:
+    """The same for people, if there is any."""
+    if not lost:
+        return None
+    shown = ", ".join(sorted(set(lost))[:MOST_NAMED])
+    number = f"{len(lost)} threads have" if len(lost) > 1 else "1 thread has"
+    return f"{number} not come back: {shown}"
 
 
 class _Call:
@@ -60,9 +79,10 @@ class WorkThreads:
     def __init__(self, size: int, name: str, on_exhausted: Callable[[], None] = lambda: None) -> None:
         self._size = size
         self._name = name
-        self._on_exhausted = on_exhausted
+        self.on_exhausted = on_exhausted
         self._executor = ThreadPoolExecutor(size, thread_name_prefix=name)
         self._lost: set[_Call] = set()
+        _pools.add(self)
 
     @property
     def lost(self) -> list[str]:
@@ -119,7 +139,7 @@ class WorkThreads:
         self._executor._adjust_thread_count()
         if len(self._lost) == self._size:
             log.error("THREADS LOST: the process is replaced", pool=self._name, calls=self.lost)
-            self._on_exhausted()
+            self.on_exhausted()
 
     def _came_back(self, call: _Call) -> None:
         self._lost.discard(call)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tidemill.core.errors import PayloadError
+from tidemill.core.codec import storable
+from tidemill.core.errors import PayloadError, words_of
 
 
 class UnreconstructedException(Exception):
@@ -23,7 +24,8 @@ class UnreconstructedException(Exception):
 def exception_document(error: BaseException) -> dict[str, str]:
     """Return an exception as plain JSON values."""
     cls = type(error)
-    message = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    is_key = isinstance(error, KeyError) and len(error.args) == 1 and isinstance(error.args[0], str)
+    message = storable(error.args[0] if is_key else words_of(error))
     return {"exception_type": f"{cls.__module__}.{cls.__qualname__}", "exception_message": message}
 
 

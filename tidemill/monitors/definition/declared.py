@@ -42,6 +42,7 @@ class Monitors(dict[str, Monitor]):
             task,
             lease_seconds=settings.lease_seconds,
             heartbeat_seconds=min(settings.heartbeat_seconds, 1.0),
+            stall_limit=settings.stall_limit,
             **options,
         )
 

@@ -13,7 +13,8 @@ watch = Monitor("machines", source=..., entity=lambda event: event["machine"], f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from copy import copy
+from typing import Any, Literal, Protocol
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
@@ -25,6 +26,16 @@ from tidemill.monitors.reducer.state import AttributeDict, read_state
 from tidemill.sources.base import PageReader, PartitionReader, Source
 
 DEFAULT_WINDOW = 5000
+
+
+class BeginCall(Protocol):
+    """Is called before each call of a monitor's own code, with its place and event. May refuse it, by raising."""
+
+    def __call__(self, place: str, event: str = "", /) -> None: ...
+
+
+def no_note(place: str, event: str = "", /) -> None:
+    """Nothing notes the calls of a backtest."""
 
 
 class Fold:
@@ -41,11 +52,19 @@ class Fold:
         self._kind: type | None = getattr(self._fold, "State", None)
         self._on_tick = getattr(self._fold, "on_tick", None)
         self._explain = getattr(self._fold, "explain", None)
+        self._begin: BeginCall = no_note
+
+    def noting(self, begin: BeginCall) -> Fold:
+        """The same fold, with `begin` called before each of its calls."""
+        noting = copy(self)
+        noting._begin = begin
+        return noting
 
     def start(self) -> Any:
         """The state of an entity without events."""
         start = getattr(self._fold, "start", None)
         if start is not None:
+            self._begin("fold.start")
             return start()
         return AttributeDict() if self._kind is None else self._kind()
 
@@ -54,16 +73,23 @@ class Fold:
 
     def on_event(self, state: Any, event: Any) -> Any:
         """The state after an event: the same object, unless the fold returns another one."""
+        self._begin("fold", event.id)
         changed = self._fold.on_event(state, event)
         return state if changed is None else changed
 
     def on_tick(self, state: Any, now: float) -> float | None:
         """Call the fold once per tick; it may return when it wants to be called again."""
-        return None if self._on_tick is None else self._on_tick(state, now)
+        if self._on_tick is None:
+            return None
+        self._begin("fold.on_tick")
+        return self._on_tick(state, now)
 
     def explain(self, state: Any) -> Any:
         """The fold's explanation of a state, stored with alerts."""
-        return None if self._explain is None else self._explain(state)
+        if self._explain is None:
+            return None
+        self._begin("fold.explain")
+        return self._explain(state)
 
 
 class Monitor:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tidemill.monitors.definition.monitor import Fold
+from tidemill.monitors.definition.monitor import BeginCall, Fold, no_note
 from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
 from tidemill.monitors.reducer.fold import describe
@@ -23,6 +23,8 @@ class MonitorRules(msgspec.Struct, frozen=True):
     """For a replay: when the alert of an entity and trigger that a tick opened was acknowledged."""
     off: SettingHistory = SettingHistory(())
     """Which triggers are switched off at each tick."""
+    begin: BeginCall = no_note
+    """Is called before each call of the monitor's own code."""
 
 
 class EntityOutcome(msgspec.Struct):

@@ -50,6 +50,7 @@ def check_triggers(
             continue
         problems = len(outcome.problems)
         try:
+            rules.begin(f"trigger {trigger.name}")
             if isinstance(trigger, Momentary):
                 failed[trigger.name] = _raise_occurrences(rules, entity_state, trigger, tick, outcome)
             elif isinstance(trigger, Sustained | Absent):
@@ -96,6 +97,7 @@ def forget_occurrences(
     for trigger in rules.triggers:
         if isinstance(trigger, Momentary):
             try:
+                rules.begin(f"trigger {trigger.name}")
                 seen = trigger.of(entity_state.state)
             except BaseException:  # noqa: BLE001, S112 - reported where the trigger was checked
                 continue
@@ -112,6 +114,7 @@ def _raise_occurrences(
     failed: list[Any] = []
     for occurrence in list(trigger.of(entity_state.state) or ()):
         try:
+            rules.begin(f"trigger {trigger.name}")
             if trigger.when is not None and not trigger.when(occurrence):
                 continue
             key = trigger.key_of(occurrence)

@@ -25,6 +25,7 @@ from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_b
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, rebuild
 from tidemill.monitors.reducer.settings_history import history_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
+from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.notices import notify_job
 from tidemill.monitors.runner.state_cache import StateCache
 from tidemill.store.database import Database, Executor
@@ -103,7 +104,12 @@ class Evaluation:
     """Evaluates the entities of one monitor in one process."""
 
     def __init__(
-        self, database: Database, watch: Monitor, task: Task[Any, Any] | None, reached: Callable[[str], None]
+        self,
+        database: Database,
+        watch: Monitor,
+        task: Task[Any, Any] | None,
+        callbacks: Callbacks,
+        reached: Callable[[str], None],
     ) -> None:
         self.cache = StateCache(watch.memory)
         self.writing = 0.0
@@ -112,6 +118,8 @@ class Evaluation:
         self._watch = watch
         self._task = task
         self._channels = named(watch.notify)
+        self._callbacks = callbacks
+        self._fold = watch.fold.noting(callbacks.begin)
         self._reached = reached
         self._postponed = PostponedEntities()
 
@@ -143,7 +151,7 @@ class Evaluation:
         entities = [row["entity"] for row in rows]
         changes = await read_settings_history(self._database, name, min(row["folded"] for row in rows), entities)
         switches = history_of((change for change in changes if change["entity"] is None), list(off))
-        rules = MonitorRules(name, self._watch.fold, self._watch.triggers, off=switches)
+        rules = MonitorRules(name, self._fold, self._watch.triggers, off=switches, begin=self._callbacks.begin)
         states = await self._states(rules, rows)
         async with self._database.acquire() as connection:
             opened = await read_open(self._database, connection, name, entities)
@@ -191,7 +199,8 @@ class Evaluation:
             past = await self._past([entity_state.entity], [EARLIEST if base is None else base.at], [ticks.numbers[-1]])
         known = tuple(entity_state.checkpoints)
         try:
-            outcome = advance(rules, entity_state, came, ticks, past=past)
+            with self._callbacks.about(entity_state.entity):
+                outcome = advance(rules, entity_state, came, ticks, past=past)
         except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
             self._postponed.add(entity_state.entity, describe(error))
             return None
@@ -275,7 +284,8 @@ class Evaluation:
         problems: dict[str, list[EntityProblem]] = {}
         for entity_state in lost:
             try:
-                problems[entity_state.entity] = rebuild(rules, entity_state, history.get(entity_state.entity, []))
+                with self._callbacks.about(entity_state.entity):
+                    problems[entity_state.entity] = rebuild(rules, entity_state, history.get(entity_state.entity, []))
             except BaseException as error:  # noqa: BLE001 - user code: it fails again, and is postponed, when it is moved
                 problems[entity_state.entity] = [EntityProblem("fold", entity_state.entity, describe(error))]
         return problems

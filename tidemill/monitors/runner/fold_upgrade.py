@@ -13,6 +13,7 @@ from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.entity_state import EntityProblem, EntityState
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.reducer import MonitorRules, rebuild
+from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.evaluate import EARLIEST, read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.fold_upgrade import Rebuilt, keep_rebuilt, not_rebuilt, take_over
@@ -23,7 +24,7 @@ log = structlog.get_logger("tidemill.monitors")
 BUILD_AT_ONCE = 100
 
 
-async def build_some(database: Database, watch: Monitor) -> bool:
+async def build_some(database: Database, watch: Monitor, callbacks: Callbacks) -> bool:
     """Build the states of some more entities for this version; returns True once the monitor has switched to it."""
     version = watch.fold.version
     rows = await not_rebuilt(database, watch.name, version, BUILD_AT_ONCE)
@@ -37,14 +38,15 @@ async def build_some(database: Database, watch: Monitor) -> bool:
     history: dict[str, list[Event]] = {}
     for row in found:
         history.setdefault(row["entity"], []).append(read_event(row))
-    rules = MonitorRules(watch.name, watch.fold, watch.triggers)
+    rules = MonitorRules(watch.name, watch.fold.noting(callbacks.begin), watch.triggers, begin=callbacks.begin)
     built: list[Rebuilt] = []
     problems: list[EntityProblem] = []
     for entity, tick in zip(entities, folded, strict=True):
         entity_state = EntityState(entity, folded=tick)
         try:
             past = sorted(history.get(entity, []), key=lambda event: event.place)
-            problems += rebuild(rules, entity_state, past)
+            with callbacks.about(entity):
+                problems += rebuild(rules, entity_state, past)
         except BaseException as error:  # noqa: BLE001 - user code: it is built again when it is evaluated
             problems.append(EntityProblem("fold", entity, describe(error)))
             entity_state.raw = None

@@ -20,6 +20,7 @@ from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer.cursor import SourceCursor, moved
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.lateness import Lateness
+from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.sources.base import (
     HistoryReader,
@@ -82,11 +83,17 @@ class Ingest:
     """Reads the source of a monitor into its log."""
 
     def __init__(
-        self, database: Database, watch: Monitor, reader: PageReader | PartitionReader, reached: Callable[[str], None]
+        self,
+        database: Database,
+        watch: Monitor,
+        reader: PageReader | PartitionReader,
+        callbacks: Callbacks,
+        reached: Callable[[str], None],
     ) -> None:
         self._database = database
         self._watch = watch
         self._reader = reader
+        self._callbacks = callbacks
         source = watch.source
         self._id, self._time = (source.id, source.time) if isinstance(source, Source) else ("id", ("at",))
         self._reached = reached
@@ -210,6 +217,7 @@ class Ingest:
                 without_entity += 1
             else:
                 about[event.id] = (event, entity)
+        self._callbacks.end()
         if watch.roster == "open":
             newcomers = sorted({entity for _, entity in about.values()} - self._known)
             if newcomers:
@@ -226,6 +234,7 @@ class Ingest:
 
     def _entity(self, event: SourceEvent) -> str | None:
         try:
+            self._callbacks.begin("entity", event.id)
             found = self._watch.entity_of(event.data)
             if found is None:
                 return None

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -23,23 +23,27 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
+from tidemill.engine.crash_record import CallWatch, CrashRecord, RefusedCallError, crash_record
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.lease import Lease, describe_process
+from tidemill.engine.lease import Lease, ProcessStatus, describe_process
+from tidemill.engine.operator_control import OperatorControl
 from tidemill.engine.role import Life, Role
+from tidemill.engine.watchdog import STALL_LIMIT, Culprit, Watchdog
 from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
 from tidemill.monitors.reducer.cursor import SourceCursor
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.runner import fold_upgrade
+from tidemill.monitors.runner.callbacks import Callbacks, find_culprit, guilty_calls
 from tidemill.monitors.runner.evaluate import Evaluation
 from tidemill.monitors.runner.ingest import Ingest, Ingested, keep_buffers
 from tidemill.sources.base import PartitionReader, SourceContext, SourceError
 from tidemill.sources.opening import open_reader
 from tidemill.store.database import Database
 from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
-from tidemill.store.jobs.workers import WorkerCard
+from tidemill.store.jobs.workers import CONTROL_CHANNEL, WorkerCard
 from tidemill.store.monitors.events import drop_old, make_partitions
 from tidemill.store.monitors.monitors import (
     MONITORS_CHANNEL,
@@ -76,8 +80,15 @@ class MonitorDriver:
         clock: Clock = SYSTEM_CLOCK,
         heartbeat: float = 3.0,
         reached: Callable[[str], None] = lambda stage: None,
+        record: CrashRecord | None = None,
+        source_lock: asyncio.Lock | None = None,
+        may_run: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`source_lock` lets one source be read at a time, while it is not known which one ends processes."""
         self.watch = watch
+        self.callbacks = Callbacks(watch.name, record or crash_record())
+        self._record = record or crash_record()
+        self._source_lock = source_lock or asyncio.Lock()
         self.wakeup = asyncio.Event()
         self.timings: dict[str, float] = {}
         self.ticks = 0
@@ -87,8 +98,8 @@ class MonitorDriver:
         self._reached = reached
         context = SourceContext(f"monitor:{watch.name}", uuid4(), database)
         self.reader = open_reader(watch.source, context)
-        self._ingest = Ingest(database, watch, self.reader, reached)
-        self._evaluation = Evaluation(database, watch, task, reached)
+        self._ingest = Ingest(database, watch, self.reader, self.callbacks, reached)
+        self._evaluation = Evaluation(database, watch, task, self.callbacks, reached)
         self._limits = poll_pace.PollLimits(watch.idle, watch.idle_max, watch.failure_max)
         self._pace = self._tick_pace = poll_pace.start(self._limits)
         self._owner = 0
@@ -100,6 +111,9 @@ class MonitorDriver:
         self._resets: int | None = None
         self._was_current = False
         self._stopping = False
+        self._may_run = may_run
+        self.is_resting = False
+        """Whether it has given its entities to other processes, because an operator wants it to."""
 
     @property
     def leads(self) -> bool:
@@ -125,7 +139,7 @@ class MonitorDriver:
         while not self._stopping:
             began = time.monotonic()
             try:
-                pause = await self.one_tick()
+                pause = await self.one_tick() if self._may_run() else await self._rest()
             except LeaseLostError as error:
                 log.warning("another process has taken over entities", monitor=self.watch.name, why=str(error))
                 self._evaluation.cache.clear()
@@ -146,9 +160,19 @@ class MonitorDriver:
         with suppress(Exception):
             await self.reader.close()
 
+    async def _rest(self) -> float:
+        """Give the entities to other processes; returns how long to sleep."""
+        self.wakeup.clear()
+        if not self.is_resting:
+            await claim_shards(self._database, self.watch.name, self._owner, [])
+            self._evaluation.cache.clear()
+            self._shares, self._share_at, self.is_resting = [], 0.0, True
+        return HOUSEKEEPING
+
     async def one_tick(self) -> float:
         """Run all stages of one tick in order; returns how long to sleep."""
         self.wakeup.clear()
+        self.is_resting = False
         began = time.monotonic()
         now = self._clock.now()
         row = await self._check_reset(began)
@@ -210,8 +234,13 @@ class MonitorDriver:
             await drop_old(self._database, now)
             self._housekeeping_at = now + HOUSEKEEPING
         try:
-            backfilled = await self._timed("roster", partial(self._ingest.backfill, now)) if backfill else 0
-            ingested = await self._timed("ingest", partial(self._ask, row, now))
+            async with self._source_lock if self._record.has_suspects else nullcontext():
+                with self.callbacks.reading_source():
+                    backfilled = await self._timed("roster", partial(self._ingest.backfill, now)) if backfill else 0
+                    ingested = await self._timed("ingest", partial(self._ask, row, now))
+        except RefusedCallError as error:
+            await self._failed(f"the source is not read: {error}")
+            return False, None
         except SourceError as error:
             await self._failed(str(error))
             return False, None
@@ -267,7 +296,7 @@ class MonitorDriver:
     async def _build(self) -> float:
         if self._was_current:
             return tick.SUPERSEDED_RECHECK  # A newer version has replaced this one; it only waits to be stopped.
-        if await fold_upgrade.build_some(self._database, self.watch):
+        if await fold_upgrade.build_some(self._database, self.watch, self.callbacks):
             self._share_at = 0.0
         return 0.0
 
@@ -331,10 +360,26 @@ class MonitorRunner:
         heartbeat_seconds: float = 3.0,
         clock: Clock = SYSTEM_CLOCK,
         reached: Callable[[str], None] = lambda stage: None,
+        record: CrashRecord | None = None,
     ) -> None:
-        self.channels = {MONITORS_CHANNEL: self._notified}
+        self.record = record or crash_record()
+        self._tasks: dict[asyncio.Task[Any], Callbacks] = {}
+        source_lock = asyncio.Lock()
+        self._life = Life()
+        self.control = OperatorControl(database, self._parts, self._control_changed)
+        self.channels = {MONITORS_CHANNEL: self._notified, CONTROL_CHANNEL: self.control.wake}
         self.drivers = {
-            name: MonitorDriver(database, watch, task, clock=clock, heartbeat=heartbeat_seconds, reached=reached)
+            name: MonitorDriver(
+                database,
+                watch,
+                task,
+                clock=clock,
+                heartbeat=heartbeat_seconds,
+                reached=reached,
+                record=self.record,
+                source_lock=source_lock,
+                may_run=partial(self._may_run, name),
+            )
             for name, watch in monitors.items()
         }
 
@@ -343,20 +388,53 @@ class MonitorRunner:
         queues = (member_queue(name, each.watch.fold.version) for name, each in self.drivers.items())
         return describe_process(queues, max_concurrency=len(self.drivers))
 
+    def process_status(self) -> ProcessStatus:
+        """Its status, reported with the lease."""
+        is_busy = not all(driver.is_resting for driver in self.drivers.values())
+        return ProcessStatus(self.control.status(is_stopping=self._life.is_stopping, is_busy=is_busy))
+
+    def _parts(self) -> list[str]:
+        return [self._part(name) for name in self.drivers]
+
+    def _part(self, name: str) -> str:
+        """A monitor's name among the queues of workers."""
+        return member_queue(name, self.drivers[name].watch.fold.version)
+
+    def _may_run(self, name: str) -> bool:
+        return self.control.is_running(self._part(name))
+
+    def _control_changed(self) -> None:
+        for driver in self.drivers.values():
+            driver.wakeup.set()
+
     async def work(self, life: Life) -> None:
         """Follow all monitors until stopped."""
         keep_buffers()
+        self._life = life
+        self._count_deaths()
+        await self.control.read()
         for driver in self.drivers.values():
             await driver.prepare(life.worker_id)
         async with asyncio.TaskGroup() as group:
+            control = group.create_task(self.control.follow(), name="operator control")
             for driver in self.drivers.values():
-                group.create_task(driver.run())
+                self._tasks[group.create_task(driver.run())] = driver.callbacks
             life.ready()
             log.info("monitors started", monitors=list(self.drivers), worker=life.worker_id)
             await life.stopped.wait()
             for driver in self.drivers.values():
                 driver.stop()
+            control.cancel()
         log.info("monitors stopped")
+
+    def find_culprit(self, task: asyncio.Task[Any] | None) -> Culprit | None:
+        """The callback or source that keeps the event loop from turning."""
+        return find_culprit([driver.callbacks for driver in self.drivers.values()], self._tasks, task)
+
+    def _count_deaths(self) -> None:
+        """Find out in which calls the process before this one died."""
+        for key in self.record.count_death("monitor", guilty_calls):
+            log.error("THE PROCESS BEFORE DIED IN A CALLBACK", call=" ".join(filter(None, key.split("\0"))))
 
     def _notified(self, name: str) -> None:
         for driver in self.drivers.values():
@@ -372,9 +450,17 @@ def monitor_role(
     *,
     lease_seconds: float = 15.0,
     heartbeat_seconds: float = 3.0,
+    stall_limit: float = STALL_LIMIT,
     **options: Any,
 ) -> Role[MonitorRunner]:
     """A monitor runner with its lease, as a role."""
     runner = MonitorRunner(database, monitors, task, heartbeat_seconds=heartbeat_seconds, **options)
-    lease = Lease(database, runner.describe, lease_seconds=lease_seconds, heartbeat_seconds=heartbeat_seconds)
+    lease = Lease(
+        database,
+        runner.describe,
+        lease_seconds=lease_seconds,
+        heartbeat_seconds=heartbeat_seconds,
+        process_status=runner.process_status,
+        watchdog=Watchdog(database, CallWatch(runner.record, runner.find_culprit), stall_limit=stall_limit),
+    )
     return Role(runner, database, lease=lease, name="monitor")

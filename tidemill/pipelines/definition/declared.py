@@ -11,9 +11,10 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry
 from tidemill.engine.role import Role
+from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
-from tidemill.pipelines.runner.runner import PipelineRunner
+from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 
@@ -135,11 +136,12 @@ class Pipelines:
         """The pipeline of this name, or the only one."""
         return find_declared("pipeline", self.known, name)
 
-    def runner(self, database: Database, **options: Any) -> Role[Any]:
+    def runner(self, database: Database, settings: Settings = Settings()) -> Role[Any]:  # noqa: B008 - it is frozen
         """The role that keeps them up to date."""
-        folder, declared = self.folder, list(self.declared.values())
+        folder, declared, keep_days = self.folder, list(self.declared.values()), settings.keep_days
         if folder is None:
-            return Role(PipelineRunner(database, declared, self.task_of, **options), database)
+            runner = PipelineRunner(database, declared, self.task_of, keep_days=keep_days)
+            return pipeline_role(runner, runner, database, settings)
         from tidemill.pipelines.workflows.runner import WorkflowRunner
 
         async def enqueue(workflow: TriggerWorkflow, payload: Any) -> None:
@@ -148,8 +150,10 @@ class Pipelines:
             async with database.transaction() as connection:
                 await insert_jobs(database, connection, [job], notify=True)
 
-        runner = WorkflowRunner(database, folder, beside=declared, task_of=self.task_of, fire=enqueue, **options)
-        return Role(runner, database)
+        work = WorkflowRunner(
+            database, folder, beside=declared, task_of=self.task_of, fire=enqueue, keep_days=keep_days
+        )
+        return pipeline_role(work, work.pipelines, database, settings)
 
     @property
     def task_of(self) -> Callable[[Stage], Any]:

@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -20,6 +21,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
+from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.pattern import PatternError
 from tidemill.pipelines.definition.pipeline import Entity, Stage
 from tidemill.pipelines.reducer.facts import Paths
@@ -39,6 +41,16 @@ class Skip:
 
 
 SKIP = Skip()
+
+
+BUILD_THREADS = 32
+"""How many plain functions of stages run at once in a process."""
+
+
+@cache
+def build_threads() -> WorkThreads:
+    """The threads for plain functions of stages in this process."""
+    return WorkThreads(BUILD_THREADS, "tidemill-builds")
 
 
 class BuildError(TidemillError):
@@ -178,10 +190,13 @@ class StageCaller:
 
     async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
         """A complete build by any function; a plain one runs in a thread."""
+        began, budget = time.perf_counter(), self.stage.options.budget
         if not self.stage.is_async:
-            return await asyncio.to_thread(self.run, entity, groups)
-        began = time.perf_counter()
-        budget = self.stage.options.budget
+            name = f"stage {self.stage.name} of pipeline {self.stage.pipeline.name}"
+            try:
+                return await build_threads().run(partial(self.run, entity, groups), name, budget)
+            except TimeoutError:
+                return self._failed(entity, BuildError(f"it took longer than its budget of {budget:g} s"), began)
         try:
             async with asyncio.timeout(budget) as limit:
                 made = self.call(entity, groups)

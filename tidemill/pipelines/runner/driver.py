@@ -14,10 +14,12 @@ from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
+from tidemill.engine.crash_record import crash_record
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
+from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.commit import Build, CommitBatch, Committed, finish_intents
 from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
@@ -43,6 +45,7 @@ class Driver:
         dispatch: Dispatch | None = None,
         on_build_ended: Callable[[], None] = lambda: None,
         clock: Clock = SYSTEM_CLOCK,
+        containment: BuildContainment | None = None,
     ) -> None:
         """Without `dispatch`, builds run in this process; `on_build_ended` is called after each of them."""
         self.pipeline = pipeline
@@ -57,6 +60,7 @@ class Driver:
         self._on_build_ended = on_build_ended
         self._lines: dict[str, LocalBuilder] = {}
         self._slots = Slots(database)
+        self._containment = containment or BuildContainment(crash_record())
         self._marks = BuildMarks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
 
     @property
@@ -193,6 +197,11 @@ class Driver:
                 record = StateRecord(each.content, code, each.inputs, each.size, versions[each.entity])
                 self.world.records[name][each.entity] = record
 
+    @property
+    def running_here(self) -> int:
+        """How many builds run in this process."""
+        return sum(len(line.running) for line in self._lines.values())
+
     def _running(self) -> Iterator[tuple[str, str, float]]:
         """The builds that run in this process: stage, entity, start."""
         for name, line in self._lines.items():
@@ -202,8 +211,9 @@ class Driver:
     def _line(self, stage: Stage) -> LocalBuilder:
         if stage.name not in self._lines:
             self._lines[stage.name] = LocalBuilder(
-                stage, self.pipeline_view.states, self.world, self._commit, self._note_break, self._slots
-            )
+                stage, self.pipeline_view.states, self.world, self._commit, self._note_break, self._slots,
+                self._containment,
+            )  # fmt: skip
         return self._lines[stage.name]
 
     async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:

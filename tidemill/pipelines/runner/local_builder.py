@@ -10,11 +10,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
+from tidemill.engine.crash_record import RefusedCallError
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
-from tidemill.pipelines.runner.build import Result, StageCaller, files_of, open_inputs
+from tidemill.pipelines.runner.build import Result, StageCaller, build_threads, files_of, open_inputs
+from tidemill.pipelines.runner.build_containment import BuildContainment, build_name
 from tidemill.pipelines.runner.commit import Build
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.base import States, StateStoreError
@@ -38,6 +41,7 @@ class LocalBuilder:
         commit: Commit,
         on_break: Callable[[], None],
         slots: Slots,
+        containment: BuildContainment,
     ) -> None:
         """`commit` gets results as they arrive; `on_break` is called when the builder fails: see `check`."""
         self.taken: set[str] = set()
@@ -49,6 +53,7 @@ class LocalBuilder:
         self._commit = commit
         self._on_break = on_break
         self._slots = slots
+        self._containment = containment
         self._todo: deque[BuildStep] = deque()
         self._done: list[Build] = []
         self._running: set[asyncio.Task[None]] = set()
@@ -87,7 +92,8 @@ class LocalBuilder:
     def _start(self) -> None:
         most = self._stage.options.max_concurrency or (ASYNC_AT_ONCE if self._stage.is_async else 1)
         while self._todo and len(self._running) < most and not self._closing:
-            room = self._chunk if most == 1 and not self._stage.is_async else 1
+            together = most == 1 and not self._stage.is_async and self._stage.options.budget is None
+            room = self._chunk if together and not self._containment.has_suspects() else 1
             steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
             task = asyncio.create_task(self._run(steps))
             self._running.add(task)
@@ -105,7 +111,10 @@ class LocalBuilder:
 
     async def _run(self, steps: list[BuildStep]) -> None:
         options = self._stage.options
-        async with self._slots.hold(options.concurrency_key, options.max_concurrency or 1):
+        async with (
+            self._slots.hold(options.concurrency_key, options.max_concurrency or 1),
+            self._containment.apart(steps[0]),
+        ):
             self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
             try:
                 done = [(steps[0], await self._build(steps[0]))] if self._stage.is_async else await self._some(steps)
@@ -123,7 +132,12 @@ class LocalBuilder:
             return Result({}, 0.0, error=f"an input is gone: {error}", needs=needs)
         except (OSError, StateStoreError) as error:
             return Result({}, 0.0, error=f"an input cannot be read: {error}", needs=needs)
-        result = await self._caller.run_async(self._stage.entity(step.entity), files_of(step.paths, source))
+        files = files_of(step.paths, source)
+        try:
+            with self._containment.noted(step, on_loop=self._stage.is_async):
+                result = await self._caller.run_async(self._stage.entity(step.entity), files)
+        except RefusedCallError as error:
+            result = Result({}, 0.0, error=str(error))
         result.needs = needs
         return result
 
@@ -132,7 +146,7 @@ class LocalBuilder:
         loop = asyncio.get_running_loop()
         began = loop.time()
         if isinstance(self._states, FileStates):
-            results = await asyncio.to_thread(self._call_all, steps, self._states)
+            results = await self._in_thread(steps, self._states)
         else:
             results = [(step, await self._build(step)) for step in steps]
         took = loop.time() - began
@@ -142,11 +156,24 @@ class LocalBuilder:
             self._chunk = max(1, self._chunk // 4)
         return results
 
+    async def _in_thread(self, steps: list[BuildStep], states: FileStates) -> list[Build]:
+        """A batch of plain calls in one thread, or one call with a budget."""
+        budget, name = self._stage.options.budget, build_name(self._stage, steps[0].entity)
+        try:
+            return await build_threads().run(partial(self._call_all, steps, states), name, budget)
+        except TimeoutError:
+            error = f"it took longer than its budget of {budget:g} s"
+            return [(step, Result({}, budget or 0.0, error=error, needs=self._needs(step))) for step in steps]
+
     def _call_all(self, steps: list[BuildStep], states: FileStates) -> list[Build]:
         results: list[Build] = []
         for step in steps:
             needs = self._needs(step)
-            result = self._caller.run(self._stage.entity(step.entity), files_of(step.paths, states))
+            try:
+                with self._containment.noted(step):
+                    result = self._caller.run(self._stage.entity(step.entity), files_of(step.paths, states))
+            except RefusedCallError as error:
+                result = Result({}, 0.0, error=str(error))
             result.needs = needs
             results.append((step, result))
         return results

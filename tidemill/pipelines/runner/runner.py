@@ -15,10 +15,17 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
+from tidemill.engine.crash_record import CallWatch, crash_record
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.role import Life
+from tidemill.engine.lease import Lease, ProcessStatus, describe_process
+from tidemill.engine.operator_control import OperatorControl
+from tidemill.engine.role import Life, Role, RoleWork
+from tidemill.engine.settings import Settings
+from tidemill.engine.watchdog import Watchdog
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import BuildStep
+from tidemill.pipelines.runner.build import build_threads
+from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
@@ -27,7 +34,9 @@ from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChang
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_full, is_unavailable
-from tidemill.store.notify import ANYTHING
+from tidemill.store.jobs.workers import CONTROL_CHANNEL, WorkerCard
+from tidemill.store.migrate import Chain
+from tidemill.store.notify import ANYTHING, Callback
 from tidemill.store.states import states as rows
 from tidemill.store.states.backfills import mark_backfill_due
 from tidemill.store.states.history import forget_builds
@@ -50,10 +59,13 @@ class KeptPipeline:
         self.after = after
         self.pending = PendingChanges()
         self.leaving = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set when it is left, or when an operator has asked for something."""
         self.task: asyncio.Task[None] | None = None
 
     def leave(self) -> None:
         self.leaving.set()
+        self.changed.set()
         self.pending.event.set()
 
 
@@ -70,7 +82,13 @@ class PipelineRunner:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without `task_of`, there are no workers: everything is built in this process."""
-        self.channels = {rows.STATES_CHANNEL: self._heard}
+        self.record = crash_record()
+        self.containment = BuildContainment(self.record)
+        self.control = OperatorControl(database, self._parts, self._control_changed)
+        self.channels: dict[str, Callback | None] = {
+            rows.STATES_CHANNEL: self._heard,
+            CONTROL_CHANNEL: self.control.wake,
+        }
         self.drivers: dict[str, Driver] = {}
         self._database = database
         self._task_of = task_of
@@ -105,8 +123,12 @@ class PipelineRunner:
     async def work(self, life: Life) -> None:
         """Drive the pipelines until stopped; ready when each is driven, here or elsewhere."""
         self._life = life
+        self.containment.count_death()
+        build_threads().on_exhausted = lambda: life.give_up("has lost as many threads as it has for builds")
+        await self.control.read()
         async with asyncio.TaskGroup() as group:
             self._group = group
+            control = group.create_task(self.control.follow(), name="operator control")
             for kept in self._kept.values():
                 self._begin(kept)
             self._check_ready()
@@ -115,6 +137,28 @@ class PipelineRunner:
             for kept in self._kept.values():
                 kept.leave()
             pacing.cancel()
+            control.cancel()
+
+    def describe(self) -> WorkerCard:
+        """The pipelines that it drives, for the worker list."""
+        return describe_process(self._parts())
+
+    def process_status(self) -> ProcessStatus:
+        """Its status, reported with the lease."""
+        running = sum(driver.running_here for driver in self.drivers.values())
+        status = self.control.status(is_stopping=self._life.is_stopping, is_busy=bool(self.drivers))
+        return ProcessStatus(status, running, is_busy=running > 0)
+
+    def _parts(self) -> list[str]:
+        return [_part(name) for name in self._kept]
+
+    def _control_changed(self) -> None:
+        for kept in self._kept.values():
+            kept.pending.event.set()
+            kept.changed.set()
+
+    def _may_drive(self, kept: KeptPipeline) -> bool:
+        return not kept.leaving.is_set() and self.control.is_running(_part(kept.pipeline.name))
 
     async def _pace_backfills(self) -> None:
         """Mark the states of backfills with a rate when they are due."""
@@ -168,6 +212,11 @@ class PipelineRunner:
         if kept.after is not None:
             await asyncio.wait([kept.after])
         while not kept.leaving.is_set():
+            kept.changed.clear()
+            if not self._may_drive(kept):
+                self._note_driven(pipeline)
+                await kept.changed.wait()
+                continue
             try:
                 async with self._lead(pipeline) as lead:
                     if lead is not None:
@@ -178,7 +227,7 @@ class PipelineRunner:
                 if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
-            await wait_for_event(kept.leaving, STAND_BY)
+            await wait_for_event(kept.changed, STAND_BY)
 
     def _note_driven(self, pipeline: Pipeline) -> None:
         """Record that a pipeline is driven, here or elsewhere."""
@@ -207,8 +256,9 @@ class PipelineRunner:
         lead.add_termination_listener(lambda _: pending.event.set())
         dispatch = None if self._task_of is None else self._dispatch
         driver = Driver(
-            self._database, pipeline, dispatch=dispatch, on_build_ended=pending.event.set, clock=self._clock
-        )
+            self._database, pipeline, dispatch=dispatch, on_build_ended=pending.event.set, clock=self._clock,
+            containment=self.containment,
+        )  # fmt: skip
         self.drivers[pipeline.name] = driver
         pending.take()
         watching = asyncio.create_task(watch_files(driver.pipeline_view, pending))
@@ -234,9 +284,9 @@ class PipelineRunner:
         scan_at = clock.monotonic() + pipeline.scan_interval
         flights_at = clock.monotonic() + CHECK_FLIGHTS
         house_at = clock.monotonic() + FIRST_HOUSEKEEPING
-        while not kept.leaving.is_set():
+        while self._may_drive(kept):
             await self._wait(driver, pending, scan_at, flights_at)
-            if kept.leaving.is_set() or lead.is_closed():
+            if not self._may_drive(kept) or lead.is_closed():
                 return  # Another process may have the lead by now.
             driver.check()
             notice, now = pending.take(), clock.monotonic()
@@ -342,3 +392,33 @@ class PipelineRunner:
         await driver.pipeline_view.states.sweep(driver.pipeline_view.folders)
         await driver.manifests.catch_up(self._database)
         give_back_memory(driver.pipeline_view)
+
+
+def _part(pipeline: str) -> str:
+    """A pipeline's name among the queues of workers."""
+    return f"pipeline:{pipeline}"
+
+
+def pipeline_role(
+    work: RoleWork,
+    runner: PipelineRunner,
+    database: Database,
+    settings: Settings,
+    *,
+    migrations: Sequence[Chain] = (),
+) -> Role[Any]:
+    """A pipeline runner, or the work around it, with its lease and watchdog, as a role."""
+    lease = Lease(
+        database,
+        runner.describe,
+        lease_seconds=settings.lease_seconds,
+        heartbeat_seconds=settings.heartbeat_seconds,
+        process_status=runner.process_status,
+        watchdog=Watchdog(
+            database,
+            CallWatch(runner.record, runner.containment.find_culprit),
+            stall_limit=settings.stall_limit,
+            grace_seconds=settings.grace_seconds,
+        ),
+    )
+    return Role(work, database, lease=lease, name="pipeline", migrations=migrations)

@@ -57,15 +57,15 @@ class WorkflowRunner:
         self._fired: dict[tuple[str, int], float] = {}  # when each schedule was last due
         self._changed = asyncio.Event()
         folder.refresh()
-        self._inner = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days)
-        self.channels = self._inner.channels
+        self.pipelines = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days)
+        self.channels = self.pipelines.channels
 
     async def work(self, life: Life) -> None:
         """Run what the files declare until stopped, and follow their changes."""
         self._note_version()
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(self._follow()), group.create_task(self._keep_schedules(life))]
-            await self._inner.work(life)
+            await self.pipelines.work(life)
             for helper in helpers:
                 helper.cancel()
 
@@ -105,7 +105,7 @@ class WorkflowRunner:
             return
         log.info("workflow files reloaded", path=str(self._folder.path))
         self._note_version()
-        self._inner.replace(self._pipelines())
+        self.pipelines.replace(self._pipelines())
         self._changed.set()
 
     # -- schedules ----------------------------------------------------------------------------------

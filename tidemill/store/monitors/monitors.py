@@ -56,7 +56,10 @@ FROM tidemill.monitor AS m WHERE m.name = $1
 
 #: The processes that run a monitor now.
 LIST_MEMBERS = """
-SELECT id FROM tidemill.worker WHERE ended_at IS NULL AND lease_until > now() AND $1 = ANY (queues) ORDER BY id
+SELECT id FROM tidemill.worker
+WHERE ended_at IS NULL AND lease_until > now() AND $1 = ANY (queues)
+  AND status NOT IN ('draining', 'paused', 'drained', 'stopped')
+ORDER BY id
 """
 
 #: Releases unwanted shares, takes wanted ones without a living owner; returns the owned shares.

@@ -20,6 +20,7 @@ from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
+from tidemill.engine.worker.threads import lost_threads
 from tidemill.streams.definition.find import find_stream
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
@@ -70,13 +71,18 @@ async def serve(stream: Stream, end: socket.socket) -> None:
     engine = Engine(stream, link.send)
     await engine.start()
     link.send(ToDispatcher(ready=True))
-    told: object = None
+    told, told_lost = None, []
     while not ended.is_set():
         if not await wait_for_event(ended, TELL_EVERY):
-            statistics = engine.statistics()
+            statistics, lost = engine.statistics(), lost_threads()
             # Without news an empty frame is sent, as a heartbeat.
-            link.send(ToDispatcher(statistics=None if statistics == told else statistics))
-            told = statistics
+            link.send(
+                ToDispatcher(
+                    statistics=None if statistics == told else statistics,
+                    lost_threads=None if lost == told_lost else lost,
+                )
+            )
+            told, told_lost = statistics, lost
     link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
     await engine.stop()
     link.close()

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tidemill.engine.event_wait import wait_for_event
+from tidemill.engine.operator_control import OperatorControl
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.limits import LIVE_SOURCE
+from tidemill.streams.definition.stream import Stream
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
@@ -26,12 +28,23 @@ class StreamController:
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self.mode = "run"
+        """The mode of the stream on all hosts."""
+        self._host_control = OperatorControl(database, lambda: [stream_part(dispatcher.stream)], lambda: None)
         self._database = database
         self._dispatcher = dispatcher
         self._wakeup = asyncio.Event()
 
-    def wake(self) -> None:
+    def wake(self, _payload: str = "") -> None:
         self._wakeup.set()
+
+    def status(self) -> str:
+        """The status of this process, as operators see it: running, or their request and its progress."""
+        dispatcher = self._dispatcher
+        is_busy = bool(dispatcher.reducer.busy)
+        status = self._host_control.status(is_stopping=dispatcher.stopping, is_busy=is_busy)
+        if status == "running" and self.mode != "run":
+            return "draining" if is_busy else "paused"
+        return status
 
     async def run(self) -> None:
         """Apply changes until cancelled."""
@@ -68,5 +81,12 @@ class StreamController:
         if mode != self.mode:
             log.info("an operator changed the mode", stream=stream.name, mode=mode)
         self.mode = mode
-        reducer.accepting = mode == "run" and not dispatcher.draining
+        await self._host_control.read()
+        may_run = mode == "run" and self._host_control.is_running(stream_part(stream))
+        reducer.accepting = may_run and not dispatcher.draining
         dispatcher.schedule_dispatch()
+
+
+def stream_part(stream: Stream) -> str:
+    """A stream's name among the queues of workers."""
+    return f"stream:{stream.name}"

@@ -21,13 +21,15 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.cancellation import end, is_ending
-from tidemill.engine.role import Life, Role
-from tidemill.engine.telemetry.meter import Meter, MeterReporter as CountReporter
+from tidemill.engine.lease import ProcessStatus, describe_process
+from tidemill.engine.role import Life
+from tidemill.engine.telemetry.meter import Meter
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
+from tidemill.store.jobs.workers import CONTROL_CHANNEL, WorkerCard
 from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
@@ -39,7 +41,7 @@ from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
-from tidemill.streams.runner.control import StreamController
+from tidemill.streams.runner.control import StreamController, stream_part
 from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.streams.runner.live_requests import LiveRequests
@@ -77,7 +79,7 @@ class Dispatcher:
             )
         self.stream = stream
         self._serve = serve
-        self.channels = {STREAMS_CHANNEL: self._notified}
+        self.channels = {STREAMS_CHANNEL: self._notified, CONTROL_CHANNEL: self._control_notified}
         self.id = uuid4()
         self.draining = False
         self.reducer = StreamReducer(
@@ -124,6 +126,18 @@ class Dispatcher:
     @property
     def stopping(self) -> bool:
         return self.life.is_stopping
+
+    def describe(self) -> WorkerCard:
+        """The stream that it dispatches, for the worker list."""
+        return describe_process([stream_part(self.stream)], max_concurrency=self.stream.max_concurrency)
+
+    def process_status(self) -> ProcessStatus:
+        """Its status, reported with the lease."""
+        busy = self.reducer.busy
+        return ProcessStatus(self.control.status(), busy, is_busy=busy > 0, trouble=self.engines.trouble)
+
+    def _control_notified(self, _payload: str) -> None:
+        self.control.wake()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -458,15 +472,6 @@ class Dispatcher:
             if payload in (ANYTHING, topic):
                 for callback in callbacks:
                     callback()
-
-
-def dispatcher_role(
-    stream: Stream, database: Database, *, target: str | None = None, serve: ServeStream | None = None
-) -> Role[Dispatcher]:
-    """A dispatcher of a stream as a role. A first stop drains it, a second ends it at once."""
-    dispatcher = Dispatcher(stream, database, target=target, serve=serve)
-    name = f"stream {stream.name}"
-    return Role(dispatcher, database, reporter=CountReporter(database, dispatcher.meter, name), name=name)
 
 
 def _work(ticket: int, delivery: Delivery) -> MessageWork:

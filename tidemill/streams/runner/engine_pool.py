@@ -22,6 +22,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.supervisor import describe_exit, pause_after
+from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
 from tidemill.streams.engine.plan_statistics import add
@@ -45,6 +46,8 @@ class EngineHandle:
         """Whether it gets no more messages, and is stopped when it has ended those that it has."""
         self.tickets: set[int] = set()
         self.statistics: dict[str, Any] = {}
+        self.lost_threads: list[str] = []
+        """What runs in its threads that did not come back."""
         self.silent_for = 0
         """How many checks since its last frame; counted, because this process may have been suspended itself."""
         self.send: Callable[[ToEngine], None] = lambda _: None
@@ -76,6 +79,12 @@ class EnginePool:
     @property
     def ready(self) -> int:
         return sum(handle.ready for handle in self.handles)
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with the engines now, for people."""
+        lost = [call for handle in self.handles for call in handle.lost_threads]
+        return lost_threads_text(lost)
 
     async def run(self) -> None:
         """Keep all engines running until cancelled."""
@@ -219,6 +228,8 @@ class EnginePool:
         handle.silent_for = 0
         if frame.statistics is not None:
             handle.statistics = frame.statistics
+        if frame.lost_threads is not None:
+            handle.lost_threads = frame.lost_threads
         if frame.ready:
             handle.ready = True
             self._none_ready.clear()
@@ -246,7 +257,7 @@ class EnginePool:
         handle.is_retiring = False
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.statistics)
-        handle.statistics = {}
+        handle.statistics, handle.lost_threads = {}, []
         tickets, handle.tickets = handle.tickets, set()
         if tickets:
             self._listener.on_death(tickets, why)
@@ -269,7 +280,7 @@ class EnginePool:
         try:
             while not ended.is_set():
                 if not await wait_for_event(ended, 1.0):
-                    handle.statistics = engine.statistics()
+                    handle.statistics, handle.lost_threads = engine.statistics(), lost_threads()
         finally:
             await engine.stop()
             self._not_ready(handle)
