@@ -27,6 +27,8 @@ EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
 #: What can be typed, by heading, and where it is. A command's module is loaded when the command is given.
 COMMANDS = {
     "Run": (
+        "run.new:new",
+        "run.dev:dev",
         "run.up:up",
         "run.roles:worker",
         "run.roles:maintenance",
