@@ -29,7 +29,7 @@ from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.refs import RefResolver
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup
 from tidemill.core.web.page import Page
@@ -39,11 +39,11 @@ from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeReso
 from tidemill.engine.jobs.calls import calls_of_mappings, read_call, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
-from tidemill.engine.jobs.task import Call, P, Periodic, R, Task, TaskDecorator, TaskOptions
+from tidemill.engine.jobs.task import Call, P, Periodic, R, Task, TaskDecorator
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs
+from tidemill.jobs import Jobs, declare_task
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
@@ -54,6 +54,7 @@ from tidemill.store.schemas import identifier
 if TYPE_CHECKING:
     from tidemill.dags.definition.model import ArgsT, Dag
     from tidemill.dags.runner.dag_handle import DagHandle
+    from tidemill.engine.runs.start_options import StartOptions
     from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, StartT, Workflow, WorkflowOptions
     from tidemill.flows.runner.run_handle import RunHandle
     from tidemill.monitors.definition.declared import Monitors
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from tidemill.pipelines.definition.pipeline import Pipeline
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
-    from tidemill.streaming import Streams
+    from tidemill.streaming import PublishOptions, Streams
     from tidemill.streams.definition.stream import Stream
 
 T = TypeVar("T")
@@ -159,28 +160,7 @@ class App:
         jitter: Duration = 0,
     ) -> TaskDecorator: ...
 
-    def task(
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        retry: RetryPolicy | int | None = None,
-        budget: Duration | None = None,
-        stall: Duration | None = None,
-        isolation: Literal["process"] | None = None,
-        tags: Iterable[str] = (),
-        concurrency_key: str | None = None,
-        max_concurrency: int = 1,
-        required_model: str | None = None,
-        cron: str | None = None,
-        every: Duration | None = None,
-        timezone: str = "UTC",
-        catchup: Catchup = "one",
-        jitter: Duration = 0,
-    ) -> Any:
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a function as a task, and with `cron=` or `every=` also a schedule that enqueues it.
 
         queue            where its jobs wait; any name, made by using it
@@ -194,29 +174,7 @@ class App:
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
-        options = TaskOptions(
-            queue=check_name("queue", queue),
-            priority=priority,
-            retry=App.retry(retry) if isinstance(retry, int) else retry,
-            budget=None if budget is None else parse_duration(budget, what="budget"),
-            stall=None if stall is None else parse_duration(stall, what="stall"),
-            isolation=isolation,
-            tags=tuple(tags),
-            concurrency_key=concurrency_key,
-            max_concurrency=max_concurrency,
-            required_model=required_model,
-        )
-
-        def declare(body: Callable[..., Any]) -> Task[Any, Any]:
-            task = Task(body, name or getattr(body, "__name__", ""), options)
-            self.declarations.tasks.add(task)
-            if cron is not None or every is not None:
-                self.schedule(
-                    task.name, task.call(), cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
-                )
-            return task
-
-        return declare if function is None else declare(function)
+        return declare_task(self.declarations, self.schedule, function, **options)
 
     def schedule(
         self,
@@ -407,13 +365,24 @@ class App:
         """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
         return await self.jobs.wait(job, timeout=timeout)
 
+    def wait_sync(
+        self, work: JobHandle[Any] | RunHandle[Any] | DagHandle | int, *, timeout: Duration | None = None
+    ) -> Any:
+        """For plain code: a job once it has ended, or the result of a run."""
+        seconds = None if timeout is None else parse_duration(timeout, what="timeout")
+        if isinstance(work, JobHandle | int):
+            return self.declarations.connections.call(lambda _: self.jobs.wait(work, timeout=seconds))
+        return self.declarations.connections.call(lambda _: self.runs.wait(work, timeout=seconds))
+
     # -- runs -------------------------------------------------------------------------------------
 
     @overload
-    async def start(self, dag: Dag[ArgsT], args: ArgsT, /, *, unique_key: str | None = None) -> DagHandle: ...
+    async def start(
+        self, dag: Dag[ArgsT], args: ArgsT, /, *, conn: Any = None, **options: Unpack[StartOptions]
+    ) -> DagHandle: ...
 
     @overload
-    async def start(self, dag: Dag[Any], /, *, unique_key: str | None = None, **fields: Any) -> DagHandle: ...
+    async def start(self, dag: Dag[Any], /, *, conn: Any = None, **more: Any) -> DagHandle: ...
 
     @overload
     async def start(
@@ -422,36 +391,51 @@ class App:
         start_event: StartT,
         /,
         *,
-        unique_key: str | None = None,
+        conn: Any = None,
+        **options: Unpack[StartOptions],
     ) -> RunHandle[ResultT]: ...
 
     @overload
     async def start(
-        self,
-        workflow: type[Workflow[Any, ResultT]] | Workflow[Any, ResultT],
-        /,
-        *,
-        unique_key: str | None = None,
-        **fields: Any,
+        self, workflow: type[Workflow[Any, ResultT]] | Workflow[Any, ResultT], /, *, conn: Any = None, **more: Any
     ) -> RunHandle[ResultT]: ...
 
     @overload
-    async def start(self, name: str, given: Any = None, /, *, unique_key: str | None = None, **fields: Any) -> Any: ...
+    async def start(self, name: str, given: Any = None, /, *, conn: Any = None, **more: Any) -> Any: ...
 
-    async def start(self, what: Any, given: Any = None, /, *, unique_key: str | None = None, **fields: Any) -> Any:
+    async def start(self, what: Any, given: Any = None, /, *, conn: Any = None, **more: Any) -> Any:
         """Start a durable run of a workflow or a dag: once this returns, it survives any crash.
 
         await app.start(Article, Topic(topic="tides"), unique_key="tides")
-        await app.start(nightly, Nightly(day="monday"))
+        await app.start(nightly, Nightly(day="monday"), delay="10m")
 
         `app.start(Article, topic="tides")` is short for it: the fields of the start event, or the arguments of the
-        dag's run, by name. With a `unique_key`, a second start of the same workflow or dag gives the run that has the
-        key: `handle.created` is False.
+        dag's run, by name. Beside them, all optional:
+
+        delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
+        unique_key       no second run of this workflow or dag with this key: a second start gives the run that has it,
+                         with `handle.created` False
+        tags             words to find it by
+        conn             your own open connection: the run then exists if and only if your transaction commits
         """
-        dag = await self.runs.find_dag(what)
-        if dag is not None:
-            return await self.runs.start_dag(dag, given, unique_key, fields)
-        return await self.runs.start(what, given, unique_key, fields)
+        return await self.runs.start(what, given, conn, more)
+
+    def start_sync(self, what: Any, given: Any = None, /, *, conn: Any = None, **more: Any) -> Any:
+        """`start` for plain code; `conn` is then a plain connection. `app.wait_sync(handle)` waits for its result."""
+        return self.runs.start_sync(what, given, conn, more)
+
+    # -- messages ---------------------------------------------------------------------------------
+
+    async def publish(self, topic: str, value: Any, **options: Unpack[PublishOptions]) -> None:
+        """Append a message to a topic of the PostgreSQL log, with a `key` and `headers`.
+
+        `conn` is your own open connection: the message then exists if and only if your transaction commits.
+        """
+        await self.streams.publish(topic, value, **options)
+
+    def publish_sync(self, topic: str, value: Any, **options: Unpack[PublishOptions]) -> None:
+        """`publish` for plain code; `conn` is then a plain connection."""
+        self.streams.publish_sync(topic, value, **options)
 
     # -- operations -------------------------------------------------------------------------------
 

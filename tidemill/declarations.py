@@ -91,7 +91,7 @@ class Declarations:
         """The workflows and dags, and their runs."""
         from tidemill.runs import Runs
 
-        return Runs(self.reach, self.origin, self.tasks, self.hooks)
+        return Runs(self.connections, self.origin, self.tasks, self.hooks)
 
     @cached_property
     def monitors(self) -> Monitors:
@@ -112,7 +112,7 @@ class Declarations:
         """The streams."""
         from tidemill.streaming import Streams
 
-        return Streams(self.reach, self.pipelines)
+        return Streams(self.connections, self.pipelines)
 
     def uses(self, shape: Literal["runs", "monitors", "pipelines", "streams"]) -> bool:
         """Whether anything of a shape was declared or asked for, which is when it is loaded."""

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 from typing_extensions import Unpack
 
 from tidemill.core.accounts import Caller
-from tidemill.core.duration import Duration
-from tidemill.core.job import JobRef, NewJob
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, check_name
+from tidemill.core.retry import RetryPolicy, retry as retry_policy
+from tidemill.core.schedule import Catchup
 from tidemill.declarations import Declarations
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
-from tidemill.engine.jobs.task import Call, R
+from tidemill.engine.jobs.task import Call, R, Task, TaskOptions
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
 from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Local
-from tidemill.store.jobs.on_connection import insert_async, insert_sync
+from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.store.jobs.insert import insert_statements
 
 
 class Jobs:
@@ -37,7 +40,7 @@ class Jobs:
         connections = self._declared.connections
         with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                ref = (await insert_async(connections.unopened, conn, [job]))[0]
+                ref = (await run_async(connections.unopened, conn, insert_statements([job])))[0]
             else:
                 ref = await (await connections.open()).enqueuer.put(job)
         handle = JobHandle(connections, ref, call.task)
@@ -50,7 +53,7 @@ class Jobs:
         connections = self._declared.connections
         with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                ref = insert_sync(connections.unopened, conn, [job])[0]
+                ref = run_sync(connections.unopened, conn, insert_statements([job]))[0]
             else:
                 ref = connections.call(lambda opened: opened.enqueuer.put(job))
         handle = JobHandle(connections, ref, call.task)
@@ -67,7 +70,7 @@ class Jobs:
             return []
         with enqueueing_many(many):
             if conn is not None:
-                refs = await insert_async(self._declared.connections.unopened, conn, many.each())
+                refs = await run_async(self._declared.connections.unopened, conn, insert_statements(many.each()))
             else:
                 refs = await (await self._declared.connections.open()).enqueuer.put_many(many)
         return self._handles(many, refs)
@@ -81,7 +84,7 @@ class Jobs:
             return []
         with enqueueing_many(many):
             if conn is not None:
-                refs = insert_sync(self._declared.connections.unopened, conn, many.each())
+                refs = run_sync(self._declared.connections.unopened, conn, insert_statements(many.each()))
             else:
                 refs = self._declared.connections.call(lambda opened: opened.enqueuer.put_many(many))
         return self._handles(many, refs)
@@ -121,3 +124,49 @@ class Jobs:
             model = options.get("required_model") or self._declared.task(task).options.required_model
             require_model(model, self._declared.models)
         return many
+
+
+def declare_task(
+    declared: Declarations,
+    schedule: Callable[..., None],
+    function: Callable[..., Any] | None,
+    *,
+    name: str | None = None,
+    queue: str = DEFAULT_QUEUE,
+    priority: int = DEFAULT_PRIORITY,
+    retry: RetryPolicy | int | None = None,
+    budget: Duration | None = None,
+    stall: Duration | None = None,
+    isolation: Literal["process"] | None = None,
+    tags: Iterable[str] = (),
+    concurrency_key: str | None = None,
+    max_concurrency: int = 1,
+    required_model: str | None = None,
+    cron: str | None = None,
+    every: Duration | None = None,
+    timezone: str = "UTC",
+    catchup: Catchup = "one",
+    jitter: Duration = 0,
+) -> Any:
+    """Declare a function as a task: see `App.task`."""
+    options = TaskOptions(
+        queue=check_name("queue", queue),
+        priority=priority,
+        retry=retry_policy(retry) if isinstance(retry, int) else retry,
+        budget=None if budget is None else parse_duration(budget, what="budget"),
+        stall=None if stall is None else parse_duration(stall, what="stall"),
+        isolation=isolation,
+        tags=tuple(tags),
+        concurrency_key=concurrency_key,
+        max_concurrency=max_concurrency,
+        required_model=required_model,
+    )
+
+    def declare(body: Callable[..., Any]) -> Task[Any, Any]:
+        task = Task(body, name or getattr(body, "__name__", ""), options)
+        declared.tasks.add(task)
+        if cron is not None or every is not None:
+            schedule(task.name, task.call(), cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter)
+        return task
+
+    return declare if function is None else declare(function)

@@ -4,53 +4,75 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.job import Origin, check_name
 from tidemill.dags.definition.model import Dag, queues_of
-from tidemill.dags.definition.run_args import args_of_run
+from tidemill.dags.definition.run_args import args_of_run, declared_args
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput, DagKind
+from tidemill.engine.connections import Connections, OpenConnection
 from tidemill.engine.hooks import Hooks
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
+from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
-from tidemill.flows.definition.start_fields import check_start_event, check_start_fields
+from tidemill.flows.definition.start_fields import check_start_event, check_start_fields, start_field_names
 from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
+from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
-from tidemill.store.runs.runs import show_run, start_run
+from tidemill.store.runs.runs import show_run, start_statements, store_run
 from tidemill.store.transaction import transaction
 
 _NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"
+
+
+class _Start(msgspec.Struct):
+    """A run that is ready to be stored, and how it begins in this process."""
+
+    new: NewRun
+    dag_kind: DagKind | None = None
+    flow_kind: FlowKind | None = None
+    event: Any = None
+
+    @property
+    def may_begin_here(self) -> bool:
+        return self.new.is_plain and (self.flow_kind is None or self.flow_kind.max_runs is None)
+
+    def begin(self, run_worker: RunWorker, number: int) -> Any:
+        if self.flow_kind is not None:
+            return self.flow_kind.begin(run_worker, number, self.event, self.new)
+        assert self.dag_kind is not None  # noqa: S101 - it is one of the two
+        return self.dag_kind.begin(run_worker, number, self.new)
 
 
 class Runs:
     """What an application knows of runs."""
 
     def __init__(
-        self, reach: Callable[[], Awaitable[Database]], origin: Callable[[], Origin], tasks: TaskRegistry, hooks: Hooks
+        self, connections: Connections, origin: Callable[[], Origin], tasks: TaskRegistry, hooks: Hooks
     ) -> None:
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
         self.dag_kind = DagKind(tasks, hooks.ref_resolver, named=hooks.invoke_context is not None)
         self.run_workers: dict[asyncio.AbstractEventLoop, RunWorker] = {}
-        self._reach = reach
+        self._connections = connections
         self._origin = origin
         self._tasks = tasks
         self._provider = hooks.workflow_provider
@@ -77,6 +99,9 @@ class Runs:
         for task in step_tasks(name, workflow, self._reach_runs):
             self._tasks.add(task)
         self.flows[name] = FlowKind(name, workflow, self._start_child)
+
+    async def _reach(self) -> Database:
+        return (await self._connections.open()).database
 
     async def _reach_runs(self) -> PostgresRunStore:
         return PostgresRunStore(await self._reach())
@@ -116,44 +141,67 @@ class Runs:
         check_start_fields(kind.workflow, args)
         return _new_flow_run(kind, declared(kind.workflow).start_event(None, args), origin)
 
-    async def start_dag(self, dag: Dag[Any], given: Any, unique_key: str | None, fields: dict[str, Any]) -> DagHandle:
-        """Start a durable run of a dag, with an object or by the names of its arguments."""
-        if given is not None and fields:
-            raise ConfigError(_NOT_BOTH.format("its arguments as one object", min(fields)))
-        args = args_of_run(fields if given is None else given)
-        new, database = self._new_dag_run(dag, args, self._origin()), await self._reach()
+    async def start(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
+        """Start a durable run of a workflow or dag: see `App.start`."""
+        found = await self._prepare(what, given, more, self._origin())
+        if conn is not None:
+            unopened = self._connections.unopened
+            number, created = await run_async(unopened, conn, start_statements(found.new))
+            return self._handle(found, await self._reach(), number, created)
         run_worker = self.run_workers.get(asyncio.get_running_loop())
-        if run_worker is not None and unique_key is None and not run_worker.is_stopping:
-            run = await run_worker.begin(lambda number: self.dag_kind.begin(run_worker, number, new))
+        if run_worker is not None and found.may_begin_here and not run_worker.is_stopping:
+            run = await run_worker.begin(lambda number: found.begin(run_worker, number))
             if run is not None:
-                return DagHandle(database, self.dag_kind, run.number, near=run.result)
-        number, created = await start_run(database, **msgspec.structs.asdict(new), key=unique_key)
-        return DagHandle(database, self.dag_kind, number, created=created)
+                return self._handle(found, await self._reach(), run.number, True, near=run.result)
+        database = await self._reach()
+        return self._handle(found, database, *await store_run(database, found.new))
 
-    async def start(
-        self,
-        workflow: type[AnyWorkflow] | AnyWorkflow | str,
-        start_event: StartEvent | None,
-        unique_key: str | None,
-        fields: dict[str, Any],
-        parent: tuple[int, int] | None = None,
-    ) -> RunHandle:
-        """Start a durable run of a workflow."""
-        kind = self.flow(workflow)
-        if start_event is not None and fields:
-            raise ConfigError(_NOT_BOTH.format("the start event", min(fields)))
-        check_start_event(kind.workflow, start_event)
-        check_start_fields(kind.workflow, fields, are_keywords=True)
-        event = declared(kind.workflow).start_event(start_event, fields)
-        new, database = _new_flow_run(kind, event, self._origin()), await self._reach()
-        run_worker = self.run_workers.get(asyncio.get_running_loop())
-        alone = unique_key is None and parent is None and kind.max_runs is None
-        if run_worker is not None and alone and not run_worker.is_stopping:
-            run = await run_worker.begin(lambda number: kind.begin(run_worker, number, event, new))
-            if run is not None:
-                return RunHandle(database, run.number, near=run.result, find_workflow=self._workflow)
-        number, created = await start_run(database, **msgspec.structs.asdict(new), key=unique_key, parent=parent)
-        return RunHandle(database, number, created=created, find_workflow=self._workflow)
+    def start_sync(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
+        """`start` for plain code."""
+        connections, origin = self._connections, self._origin()
+
+        async def reach(opened: OpenConnection) -> tuple[_Start, Database]:
+            return await self._prepare(what, given, more, origin), opened.database
+
+        found, database = connections.call(reach)
+        if conn is not None:
+            stored = run_sync(connections.unopened, conn, start_statements(found.new))
+        else:
+            stored = connections.call(lambda opened: store_run(opened.database, found.new))
+        return self._handle(found, database, *stored)
+
+    async def _prepare(self, what: Any, given: Any, more: dict[str, Any], origin: Origin) -> _Start:
+        """The run that `start` was asked for: keywords that are options go to the run, all others to its input."""
+        dag = await self.find_dag(what)
+        options = {name: more.pop(name) for name in more.keys() & START_OPTIONS}
+        if dag is not None:
+            if given is not None and more:
+                raise ConfigError(_NOT_BOTH.format("its arguments as one object", min(more)))
+            _refuse_ambiguous(options, declared_args(dag) if given is None else set(), f"dag {dag.name}")
+            made = self._new_dag_run(dag, args_of_run(more if given is None else given), origin)
+            return _Start(with_start_options(made, options), dag_kind=self.dag_kind)
+        kind = self.flow(what)
+        if given is not None and more:
+            raise ConfigError(_NOT_BOTH.format("the start event", min(more)))
+        check_start_event(kind.workflow, given)
+        if given is None:
+            _refuse_ambiguous(options, set(start_field_names(kind.workflow)), f"workflow {kind.name}")
+        check_start_fields(kind.workflow, more, are_keywords=True)
+        event = declared(kind.workflow).start_event(given, more)
+        return _Start(with_start_options(_new_flow_run(kind, event, origin), options), flow_kind=kind, event=event)
+
+    def _handle(
+        self, found: _Start, database: Database, number: int, created: bool, *, near: asyncio.Future[Any] | None = None
+    ) -> Any:
+        if found.flow_kind is None:
+            return DagHandle(database, self.dag_kind, number, created=created, near=near)
+        return RunHandle(
+            database, number, created=created, near=near, find_workflow=self._workflow, connections=self._connections
+        )
+
+    async def wait(self, run: Any, *, timeout: float | None = None) -> Any:
+        """The result of a run, once it has ended."""
+        return await (await self.get(run if isinstance(run, int) else run.id)).result(timeout=timeout)
 
     async def _start_child(
         self,
@@ -162,11 +210,15 @@ class Runs:
         key: str,
         parent: tuple[int, int],
     ) -> WorkEnd | None:
-        handle = await self.start(workflow, None, key, fields, parent)
-        if handle.created:
+        kind, database = self.flow(workflow), await self._reach()
+        check_start_fields(kind.workflow, fields)
+        event = declared(kind.workflow).start_event(None, fields)
+        new = msgspec.structs.replace(_new_flow_run(kind, event, self._origin()), key=key)
+        number, created = await store_run(database, new, parent=parent)
+        if created:
             return None
-        row = await show_run(await self._reach(), handle.id)
-        return child_end(handle.id, row) if row["state"] not in ("running", "needs_attention") else None
+        row = await show_run(database, number)
+        return child_end(number, row) if row["state"] not in ("running", "needs_attention") else None
 
     async def get(self, number: int) -> Any:
         """A handle on a run that was started before, by any process."""
@@ -174,7 +226,7 @@ class Runs:
         row = await show_run(database, number)
         if row["kind"] == DAG_KIND:
             return DagHandle(database, self.dag_kind, number, created=False)
-        return RunHandle(database, number, created=False, find_workflow=self._workflow)
+        return RunHandle(database, number, created=False, find_workflow=self._workflow, connections=self._connections)
 
     async def fork(self, run: RunHandle | int, *, at: int, event: Event | None = None) -> RunHandle:
         """A new run that begins where another was after tick `at`."""
@@ -187,7 +239,7 @@ class Runs:
         origin = self._origin()
         async with transaction(database, by=origin.by) as tx:
             number = await fork(tx, kind.workflow, source, at=at, origin=encode(origin), event=event)
-        return RunHandle(database, number, find_workflow=self._workflow)
+        return RunHandle(database, number, find_workflow=self._workflow, connections=self._connections)
 
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
         self.dag_kind.check_args(dag, args)
@@ -214,6 +266,16 @@ class Runs:
         known = [*self.flows, *self.dags]
         told = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
         return ConfigError(told + did_you_mean(wanted, known))
+
+
+def _refuse_ambiguous(options: dict[str, Any], fields: set[str], what: str) -> None:
+    """Refuse an option of `start` that is also a field of what is started."""
+    if ambiguous := options.keys() & fields:
+        name = min(ambiguous)
+        raise PayloadError(
+            f"{what}: {name!r} is both an argument of it and an option of start: give the arguments as one object, and "
+            "the options beside it"
+        )
 
 
 def _is_meant(kind: FlowKind, workflow: type[AnyWorkflow] | AnyWorkflow | str) -> bool:

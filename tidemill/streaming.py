@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
+from tidemill.engine.connections import Connections
 from tidemill.engine.role import Role
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.stores.external_states import Inputs
+from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
-from tidemill.store.streams.event_log import Entry, append
+from tidemill.store.streams.event_log import Entry, append, append_statements
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.runner.dispatcher import Dispatcher, ServeStream
 from tidemill.streams.runner.role import dispatcher_role
 
 
+class PublishOptions(TypedDict, total=False):
+    """The options of `publish`."""
+
+    key: str | None
+    """Messages with the same key are handled in their order, where the stream says so."""
+    headers: Mapping[str, str] | None
+    conn: Any
+    """The caller's own open connection: the message exists if and only if its transaction commits."""
+
+
 class Streams:
     """What an application knows of streams."""
 
-    def __init__(self, reach: Callable[[], Awaitable[Database]], pipelines: Pipelines) -> None:
+    def __init__(self, connections: Connections, pipelines: Pipelines) -> None:
         self.declared: dict[str, Stream] = {}
-        self._reach = reach
+        self._connections = connections
         self._inputs = Inputs(pipelines)
 
     def declare(self, stream: Stream) -> Stream:
@@ -47,13 +61,10 @@ class Streams:
         self,
         topic: str,
         value: Any,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        conn: Any = None,
+        **options: Unpack[PublishOptions],
     ) -> None:
         """Append one message to a topic of the PostgreSQL log."""
-        await self.publish_many(topic, [value], key=key, headers=headers, conn=conn)
+        await self.publish_many(topic, [value], **options)
 
     async def publish_many(
         self,
@@ -66,16 +77,48 @@ class Streams:
     ) -> None:
         """Append messages to a topic, all or none; `bytes` go as they are, everything else as JSON.
 
-        `conn` is your own asyncpg connection: the messages then exist if and only if your transaction commits.
+        `conn` is your own open connection: the messages then exist if and only if your transaction commits.
         """
-        told = None if headers is None else encode(dict(headers))
-        entries = [Entry(topic, value if isinstance(value, bytes) else encode(value), key, told) for value in values]
-        database = await self._reach()
+        entries = _entries(topic, values, key, headers)
         if conn is not None:
-            await append(conn, database.schema, entries)
+            await run_async(self._connections.unopened, conn, append_statements(entries))
             return
-        async with database.transaction(patience=30.0) as connection:
-            await append(connection, database.schema, entries)
+        await _append((await self._connections.open()).database, entries)
+
+    def publish_sync(
+        self,
+        topic: str,
+        value: Any,
+        **options: Unpack[PublishOptions],
+    ) -> None:
+        """`publish` for plain code; `conn` is then a plain connection."""
+        self.publish_many_sync(topic, [value], **options)
+
+    def publish_many_sync(
+        self,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        conn: Any = None,
+    ) -> None:
+        """`publish_many` for plain code; `conn` is then a plain connection."""
+        entries = _entries(topic, values, key, headers)
+        if conn is not None:
+            run_sync(self._connections.unopened, conn, append_statements(entries))
+            return
+        self._connections.call(lambda opened: _append(opened.database, entries))
+
+
+def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mapping[str, str] | None) -> list[Entry]:
+    told = None if headers is None else encode(dict(headers))
+    return [Entry(topic, value if isinstance(value, bytes) else encode(value), key, told) for value in values]
+
+
+async def _append(database: Database, entries: list[Entry]) -> None:
+    async with database.transaction(patience=30.0) as connection:
+        await append(connection, database.schema, entries)
 
 
 def _event_tick(event: Any, token: str) -> bytes:

@@ -201,8 +201,8 @@ def test_a_file_that_the_application_does_not_declare_is_run_and_followed(folder
 
 
 def test_a_run_that_asks_is_listed_explained_and_answered(folder: Path) -> None:
-    id = start(folder, "asked", "--args", '{"day": "friday"}', "--key", "friday")
-    again = run(folder, "dag", "start", "asked", "--app", "app.py", "--args", '{"day": "x"}', "--key", "friday")
+    id = start(folder, "asked", "--args", '{"day": "friday"}', "--unique-key", "friday")
+    again = run(folder, "dag", "start", "asked", "--app", "app.py", "--args", '{"day": "x"}', "--unique-key", "friday")
     assert (again.stdout, again.stderr) == (f"{id}\n", f"nothing new: run {id} has this key\n")
     shown = until(folder, id, waits)
     assert nodes(shown) == {"extract": "succeeded", "approve": "waiting", "load": "pending", "report": "pending"}

@@ -169,7 +169,8 @@ def test_runs_are_forked_answered_and_cancelled(mill: Mill) -> None:
     assert json.loads(mill.there("run", fork, "--at", "2").stdout)["status"] == "running"
 
     order, again = (
-        mill.there("dag", "start", "order", "--args", '{"order": 8}', "--key", "eight", role="operator") for _ in "12"
+        mill.there("dag", "start", "order", "--args", '{"order": 8}', "--unique-key", "eight", role="operator")
+        for _ in "12"
     )
     assert (order.stderr, again.stderr) == ("", f"nothing new: run {order.stdout.strip()} has this key\n")
     order = order.stdout.strip()

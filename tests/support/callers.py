@@ -23,18 +23,34 @@ class Caller:
 
     def __init__(self, connection: Any, *, plain: bool, clause: Callable[[str], Any] = str) -> None:
         self.connection = connection
+        self.own = connection
         self._plain = plain
         self._clause = clause
 
     async def enqueue(self, app: App, task: Any, **options: Any) -> JobHandle[Any]:
         if self._plain:
-            return app.enqueue_sync(task, conn=self.connection, **options)
-        return await app.enqueue(task, conn=self.connection, **options)
+            return app.enqueue_sync(task, conn=self.own, **options)
+        return await app.enqueue(task, conn=self.own, **options)
+
+    async def start(self, app: App, what: Any, **options: Any) -> Any:
+        if self._plain:
+            return app.start_sync(what, conn=self.own, **options)
+        return await app.start(what, conn=self.own, **options)
+
+    async def send_event(self, run: Any, event: Any, **options: Any) -> None:
+        if self._plain:
+            return run.send_event_sync(event, conn=self.own, **options)
+        return await run.send_event(event, conn=self.own, **options)
+
+    async def publish(self, app: App, topic: str, value: Any, **options: Any) -> None:
+        if self._plain:
+            return app.publish_sync(topic, value, conn=self.own, **options)
+        return await app.publish(topic, value, conn=self.own, **options)
 
     async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobHandle[Any]]:
         if self._plain:
-            return app.jobs.enqueue_many_sync((task.call(**call) for call in calls), conn=self.connection)
-        return await app.enqueue_many(task, calls, conn=self.connection)
+            return app.jobs.enqueue_many_sync((task.call(**call) for call in calls), conn=self.own)
+        return await app.enqueue_many(task, calls, conn=self.own)
 
     async def execute(self, statement: str) -> None:
         """Run a statement of the application's own."""
@@ -123,7 +139,34 @@ async def sqlalchemy_async_session(url: str) -> AsyncIterator[Caller]:
         yield Caller(session, plain=False, clause=text)
 
 
+class DjangoConnection:
+    """Django's connection as far as it is used: cursors with `%(name)s` parameters, in the request's transaction."""
+
+    __module__ = "django.db.backends.postgresql.base"
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def cursor(self) -> Any:
+        return self._connection.cursor()
+
+
+@asynccontextmanager
+async def django(url: str) -> AsyncIterator[Caller]:
+    with psycopg.connect(url) as connection:
+        yield DjangoCaller(connection, plain=True, clause=str.encode)
+
+
+class DjangoCaller(Caller):
+    """What is enqueued goes through Django's connection, what the application does beside it too."""
+
+    def __init__(self, connection: Any, **more: Any) -> None:
+        super().__init__(connection, **more)
+        self.own = DjangoConnection(connection)
+
+
 CALLERS = {
+    "Django": django,
     "psycopg": psycopg_plain,
     "psycopg async": psycopg_async,
     "psycopg with dict rows": psycopg_with_dict_rows,

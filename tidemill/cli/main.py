@@ -42,6 +42,7 @@ COMMANDS = {
         "jobs.cancel_retry:cancel",
     ),
     "Workflows": (
+        "runs.start:start",
         "runs.migrate:commands runs",
         "runs.list:run",
         "runs.send_fork:send",

@@ -12,7 +12,7 @@ from tidemill.flows import StartEvent
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.ops.explain import ExplainObject
 from tidemill.ops.operator.operation import Nothing
-from tidemill.ops.runs import cancel, dags, events, inputs, journal, migrate, runs
+from tidemill.ops.runs import cancel, dags, events, inputs, journal, migrate, runs, start
 from tidemill.store.jobs.pages import RunFilter
 
 
@@ -83,14 +83,25 @@ CASES: dict[str, Case] = {
         items=True,
     ),
     "start_run": Case(
-        runs.StartRun(workflow="order", args={"order": 5}, key="k"),
+        runs.StartRun(workflow="order", args={"order": 5}, unique_key="k"),
         wrong=(
             runs.StartRun(workflow="nothing"),
-            runs.StartRun(workflow="order", key="~1"),
+            runs.StartRun(workflow="order", unique_key="~1"),
+            runs.StartRun(workflow="order", args={"order": 5}, delay="soon"),
             runs.StartRun(workflow="order", definition={"name": "other", "nodes": []}),
             runs.StartRun(workflow="order", definition={"nodes": 1}),
         ),
-        command="""dag start order --app=APP --args {"order":5} --key k --json""",
+        command="""dag start order --app=APP --args {"order":5} --unique-key k --json""",
+    ),
+    "start_work": Case(
+        start.StartWork(name="order", args={"order": 5}, unique_key="k", delay="1h", tags=["a"]),
+        wrong=(
+            start.StartWork(name="nothing"),
+            start.StartWork(name="ordr"),
+            start.StartWork(name="order", args={"order": 5}, delay="soon"),
+            start.StartWork(name="order", args={"ordr": 5}),
+        ),
+        command="""start order {"order":5} --app=APP --unique-key k --delay 1h --tag a --json""",
     ),
     "get_run": Case(
         runs.RunRef(id=2),

@@ -66,7 +66,7 @@ async def runs() -> None:
     await app.start(Article, Other(number=3))  # wrong
     await app.start(Article, StartEvent(topic="tides"))  # wrong
     await app.start(Article, Topic(topic="tides"), unique_kye="t")  # wrong
-    await app.start(Article, Topic(topic="tides"), delay="10m")  # wrong
+    await app.start(Article, Topic(topic="tides"), delya="10m")  # wrong
     await app.start(nightly, Nightly(dya="monday"))  # wrong
     await app.start(nightly, Topic(topic="tides"))  # wrong
     await app.start(nightly, Nightly(day="monday"), unique_key=7)  # wrong

@@ -58,9 +58,12 @@ async def ticks_of(api: httpx.AsyncClient, run: int, least: int) -> Any:
 
 
 async def test_a_flow_is_started_followed_and_sent_its_word(api: httpx.AsyncClient) -> None:
-    made = await post(api, "/runs", {"workflow": "Asking", "args": {"who": "ann"}, "key": "k"}, 201)
+    made = await post(api, "/runs", {"workflow": "Asking", "args": {"who": "ann"}, "unique_key": "k"}, 201)
     assert made["created"]
-    assert (await post(api, "/runs", {"workflow": "Asking", "key": "k"}, 201)) == {"id": made["id"], "created": False}
+    assert (await post(api, "/runs", {"workflow": "Asking", "unique_key": "k"}, 201)) == {
+        "id": made["id"],
+        "created": False,
+    }
     run = made["id"]
     async with listening(api, f"/runs/{run}/stream") as shown:
         await eventually(lambda: "what is the word?" in str(shown.events))
@@ -146,7 +149,7 @@ async def test_runs_are_cancelled_one_or_all_that_match(api: httpx.AsyncClient) 
 
 
 async def test_no_run_is_started_that_the_audit_does_not_know_of(api: httpx.AsyncClient, database: Database) -> None:
-    flow = (await post(api, "/runs", {"workflow": "Asking", "key": "k"}, 201))["id"]
+    flow = (await post(api, "/runs", {"workflow": "Asking", "unique_key": "k"}, 201))["id"]
     dag = (await post(api, "/runs", {"workflow": "order", "args": {"order": 1}}, 201))["id"]
     await eventually(lambda: _waits(api, flow))
     await eventually(lambda: _asked(api, dag))
@@ -164,7 +167,7 @@ async def test_no_run_is_started_that_the_audit_does_not_know_of(api: httpx.Asyn
     assert len((await get(api, "/runs"))["items"]) == 2
     await database.fetch("ALTER TABLE tidemill.audit DROP CONSTRAINT full_up")
     made = [(await post(api, path, body, 201))["id"] for path, body in acts]
-    await post(api, "/runs", {"workflow": "Asking", "key": "k"}, 201)
+    await post(api, "/runs", {"workflow": "Asking", "unique_key": "k"}, 201)
     trail = (await get(api, "/audit", action="run", limit=5))["items"]
     assert [(each["action"], each["target"], each["after"]) for each in reversed(trail)] == [
         ("run.start", f"r{made[0]}", {"workflow": "Asking", "created": True}),

@@ -42,13 +42,13 @@ def start(
     *,
     app: AppOption = None,
     args: Annotated[str, Parameter(help="The arguments of the run as a JSON object.")] = "{}",
-    key: Annotated[str | None, Parameter(help="No second run of this dag with this key.")] = None,
+    unique_key: Annotated[str | None, Parameter(help="No second run of this dag with this key.")] = None,
     follow: Follow = False,
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> int:
     """Start a durable run of a dag and print its id."""
-    new = StartRun(workflow=what, args=read_arguments(args), key=key)
+    new = StartRun(workflow=what, args=read_arguments(args), unique_key=unique_key)
     known: App | None = None
     if place.server_url is not None:
         if app is not None:

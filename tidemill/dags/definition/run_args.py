@@ -55,6 +55,12 @@ def check_args(dag: Dag[Any], args: Mapping[str, Any], refs: RefResolver | None 
         raise PayloadError(f"dag {dag.name}: bad arguments: {problem}")
 
 
+def declared_args(dag: Dag[Any]) -> set[str]:
+    """The names of the arguments that the dag declares."""
+    schema: Any = dag.args
+    return set() if schema is None else set(_object_in(schema).get("properties", ()))
+
+
 def read_args(dag: Dag[Any], refs: RefResolver | None = None) -> set[str] | None:
     """The arguments of the run that the dag reads; None if it reads them all together."""
     resolver = refs or Refs(strict=False)

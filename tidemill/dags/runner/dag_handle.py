@@ -23,10 +23,11 @@ from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.audit import write_audit
+from tidemill.store.caller_connection import run_async
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.claims import DAG_KIND
-from tidemill.store.runs.inbox import SEND, cancel_run
+from tidemill.store.runs.inbox import SEND, cancel_run, send_statements
 from tidemill.store.runs.inputs import is_asked, list_inputs
 from tidemill.store.runs.runs import show_run, start_run
 from tidemill.store.transaction import transaction
@@ -111,11 +112,12 @@ class DagHandle:
         """Return the open input nodes of the run."""
         return [dict(row) for row in await list_inputs(self._database, run_id=self.id)]
 
-    async def submit(self, node: str, value: Any, *, by: str, key: str | None = None) -> bool:
+    async def submit(self, node: str, value: Any, *, by: str, key: str | None = None, conn: Any = None) -> bool:
         """Answer an input node. An answer that is not accepted raises an `InputRefusedError` with the reason.
 
         A submission with the same `key` is a duplicate: it is safe to submit again after a lost connection. Returns
-        whether the run has processed the answer; if not, it is stored, and no run worker drives the run now.
+        whether the run has processed the answer; if not, it is stored, and no run worker drives the run now. `conn` is
+        your own open connection: the answer is sent if and only if your transaction commits.
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
         program, state = await self.load()
@@ -124,6 +126,10 @@ class DagHandle:
             return True
         if not verdict.accepted:
             raise InputRefusedError(verdict.reason)
+        if conn is not None:
+            tick = encode_tick(Received(time.time(), given, given.node))
+            await run_async(self._database, conn, send_statements(self.id, tick))
+            return False
         await self._send(given)
         return await self._wait_for_answer(given)
 

@@ -57,15 +57,16 @@ def read_options(given: Mapping[str, Any], task: Task[Any, Any, Any]) -> dict[st
         elif name == "deadline" and not isinstance(value, datetime):
             fields["deadline_in"] = parse_duration(value, what=name)
         elif name in ("at", "deadline"):
-            fields[name] = _moment(name, value)
+            fields[name] = read_moment(name, value)
         elif name == "tags":
-            fields[name] = (*task.options.tags, *_words(value))
+            fields[name] = (*task.options.tags, *read_words(value))
         else:
             fields[name] = value
     return fields
 
 
-def _moment(what: str, value: Any) -> float:
+def read_moment(what: str, value: Any) -> float:
+    """A moment as seconds since 1970, from a datetime with its time zone or from seconds."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ConfigError(f"{what}={value} has no time zone: add one, so that it means one moment")
@@ -75,7 +76,8 @@ def _moment(what: str, value: Any) -> float:
     raise ConfigError(f"{what}={value!r} is neither a datetime nor seconds since 1970")
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def read_words(value: Any) -> tuple[str, ...]:
+    """Tags, from anything that lists them."""
     if isinstance(value, str):
         raise ConfigError(f"tags={value!r} is one string; write a list, such as [{value!r}]")
     return tuple(str(word) for word in value)

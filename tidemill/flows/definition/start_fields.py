@@ -10,10 +10,11 @@ from pydantic import AliasChoices
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import PayloadError
 from tidemill.engine.jobs.enqueue_options import OPTIONS
+from tidemill.engine.runs.start_options import START_OPTIONS
 from tidemill.flows.definition.declared import declared
 
-_START_OPTIONS = ("unique_key",)
-_OPTIONS_ELSEWHERE = OPTIONS.difference(_START_OPTIONS) | {"conn", "start_event"}
+_START_OPTIONS = tuple(sorted(START_OPTIONS | {"conn"}))
+_OPTIONS_ELSEWHERE = OPTIONS.difference(_START_OPTIONS) | {"start_event"}
 
 
 def check_start_event(workflow: Any, given: Any) -> None:
@@ -30,7 +31,7 @@ def check_start_fields(workflow: Any, fields: Iterable[str], *, are_keywords: bo
     A start event without declared fields takes any; as keywords of `start`, not those that are probably options.
     """
     event = declared(workflow).start_event_class
-    known = list(_names(event))
+    known = start_field_names(workflow)
     options = _START_OPTIONS if are_keywords else ()
     for name in fields:
         if known and name not in known:
@@ -41,6 +42,11 @@ def check_start_fields(workflow: Any, fields: Iterable[str], *, are_keywords: bo
                 f"workflow {type(workflow).__name__}: start has no option {name!r}{did_you_mean(name, options)}; a "
                 f"field of this name goes into the start event: app.start(..., {event.__name__}({name}=...))"
             )
+
+
+def start_field_names(workflow: Any) -> list[str]:
+    """The fields that the start event of a workflow declares."""
+    return list(_names(declared(workflow).start_event_class))
 
 
 def _names(event: Any) -> Iterator[str]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Generator
+from datetime import datetime
 from typing import Any, Generic, Literal, overload
 
 from tidemill.core.codec import decode
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
+from tidemill.engine.connections import Connections
 from tidemill.engine.runs.run_waits import run_waits
+from tidemill.engine.runs.start_options import read_later
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import qualified_name
@@ -26,8 +30,9 @@ from tidemill.flows.errors import (
 from tidemill.flows.runner.follow import NumberedEvent, RunFollower
 from tidemill.flows.runner.sending import asking_event, check_is_known, event_tick
 from tidemill.flows.runner.workflow_handler import ResultT_co
+from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
-from tidemill.store.runs.inbox import cancel_run, send_to_run
+from tidemill.store.runs.inbox import cancel_run, send_statements, send_to_run
 from tidemill.store.runs.published import last_published, read_published
 from tidemill.store.runs.runs import known_events, new_token, show_run
 
@@ -43,12 +48,14 @@ class RunHandle(Generic[ResultT_co]):
         created: bool = True,
         near: asyncio.Future[StopEvent] | None = None,
         find_workflow: Callable[[str], AnyWorkflow] | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self.id = number
         self.created = created
         self._database = database
         self._near = near
         self._find_workflow = find_workflow
+        self._connections = connections
         self._known: set[type] = set()
 
     def __repr__(self) -> str:
@@ -80,16 +87,58 @@ class RunHandle(Generic[ResultT_co]):
         """Return the state of the run: running, needs_attention, succeeded, failed, cancelled or timed_out."""
         return (await show_run(self._database, self.id))["state"]
 
-    async def send_event(self, event: Event, step: str | None = None) -> None:
+    async def send_event(
+        self,
+        event: Event,
+        step: str | None = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | float | None = None,
+        conn: Any = None,
+    ) -> None:
         """Send an event to the run; it is stored when this returns.
 
-        Its class must be one that the application of the run workers has: they take no other.
+        Its class must be one that the application of the run workers has: they take no other. With `delay` or `at`, the
+        run receives it not before then. `conn` is your own open connection: the event is sent if and only if your
+        transaction commits.
         """
         if (kind := type(event)) not in self._known:
             check_is_known(qualified_name(kind), await known_events(self._database, self.id))
             self._known.add(kind)
         token = new_token()
-        await send_to_run(self._database, self.id, event_tick(event, step, token), token=token)
+        tick = event_tick(event, step, token)
+        if conn is None and delay is None and at is None:
+            await send_to_run(self._database, self.id, tick, token=token)
+            return
+        statements = send_statements(self.id, tick, **read_later(delay, at))
+        if conn is not None:
+            await run_async(self._database, conn, statements)
+            return
+        async with self._database.transaction(patience=30.0) as connection:
+            await run_async(self._database, connection, statements)
+
+    def send_event_sync(
+        self,
+        event: Event,
+        step: str | None = None,
+        *,
+        delay: Duration | None = None,
+        at: datetime | float | None = None,
+        conn: Any = None,
+    ) -> None:
+        """`send_event` for plain code; `conn` is then a plain connection."""
+        if self._connections is None:
+            raise ConfigError("plain code sends events to runs that it has from `app.start_sync` or `app.runs`")
+        if conn is not None:
+            statements = send_statements(self.id, event_tick(event, step, new_token()), **read_later(delay, at))
+            run_sync(self._connections.unopened, conn, statements)
+            return
+
+        async def send(opened: Any) -> None:
+            handle = RunHandle(opened.database, self.id, created=False, find_workflow=self._find_workflow)
+            await handle.send_event(event, step, delay=delay, at=at)
+
+        self._connections.call(send)
 
     async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`.

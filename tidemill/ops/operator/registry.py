@@ -9,9 +9,9 @@ from tidemill.ops.operator.operation import REGISTRY, Operation
 
 #: The modules of nouns, each of which declares operations.
 NOUNS = (
-    "admin.overview", "jobs.jobs", "runs.runs", "runs.journal", "runs.events", "runs.cancel", "runs.migrate",
-    "runs.dags", "runs.inputs", "jobs.queues", "jobs.workers", "jobs.schedules", "admin.hosts", "admin.search",
-    "admin.audit", "admin.tokens", "admin.sessions", "admin.retention", "admin.forget", "admin.deploy",
+    "admin.overview", "jobs.jobs", "runs.runs", "runs.start", "runs.journal", "runs.events", "runs.cancel",
+    "runs.migrate", "runs.dags", "runs.inputs", "jobs.queues", "jobs.workers", "jobs.schedules", "admin.hosts",
+    "admin.search", "admin.audit", "admin.tokens", "admin.sessions", "admin.retention", "admin.forget", "admin.deploy",
     "streams.streams", "streams.dead_letters",
     "monitors.monitors", "monitors.roster", "monitors.alerts", "monitors.backtests", "pipelines.pipelines",
     "pipelines.states", "pipelines.plan", "pipelines.change", "pipelines.triggers", "workflows.files", "explain",

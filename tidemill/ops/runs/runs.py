@@ -18,6 +18,7 @@ from tidemill.core.json_rows import RUN_JSON, readable
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.engine.jobs.origin import origin_here
+from tidemill.engine.runs.start_options import with_start_options
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
@@ -28,7 +29,7 @@ from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
 from tidemill.store.runs.run_turn import BufferedEvents
-from tidemill.store.runs.runs import OWN_KEY, show_run, start_run as store_run
+from tidemill.store.runs.runs import OWN_KEY, show_run, store_run
 from tidemill.store.runs.workers import slot_holders
 from tidemill.store.transaction import Reader, Transaction
 
@@ -56,7 +57,10 @@ class StartRun(Arguments, frozen=True, kw_only=True):
     args: Annotated[dict[str, Any], doc("The fields of the start event, or the arguments of the dag's run.")] = (
         msgspec.field(default_factory=dict)
     )
-    key: Annotated[str | None, doc("No second run of this workflow or dag with this key.")] = None
+    unique_key: Annotated[str | None, doc("No second run of this workflow or dag with this key.")] = None
+    delay: Annotated[str | float | None, doc("Not before this long from now on: 10s, 5m.")] = None
+    at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
+    tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
     definition: Annotated[dict[str, Any] | None, doc("A dag that the application does not declare.")] = None
 
 
@@ -117,12 +121,13 @@ async def list_runs(at: Reader, args: ListRuns) -> PageOf[RunLine]:
 @operation("POST /runs", role="operator", status=201)
 async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> RunStarted:
     """Start a durable run: it is stored when this returns, and survives any crash."""
-    key = args.key
+    key = args.unique_key
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
-        raise ConfigError("a run's key has 1 to 400 printable characters and does not begin with '~'")
+        raise ConfigError("a run's unique key has 1 to 400 printable characters and does not begin with '~'")
     check_tasks(tx, declared, tasks_in(args.definition))
     new = await _new_run(args, declared, origin_here(tx.by))
-    number, created = await store_run(tx, **msgspec.structs.asdict(new), key=key)
+    options = {"unique_key": key, "delay": args.delay, "at": args.at, "tags": args.tags}
+    number, created = await store_run(tx, with_start_options(new, options))
     await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})
     return RunStarted(number, created)
 

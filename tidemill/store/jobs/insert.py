@@ -6,18 +6,15 @@ and tens of thousands of jobs are inserted at nearly the speed of COPY.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from tidemill.core.codec import encode
 from tidemill.core.job import JobRef, NewJob
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
 #: Jobs due within this many seconds are notified; the workers' own poll finds later ones.
 SOON = 5.0
-
-Rows = Sequence[Sequence[Any]]
-InsertStatements = Generator[tuple[str, tuple[Any, ...]], Rows, list[JobRef]]
 
 #: Notifies workers that the queue named in the payload has ready jobs.
 JOBS_CHANNEL = "jobs"
@@ -121,7 +118,7 @@ def pack(jobs: Sequence[NewJob]) -> str:
     return encode(jobs).decode()
 
 
-def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> InsertStatements:
+def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Statements[list[JobRef]]:
     """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
     if not any(job.keyed for job in jobs):
         rows = yield INSERT_JOBS, (pack(jobs), notify)

@@ -111,7 +111,12 @@ woken AS (
     UPDATE tidemill.run SET awake = true WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.run
         WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'running' AND owner IS NULL AND NOT awake
+          AND start_at IS NULL
         ORDER BY id FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+begun AS (
+    UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run WHERE start_at <= now() ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id),
 gone AS (
     DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
@@ -123,9 +128,10 @@ kept AS (
         WHERE id = ANY (ARRAY(SELECT run_id FROM due)) AND state = 'needs_attention'
         ORDER BY id FOR UPDATE SKIP LOCKED)))
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
-       (SELECT extract(epoch FROM min(due_at) - now())::float8
-        FROM tidemill.inbox WHERE due_at > now() AND NOT suspended) AS next
-FROM woken
+       extract(epoch FROM least(
+           (SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended),
+           (SELECT min(start_at) FROM tidemill.run WHERE start_at > now())) - now())::float8 AS next
+FROM (SELECT FROM woken UNION ALL SELECT FROM begun) AS ready
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.archive import NOTIFY_RUNS
@@ -27,10 +28,28 @@ ORDER BY id
 #: Puts a tick from outside into a run's inbox and wakes the run.
 SEND = """
 WITH target AS (
-    UPDATE tidemill.run SET awake = true WHERE id = $1 AND state IN ('running', 'needs_attention') RETURNING id),
+    UPDATE tidemill.run SET awake = start_at IS NULL
+    WHERE id = $1 AND state IN ('running', 'needs_attention') RETURNING id),
 put AS (INSERT INTO tidemill.inbox (run_id, data) SELECT id, $2::json FROM target RETURNING run_id)
 SELECT run_id, pg_notify('tidemill_runs', '') FROM put
 """
+
+
+#: The same for any driver's connection, and with `$3` or `$4` for a later moment.
+SEND_LATER = """
+WITH later AS (SELECT coalesce(to_timestamp($3::float8), now() + make_interval(secs => $4::float8)) AS due_at),
+target AS (
+    UPDATE tidemill.run SET awake = start_at IS NULL AND (awake OR (SELECT due_at FROM later) IS NULL)
+    WHERE id = $1::bigint AND state IN ('running', 'needs_attention') RETURNING id),
+put AS (
+    INSERT INTO tidemill.inbox (run_id, data, due_at)
+    SELECT id, $2::text::json, coalesce(due_at, now()) FROM target, later RETURNING run_id)
+SELECT run_id, pg_notify('tidemill_runs', 'wake') FROM put
+"""
+
+
+#: Begins a run at once that was to begin later, so that its cancellation is carried out.
+BEGIN_NOW = "UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = $1 AND start_at IS NOT NULL RETURNING id"
 
 
 #: Whether the run was asked to end and has not taken that yet.
@@ -142,6 +161,14 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
     raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
 
+def send_statements(
+    run_id: int, tick: bytes, *, at: float | None = None, delay: float | None = None
+) -> Statements[None]:
+    """The statements that put a tick into a run's inbox, for any driver; an error if the run has ended."""
+    if not (yield SEND_LATER, (run_id, tick.decode(), at, delay)):
+        raise NotFoundError(f"there is no run {run_id}, or it has ended: it accepts nothing more; start a new run")
+
+
 async def send_within(tx: Transaction, run_id: int, tick: bytes) -> bool:
     """Put a tick into a run's inbox when the transaction commits; False if there is no such run, or it has ended."""
     return bool(await tx.fetch(SEND, run_id, tick))
@@ -154,6 +181,7 @@ async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: st
         return True
     if not await send_within(tx, run_id, tick):
         return False
+    await tx.fetch(BEGIN_NOW, run_id)
     await tx.fetch(CANCEL_STOPPED, run_id, storable(reason))
     return True
 
@@ -172,4 +200,5 @@ async def cancel_run(database: Database, run_id: int, tick: bytes, *, reason: st
         await database.fetch(RELEASE_SUSPENDED, [run_id])
         return
     await send_to_run(database, run_id, tick)
+    await database.fetch(BEGIN_NOW, run_id)
     await database.fetch(CANCEL_STOPPED, run_id, storable(reason))

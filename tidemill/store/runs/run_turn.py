@@ -28,6 +28,17 @@ class NewRun(msgspec.Struct, gc=False):
     version: str
     input: bytes
     origin: bytes | None = None
+    key: str | None = None
+    delay: float | None = None
+    """Not before this many seconds from now on."""
+    at: float | None = None
+    """Not before this moment."""
+    tags: list[str] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may begin at once, in the process that starts it."""
+        return self.key is None and self.delay is None and self.at is None and self.tags is None
 
 
 class BufferedEvents(msgspec.Struct, frozen=True):

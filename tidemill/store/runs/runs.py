@@ -10,8 +10,10 @@ import asyncpg
 
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import check_key
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS
+from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.transaction import Transaction
 
 #: Keys with this prefix are internal; users cannot choose them.
@@ -23,14 +25,18 @@ LIVE_RUN_STATES = ("running", "needs_attention")
 #: Stores a new run with its input; if the key is taken, returns the run that has it.
 START_RUN = """
 WITH made AS (
-    INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind, tags, start_at,
+                              awake)
+    SELECT $1::text, $2::text, $3::text, $4::text::json, $5::text::json, $6::bigint, $7::bigint, $8::bigint, $9::text,
+           $10::text[], start_at, start_at IS NULL
+    FROM (SELECT coalesce(to_timestamp($11::float8), now() + make_interval(secs => $12::float8)) AS start_at) AS later
     ON CONFLICT (workflow, key) WHERE key IS NOT NULL DO NOTHING
-    RETURNING id),
-news AS (SELECT pg_notify('tidemill_runs', '') FROM made WHERE $6::bigint IS NULL)
+    RETURNING id, awake),
+news AS (
+    SELECT pg_notify('tidemill_runs', CASE WHEN awake THEN '' ELSE 'wake' END) FROM made WHERE $6::bigint IS NULL)
 SELECT id, true AS created, (SELECT count(*) FROM news) FROM made
 UNION ALL
-SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1 AND key = $3 AND NOT EXISTS (SELECT FROM made)
+SELECT id, false, 0 FROM tidemill.run WHERE workflow = $1::text AND key = $3::text AND NOT EXISTS (SELECT FROM made)
 """
 
 #: Deletes a batch of runs that ended long ago, with all their rows.
@@ -110,15 +116,37 @@ async def start_run(
 
     `kind` is what an owner must know in order to drive it: by default the workflow.
     """
-    if key is not None:
-        check_key("unique_key", key)
+    new = NewRun(kind or workflow, workflow, version, input, origin, key)
+    return await store_run(at, new, owner=owner, parent=parent)
+
+
+async def store_run(
+    at: Database | Transaction, new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
+) -> tuple[int, bool]:
+    """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits."""
+    talk = start_statements(new, owner=owner, parent=parent)
+    try:
+        statement, params = next(talk)
+        while True:
+            statement, params = talk.send([tuple(row) for row in await at.fetch(statement, *params)])
+    except StopIteration as done:
+        return done.value
+
+
+def start_statements(
+    new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
+) -> Statements[tuple[int, bool]]:
+    """The statements that store a new run, for any driver; they return its id, and whether it is new."""
+    if new.key is not None:
+        check_key("unique_key", new.key)
     # A start without a key gets an internal one, so that it happens once even if the first response was lost.
-    own = None if key is not None else OWN_KEY + new_token()
-    who = (origin, owner, *(parent or (None, None)), kind or workflow)
+    own = None if new.key is not None else OWN_KEY + new_token()
+    origin = None if new.origin is None else bytes(new.origin).decode()
+    who = (origin, owner, *(parent or (None, None)), new.kind, new.tags, new.at, new.delay)
     while True:
-        rows = await at.fetch(START_RUN, workflow, version, own or key, input, *who)
+        rows = yield START_RUN, (new.workflow, new.version, own or new.key, bytes(new.input).decode(), *who)
         if rows:
-            return rows[0]["id"], rows[0]["created"] or own is not None
+            return rows[0][0], rows[0][1] or own is not None
         # The holder of the key was being stored at the same moment: try again.
 
 

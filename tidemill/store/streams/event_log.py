@@ -12,6 +12,7 @@ log's era. A cluster that the log is moved to begins an era of its own, so posit
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from uuid import UUID
 import msgspec
 
 from tidemill.core.errors import StoreError
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 from tidemill.store.partitions import keep_daily
 from tidemill.store.schemas import in_schema
@@ -197,6 +199,30 @@ async def append(connection: Executor, schema: str, entries: Iterable[Entry], *,
     )
     if notify:
         await connection.execute(in_schema(NOTIFY, schema), sorted({record[0] for record in records}))
+
+
+#: Appends rows for any driver's connection: payloads as base64, since not every driver sends bytes in JSON.
+APPEND_ROWS = """
+WITH appended AS (
+    INSERT INTO tidemill.event_log (topic, keys, headers, payloads)
+    SELECT topic, CASE WHEN keys IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(keys)) END,
+           CASE WHEN headers IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(headers)) END,
+           ARRAY(SELECT decode(payload, 'base64') FROM json_array_elements_text(payloads) AS payload)
+    FROM ROWS FROM (json_to_recordset($1::text::json) AS (topic text, keys json, headers json, payloads json))
+         WITH ORDINALITY AS new ORDER BY new.ordinality
+    RETURNING topic)
+SELECT pg_notify('tidemill_streams', topic) FROM (SELECT DISTINCT topic FROM appended) AS topics
+"""
+
+
+def append_statements(entries: Iterable[Entry]) -> Statements[None]:
+    """The statements that append to the log, for any driver."""
+    rows = [
+        {"topic": topic, "keys": keys, "headers": headers, "payloads": [b64encode(each).decode() for each in payloads]}
+        for topic, keys, headers, payloads in _records(entries)
+    ]
+    if rows:
+        yield APPEND_ROWS, (msgspec.json.encode(rows).decode(),)
 
 
 def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:

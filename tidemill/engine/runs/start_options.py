@@ -1,0 +1,73 @@
+"""The options that a caller may give for a run besides its arguments, and the fields that they set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypedDict
+
+import msgspec
+
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import check_key
+from tidemill.engine.jobs.enqueue_options import read_moment, read_words
+from tidemill.store.runs.run_turn import NewRun
+from tidemill.store.runs.runs import OWN_KEY
+
+
+class StartOptions(TypedDict, total=False):
+    """The options of `start`. None is the same as leaving an option out."""
+
+    unique_key: str | None
+    """No second run of this workflow or dag with this key."""
+    delay: Duration | None
+    """Not before this long from now on."""
+    at: datetime | float | None
+    """Not before this moment: a datetime with its time zone, or seconds since 1970."""
+    tags: Iterable[str] | None
+    """Words to find it by."""
+
+
+START_OPTIONS = frozenset(StartOptions.__annotations__)
+
+
+def with_start_options(new: NewRun, given: Mapping[str, Any]) -> NewRun:
+    """A new run with its options; a `ConfigError` names an invalid one."""
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in START_OPTIONS:
+            hint = did_you_mean(name, START_OPTIONS) or f"; its options are {', '.join(sorted(START_OPTIONS))}"
+            raise ConfigError(f"start has no option {name!r}{hint}")
+        if value is None:
+            continue
+        if name == "unique_key":
+            fields["key"] = check_run_key(value)
+        elif name == "delay":
+            fields[name] = parse_duration(value, what=name)
+        elif name == "at":
+            fields[name] = read_moment(name, value)
+        else:
+            fields[name] = list(read_words(value))
+    if "at" in fields and "delay" in fields:
+        raise ConfigError("give either delay= or at=, not both")
+    return msgspec.structs.replace(new, **fields) if fields else new
+
+
+def read_later(delay: Duration | None, at: datetime | float | None) -> dict[str, float | None]:
+    """When something is to arrive: `delay` or `at` as seconds, each None if it is not given."""
+    if delay is not None and at is not None:
+        raise ConfigError("give either delay= or at=, not both")
+    return {
+        "delay": None if delay is None else parse_duration(delay, what="delay"),
+        "at": None if at is None else read_moment("at", at),
+    }
+
+
+def check_run_key(key: Any) -> str:
+    """The unique key of a run; a `ConfigError` if it cannot be one."""
+    check_key("unique_key", key)
+    if key.startswith(OWN_KEY):
+        raise ConfigError(f"unique_key={key!r:.100} begins with {OWN_KEY!r}, which is for Tidemill's own keys")
+    return key

@@ -1,0 +1,55 @@
+"""Starting anything by its name: a task becomes a job, a flow or dag a run."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import ConfigError
+from tidemill.declarations import Declarations
+from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
+from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.runs.runs import StartRun, start_run
+from tidemill.store.transaction import Transaction
+
+
+class StartWork(Arguments, frozen=True, kw_only=True):
+    """What to start: the name of a task, flow or dag, its arguments, and options."""
+
+    name: Annotated[str, doc("The name of the task, flow or dag.")]
+    args: Annotated[dict[str, Any], doc("Its arguments.")] = msgspec.field(default_factory=dict)
+    unique_key: Annotated[str | None, doc("No second unfinished job, and no second run, of it with this key.")] = None
+    delay: Annotated[str | float | None, doc("Not before this long from now on: 30s, 5m.")] = None
+    at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
+    tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
+
+
+class WorkStarted(msgspec.Struct, frozen=True):
+    """The job or run; `created` is false when one with this unique key existed already."""
+
+    kind: Literal["job", "run"]
+    id: int
+    created: Annotated[bool, doc("False when a job or run with this unique key existed already.")]
+
+
+@operation("POST /start", role="operator", status=201)
+async def start_work(tx: Transaction, args: StartWork, declared: Declarations) -> WorkStarted:
+    """Start a task, flow or dag by its name; the job or run is stored when this returns."""
+    options = {"unique_key": args.unique_key, "delay": args.delay, "at": args.at, "tags": args.tags}
+    tasks, runs = declared.tasks, [*declared.runs.flows, *declared.runs.dags]
+    if args.name in tasks and args.name in runs:
+        raise ConfigError(f"a task and a workflow are called {args.name!r}: use `tidemill enqueue`, or POST /runs")
+    if args.name in tasks:
+        job = await enqueue_job.run(tx, EnqueueJob(task=args.name, args=args.args, **options), declared)
+        return WorkStarted("job", job.id, job.created)
+    if args.name not in runs and await declared.runs.find_dag(args.name) is None:
+        known = [*tasks, *runs]
+        raise ConfigError(
+            f"there is no task, flow or dag {args.name!r}; this application declares: {', '.join(known) or 'none'}"
+            f"{did_you_mean(args.name, known)}"
+        )
+    run = await start_run.run(tx, StartRun(workflow=args.name, args=args.args, **options), declared)
+    return WorkStarted("run", run.id, run.created)

@@ -1,0 +1,133 @@
+"""Statements on the caller's own connection: what they store exists if and only if the caller's transaction commits.
+
+Accepts an open asyncpg or psycopg connection (sync or async), an SQLAlchemy connection or session (sync or async), or
+Django's connection. The transaction belongs to the caller: this module never commits or rolls back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+from tidemill.core.errors import ConfigError
+from tidemill.store.database import LIST_APPLICATIONS, Database
+
+T = TypeVar("T")
+
+Rows = Sequence[Sequence[Any]]
+
+#: Statements for any driver: yields each with its parameters, which are text, numbers or lists of them, and receives
+#: its rows.
+Statements = Generator[tuple[str, tuple[Any, ...]], Rows, T]
+
+
+async def run_async(database: Database, connection: Any, statements: Statements[T]) -> T:
+    """Run statements on a caller's async connection."""
+    kind, talk, rows = _kind(connection), _located(database, statements), None
+    if kind not in _FETCH_ASYNC:
+        raise ConfigError(
+            f"a {kind} connection is not async: use the form for plain code, such as "
+            "`app.enqueue_sync(..., conn=conn)` or `app.start_sync(..., conn=conn)`"
+        )
+    try:
+        while True:
+            rows = await _FETCH_ASYNC[kind](connection, *_next_statement(database, talk, rows))
+    except StopIteration as done:
+        return done.value
+
+
+def run_sync(database: Database, connection: Any, statements: Statements[T]) -> T:
+    """Run statements on a caller's sync connection."""
+    kind, talk, rows = _kind(connection), _located(database, statements), None
+    if kind not in _FETCH_SYNC:
+        raise ConfigError(
+            f"a {kind} connection is async: use the form for async code, such as "
+            "`await app.enqueue(..., conn=conn)` or `await app.start(..., conn=conn)`"
+        )
+    try:
+        while True:
+            rows = _FETCH_SYNC[kind](connection, *_next_statement(database, talk, rows))
+    except StopIteration as done:
+        return done.value
+
+
+def _located(database: Database, statements: Statements[T]) -> Statements[T]:
+    """The statements, preceded by a lookup of the application's schema if it is unknown."""
+    if not database.applications:
+        database.located((yield LIST_APPLICATIONS, ()))
+    return (yield from statements)
+
+
+def _next_statement(database: Database, talk: Statements[Any], rows: Any) -> tuple[str, tuple[Any, ...]]:
+    """Give the rows of the last statement to the statements; returns the next one and its parameters."""
+    statement, params = next(talk) if rows is None else talk.send([_values(row) for row in rows])
+    return database.sql(statement), params
+
+
+def _kind(connection: Any) -> str:
+    module = type(connection).__module__
+    name = type(connection).__name__
+    if module.startswith("asyncpg"):
+        return "asyncpg"
+    if module.startswith("psycopg"):
+        return "psycopg async" if name.startswith("Async") else "psycopg"
+    for base in type(connection).__mro__:
+        if base.__module__.startswith("sqlalchemy"):
+            return "sqlalchemy async" if base.__name__.startswith(("Async", "async_")) else "sqlalchemy"
+        if base.__module__.startswith("django."):
+            return "django"
+    raise ConfigError(
+        "conn= takes an asyncpg, psycopg, SQLAlchemy or Django connection, or an SQLAlchemy session, not a "
+        f"{module}.{name}"
+    )
+
+
+def _named(sql: str, form: str) -> str:
+    return re.sub(r"\$(\d+)", lambda match: form.format(f"p{match[1]}"), sql)
+
+
+def _percent(sql: str) -> str:
+    return _named(sql.replace("%", "%%"), "%({})s")
+
+
+def _clause(sql: str) -> Any:
+    from sqlalchemy import text  # optional dependency, installed if the caller uses it
+
+    return text(_named(sql.replace("::", r"\:\:"), ":{}"))  # otherwise SQLAlchemy reads a cast as a parameter
+
+
+def _numbered(params: tuple[Any, ...]) -> dict[str, Any]:
+    return {f"p{index}": value for index, value in enumerate(params, 1)}
+
+
+def _values(row: Any) -> tuple[Any, ...]:
+    # A caller's connection may return rows as mappings.
+    return tuple(row.values()) if isinstance(row, dict) else tuple(row)
+
+
+async def _fetch_psycopg(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    cursor = await connection.execute(_percent(sql), _numbered(params))
+    return await cursor.fetchall()
+
+
+async def _fetch_sqlalchemy(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    return (await connection.execute(_clause(sql), _numbered(params))).fetchall()
+
+
+def _fetch_django(connection: Any, sql: str, params: tuple[Any, ...]) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(_percent(sql), _numbered(params))
+        return cursor.fetchall()
+
+
+_FETCH_ASYNC = {
+    "asyncpg": lambda connection, sql, params: connection.fetch(sql, *params),
+    "psycopg async": _fetch_psycopg,
+    "sqlalchemy async": _fetch_sqlalchemy,
+}
+_FETCH_SYNC = {
+    "psycopg": lambda connection, sql, params: connection.execute(_percent(sql), _numbered(params)).fetchall(),
+    "sqlalchemy": lambda connection, sql, params: connection.execute(_clause(sql), _numbered(params)).fetchall(),
+    "django": _fetch_django,
+}
