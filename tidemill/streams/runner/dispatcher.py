@@ -43,7 +43,7 @@ from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
 from tidemill.streams.runner.control import StreamController, stream_part
 from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
-from tidemill.streams.runner.link import MessageWork, ToDispatcher
+from tidemill.streams.runner.link import ToDispatcher, message_work
 from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
@@ -310,9 +310,9 @@ class Dispatcher:
         choice = self.reducer.choose(now, time.time(), quarantine=self.engines.quarantine.ready)
         self.engines.keep_quarantine(self.reducer.has_suspects)
         if choice.suspects:
-            self.engines.submit_suspects([_work(ticket, delivery) for ticket, delivery in choice.suspects])
+            self.engines.submit_suspects([message_work(ticket, delivery) for ticket, delivery in choice.suspects])
         if choice.send:
-            self.engines.submit([_work(ticket, delivery) for ticket, delivery in choice.send])
+            self.engines.submit([message_work(ticket, delivery) for ticket, delivery in choice.send])
         if choice.ack:
             self._ack(choice.ack)
         for index, (room, ahead) in enumerate(zip(self._room, self._ahead, strict=True)):
@@ -472,30 +472,6 @@ class Dispatcher:
             if payload in (ANYTHING, topic):
                 for callback in callbacks:
                     callback()
-
-
-def _work(ticket: int, delivery: Delivery) -> MessageWork:
-    usual = (
-        not delivery.at
-        and delivery.key is None
-        and delivery.headers is None
-        and delivery.id is None
-        and delivery.deadline is None
-        and delivery.attempt == 1
-        and delivery.plans is None
-    )
-    if usual:
-        return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
-    extra = (
-        delivery.id,
-        delivery.key,
-        delivery.headers,
-        delivery.at,
-        delivery.deadline,
-        delivery.attempt,
-        delivery.plans,
-    )
-    return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
 
 
 def _raise_failed(tasks: Sequence[asyncio.Task[None]]) -> None:

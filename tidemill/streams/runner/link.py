@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import EngineAnswer
 
 _LENGTH = 4
@@ -106,3 +107,28 @@ async def connect(
     link = EngineLink(kind, on_frame, on_lost)
     await asyncio.get_running_loop().create_unix_connection(lambda: link, sock=end)
     return link
+
+
+def message_work(ticket: int, delivery: Delivery) -> MessageWork:
+    """A message as it is sent to an engine: without what most messages do not have."""
+    usual = (
+        not delivery.at
+        and delivery.key is None
+        and delivery.headers is None
+        and delivery.id is None
+        and delivery.deadline is None
+        and delivery.attempt == 1
+        and delivery.plans is None
+    )
+    if usual:
+        return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position)
+    extra = (
+        delivery.id,
+        delivery.key,
+        delivery.headers,
+        delivery.at,
+        delivery.deadline,
+        delivery.attempt,
+        delivery.plans,
+    )
+    return MessageWork(ticket, delivery.source, delivery.payload, delivery.part, delivery.position, extra)
