@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -52,7 +55,7 @@ HOOK = json.dumps(
         "connections": [{"sourceNodeId": "w", "targetNodeId": "a"}],
     }
 )
-SCHEDULE = HOOK.replace('"webhook"', '"scheduled"').replace('"data": {}', '"data": {"interval": 1}')
+SCHEDULE = HOOK.replace('"webhook"', '"scheduled"').replace('"data": {}', '"data": {"interval": 1, "unit": "seconds"}')
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +120,7 @@ async def test_a_file_that_cannot_be_used_leaves_what_was_there_and_is_told(harb
         return found if len(found) == 2 else None
 
     rival, broken = await eventually(told, timeout=40)
-    assert "shouting.json is not JSON" in broken
+    assert "shouting.json, line 1: this is not JSON" in broken
     assert "both write" in rival
     (shown,) = api(harbour, "/pipelines")["items"]
     assert [shown["name"], *shown["problems"]] == ["shouting", broken]
@@ -145,3 +148,38 @@ async def test_a_workflow_for_events_can_be_called_as_soon_as_it_is_saved_and_fi
     await eventually(lambda: len((text(harbour, "calls.txt") or "").split()) >= 3, timeout=40)
     (harbour.folder / "workflows" / "hook.json").unlink()
     assert api(harbour, "/triggers") == {"items": []}
+
+
+def test_workflow_check_tells_every_problem_with_its_line_and_one_broken_file_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    def tidemill(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "tidemill.cli.main", *arguments], capture_output=True, text=True)
+
+    good = {
+        "mode": "pipeline", "stateRoot": str(tmp_path / "states"),
+        "stages": [
+            {"id": "src", "type": "source", "pattern": "in/{id}.txt"},
+            {"id": "out", "type": "transform", "input": "src", "pattern": "out/{id}.txt",
+             "node": {"typeId": "transform", "data": {"expression": "$.src.content"}}},
+        ],
+    }  # fmt: skip
+    folder = tmp_path / "w"
+    folder.mkdir()
+    (folder / "good.json").write_text(json.dumps(good))
+    assert tidemill("workflow", "check", str(folder)).returncode == 0
+    odd = {"mode": "trigger", "nodes": [{"id": "h", "typeId": "http", "data": {"url": "https://a", "colour": 1}}]}
+    (folder / "odd.json").write_text(json.dumps(odd, indent=1))
+    said = tidemill("workflow", "check", str(folder))
+    assert said.returncode == 1
+    assert "odd.json:9: error: nodes[0].data.colour: http does not read the field 'colour'" in said.stdout
+    assert "2 files, 1 of them cannot be used" in said.stdout
+    allowed = tidemill("workflow", "check", "--allow-unknown", str(folder / "odd.json"))
+    assert (allowed.returncode, "odd.json:9: warning: " in allowed.stdout) == (0, True)
+    (folder / "broken.json").write_text("{")
+    directory = f"--directory={tmp_path / 'data'}"
+    told = tidemill("pipeline", "status", str(folder), directory)
+    assert told.returncode == 0, told.stderr
+    assert "good" in told.stdout
+    assert "odd.json, line 9" in told.stderr
+    assert "broken.json, line 1: this is not JSON" in told.stderr

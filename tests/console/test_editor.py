@@ -43,12 +43,12 @@ BLOG = """{
   "mode": "pipeline",
   "stateRoot": "ROOT",
   "scanInterval": 60,
-  "owner": {"team": "night watch", "since": 1.50},
+  "description": "the night watch,  since 1.50",
   "nodes": [
     {"id": "scan", "typeId": "state_scan", "name": "dates", "position": {"x": 0, "y": 0, "colour": "red"},
      "data": {"pattern": "daily/{date}.txt"}},
     {"id": "read", "typeId": "state_read", "name": "day", "position": {"x": 240, "y": 0},
-     "data": {"pattern": "{{$.dates.path}}"}, "ticket": "HARB-7"},
+     "data": {"pattern": "{{$.dates.path}}"}, "agentConfig": {"tags": [ ]}},
     {"id": "keep", "typeId": "state_write", "name": "copy", "position": {"x": 480, "y": -90},
      "data": {"pattern": "copies/{{$.dates.id}}.txt", "content": "{{$.day.content}}"}}
   ],
@@ -169,14 +169,14 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
     page.get_by_role("button", name="state_write", exact=True).click()
     expect(page.locator(".react-flow__edge")).to_have_count(4)
     field(page, "pattern").fill("loud/{{$.dates.id}}.txt")
-    field(page, "content").fill("{{$.dates.id}}: {{$.loud}}")
-    expect(problems(page).get_by_role("status")).to_have_text("2 warnings")
+    field(page, "content").fill("{{$.dates.id}}: {{$.loud.result}}")
+    expect(problems(page).get_by_role("status")).to_have_text("none")
 
     # Back and forth, by keyboard and by button.
     page.keyboard.press("Control+z")
     expect(field(page, "content")).to_have_value("")
     page.keyboard.press("Control+Shift+z")
-    expect(field(page, "content")).to_have_value("{{$.dates.id}}: {{$.loud}}")
+    expect(field(page, "content")).to_have_value("{{$.dates.id}}: {{$.loud.result}}")
     for _ in range(3):
         page.get_by_role("button", name="Undo").click()
     expect(page.locator(".react-flow__node")).to_have_count(4)
@@ -216,7 +216,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
         found = [index for index in range(at, len(kept)) if kept[index].rstrip(",") == line.rstrip(",")]
         assert found, f"{line!r} is lost:\n{after}"
         at = found[0] + 1
-    assert '"since": 1.50' in after
+    assert '"the night watch,  since 1.50"' in after
     written = json.loads(after)
     assert [each["name"] for each in written["nodes"]] == ["dates", "day", "copy", "loud", "write"]
     assert written["nodes"][3]["data"] == {"expression": "$.day.content.toUpperCase()"}
@@ -454,7 +454,7 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     stages = """{
   "name": "staged", "stateRoot": "states",
   "stages": [
-    {"id": "big", "type": "transform", "pattern": "big/{id}.txt", "note": "keep me",
+    {"id": "big", "type": "transform", "pattern": "big/{id}.txt", "description": "keep me",
      "node": {"typeId": "transform", "data": {"expression": "$.logs.content.trim()"}}},
     {"id": "logs", "type": "source", "pattern": "in/{id}.txt"}
   ]
@@ -464,7 +464,7 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     page = watched.open("/editor/staged.json", "staged.json")
     expect(problems(page)).to_contain_text("a transform has an input")
     connect(page, "logs", "big")
-    expect(problems(page).get_by_role("status")).to_have_text("1 warning")
+    expect(problems(page).get_by_role("status")).to_have_text("none")
     node(page, "big").click()
     page.locator(".box-form").get_by_label(re.compile("^typeId")).select_option("set")
     expect(problems(page)).to_contain_text("big")
@@ -472,10 +472,10 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     page.get_by_role("button", name="transform", exact=True).click()
     field(page, "expression").fill("$.big.content + $.logs.path")
     expect(page.locator(".react-flow__edge.implied")).to_have_count(1)
-    expect(problems(page).get_by_role("status")).to_have_text("1 warning")
+    expect(problems(page).get_by_role("status")).to_have_text("none")
     page.get_by_role("button", name="Save …").click()
     page.get_by_role("dialog").get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Saved staged.json.")).to_be_visible()
     made = json.loads(bench.file("staged.json"))["stages"]
     assert [(each["id"], each.get("input")) for each in made] == [("logs", None), ("big", "logs"), ("stage", "big")]
-    assert made[1]["note"] == "keep me"
+    assert made[1]["description"] == "keep me"

@@ -52,6 +52,7 @@ COMMANDS = {
         "dags.commands:commands dag",
         "monitors.commands:commands monitor",
         "pipelines.commands:commands pipeline",
+        "pipelines.workflow_files:commands workflow",
         "streams.commands:commands stream",
     ),
     "The rest": (

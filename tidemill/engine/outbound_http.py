@@ -62,6 +62,9 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     body: bytes
     location: str | None = None
     """Where a redirect that was not followed leads."""
+    reason: str = ""
+    headers: dict[str, str] = {}
+    """By their names in lower case."""
 
     def text(self, most: int | None = None) -> str:
         return self.body[:most].decode(errors="replace").strip()
@@ -198,7 +201,8 @@ class OutboundHttp:
                 if len(read) > MOST_BYTES:
                     raise OutboundHttpError(f"{site_of(url)} answered with more than {MOST_BYTES >> 20} MB")
                 location = response.headers["Location"] if 300 <= response.status < 400 else None
-                return HttpAnswer(response.status, read, location)
+                told = {name.lower(): value for name, value in response.headers.items()}
+                return HttpAnswer(response.status, read, location, response.reason or "", told)
             except (OSError, http.client.HTTPException, ValueError, OutboundHttpError) as error:
                 if (dropped := self._connections.pop(place, None)) is not None:
                     dropped.close()

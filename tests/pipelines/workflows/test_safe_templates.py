@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from tests.support.receiver import Request, receiver
 from tidemill.core.errors import ConfigError
 from tidemill.engine.outbound_http import allowing_hosts
+from tidemill.pipelines.workflows.expressions import naming
 from tidemill.pipelines.workflows.load import parse_workflow
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, run_node
 from tidemill.pipelines.workflows.safe_templates import shell_template, sql_template
@@ -193,14 +194,18 @@ def test_a_dash_is_accepted_where_no_option_can_be(
     ],
 )
 def test_a_command_whose_value_would_become_a_program_is_refused_when_the_file_is_loaded(command: Any) -> None:
-    with pytest.raises(NodeError, match=r"node 'run', field 'command'"):
+    written = json.loads(json.dumps(command).replace("$.x", "$.payload"))
+    with pytest.raises(ConfigError, match=r"nodes\[0\]\.data\.command: ") as raised:
         parse_workflow(
             {
                 "mode": "trigger",
-                "nodes": [{"id": "1", "typeId": "run_command", "name": "run", "data": {"command": command}}],
+                "nodes": [{"id": "1", "typeId": "run_command", "name": "run", "data": {"command": written}}],
             },
             "f",
         )
+    assert "no node of this name" not in str(raised.value)
+    with pytest.raises(NodeError, match=r"node 'run', field 'command'"):
+        Node("1", "run_command", "run", {"command": command})
 
 
 @pytest.mark.parametrize(
@@ -248,8 +253,7 @@ async def test_a_value_in_sql_is_bound_and_read_as_its_type(database_url: str) -
 
     async def rows(query: str, item: dict[str, Any], *parameters: Any) -> list[Any]:
         asked = node("postgres_query", query=query, url=database_url, parameters=list(parameters))
-        ((_, value),) = await run_node(asked, [item])
-        return [list(row.values()) for row in value]
+        return [list(row.values()) for _, row in await run_node(asked, [item])]
 
     assert await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": 2}) == [["two"]]
     assert await rows("SELECT name FROM secret WHERE id = {{$.id}}", {"id": "2"}) == [["two"]]
@@ -275,24 +279,32 @@ async def test_a_value_in_sql_is_bound_and_read_as_its_type(database_url: str) -
 
 #: A node of each kind with a value wherever a text may stand; and what it gives if the value stays one.
 EVERY_KIND: dict[str, tuple[dict[str, Any], Any]] = {
-    "start": ({"note": "{{$.payload}}"}, lambda text: text),
-    "scheduled": ({"note": "{{$.payload}}"}, lambda text: text),
-    "webhook": ({"note": "{{$.payload}}"}, lambda text: text),
+    "start": ({}, lambda text: text),
+    "scheduled": ({}, None),
+    "webhook": ({}, lambda text: text),
     "hardwired": ({"json": '[{"name": "{{$.payload}}", "n": 1}]'}, lambda text: {"name": text, "n": 1}),
     "set": ({"fields": {"a": "{{$.payload}}", "b": ["{{$.payload}}"]}}, lambda text: {"a": text, "b": [text]}),
-    "transform": ({"expression": "$.payload"}, lambda text: text),
+    "transform": ({"expression": "$.payload"}, lambda text: {"result": text}),
     "if": ({"condition": "$.payload == $.payload"}, lambda text: True),
-    "http": ({"url": "{server}/?q=x", "method": "POST", "body": {"a": "{{$.payload}}"}}, None),
+    "http": ({"url": "{server}/?q=x", "method": "POST", "json_body": '{"a": "{{$.payload}}"}'}, None),
     "rss": ({"url": "{server}/feed?q={{$.payload}}"}, None),
-    "append_to_file": ({"path": "log.txt", "content": "{{$.payload}}"}, lambda text: {"path": "log.txt"}),
-    "run_command": ({"command": "printf %s {{$.payload}}"}, lambda text: {"stdout": text, "exitCode": 0}),
+    "append_to_file": (
+        {"path": "log.txt", "content": "{{$.payload}}"},
+        lambda text: {"written": True, "filepath": "log.txt"},
+    ),
+    "run_command": (
+        {"command": "printf %s {{$.payload}}"},
+        lambda text: {"stdout": text, "stderr": "", "returnCode": 0},
+    ),
     "postgres_query": (
         {"query": "SELECT {{$.payload}}::text AS found", "url": "{database}"},
-        lambda text: [{"found": text}],
+        lambda text: {"found": text},
     ),
     "llm": ({"prompt": "{{$.payload}}", "system": "{{$.payload}}"}, None),
-    "claude": ({"prompt": "{{$.payload}}"}, None),
-    "prompt": ({"prompt": "{{$.payload}}"}, None),
+    "claude_agent": ({"prompt": "{{$.payload}}"}, None),
+    "claude_json": ({"prompt": "{{$.payload}}"}, None),
+    "discord_send": ({"channel_id": "7", "message": "{{$.payload}}"}, None),
+    "notification": ({"message": "{{$.payload}}", "title": "{{$.payload}}"}, lambda text: {"sent": True}),
 }
 
 
@@ -300,14 +312,15 @@ def test_a_value_stays_a_value_in_every_kind_of_node(
     tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set(EVERY_KIND) <= set(NODE_TYPES)
-    own = {name for name, known in NODE_TYPES.items() if known.run.__module__ != "tidemill.pipelines.workflows.nodes"}
+    ours = "tidemill.pipelines.workflows.node_types"
+    own = {name for name, known in NODE_TYPES.items() if not known.run.__module__.startswith(ours)}
     assert set(NODE_TYPES) - own == set(EVERY_KIND), "a kind of node that this test does not try"
     monkeypatch.chdir(tmp_path)
     asked: list[bytes] = []
 
     def answer(request: Request) -> tuple[int, bytes]:
         asked.append(request.body)
-        reply = {"content": [{"text": "ok"}], "choices": [{"message": {"content": "ok"}}]}
+        reply = {"content": [{"text": "1"}], "choices": [{"message": {"content": "1"}}]}
         return 200, b"<rss><item><title>t</title></item></rss>" if "feed" in request.path else json.dumps(
             reply
         ).encode()
@@ -327,10 +340,14 @@ def test_a_value_stays_a_value_in_every_kind_of_node(
                     else value
                     for name, value in data.items()
                 }
-                found = asyncio.run(run_node(node(type, **filled), [{"payload": text}]))
+                held = {"discord": {"token": "bot", "url": server.url}, "notification": {"url": server.url}}
+                with naming(**{"$credentials": held}):
+                    found = asyncio.run(run_node(node(type, **filled), [{"payload": text}]))
                 if expected is not None:
                     assert [output for _, output in found] == [expected(text)], (type, text)
-                if type in ("llm", "claude", "prompt"):
+                if type in ("discord_send", "notification"):
+                    assert json.loads(asked[-1])["content" if type == "discord_send" else "message"] == text
+                if type in ("llm", "claude_agent", "claude_json"):
                     assert json.loads(asked[-1])["messages"][-1]["content"] == text
                 if type == "http":
                     assert json.loads(asked[-1]) == {"a": text}

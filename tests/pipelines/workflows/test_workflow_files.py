@@ -110,7 +110,7 @@ async def test_a_graph_of_nodes_is_run_for_each_entity(tmp_path: Path, database:
         node("rd", "state_read", pattern="in/{name}.txt", entity_id="{{$.trig.entity_id}}"),
         node("up", "transform", expression="$.rd.content.toUpperCase()"),
         node("wr", "state_write", pattern="out/{x}.txt", entity_id="{{$.trig.entity_id}}",
-             content="{{$.trig.entity_id}}: {{$.up}}", min_size=3),
+             content="{{$.trig.entity_id}}: {{$.up.result}}", min_size=3),
     )  # fmt: skip
     (pipeline,) = parse_workflow(graph, "graph").pipelines
     assert pipeline.scan_interval == 5
@@ -268,8 +268,8 @@ async def test_a_workflow_in_trigger_mode_runs_once_for_each_event(tmp_path: Pat
     graph = chain(
         node("begin", "webhook"),
         node("size", "transform", expression="{{$.begin.text.length}}"),
-        node("long", "if", condition="$.size > 3"),
-        node("log", "append_to_file", path="log.txt", content="{{$.begin.text}}"),
+        node("long", "if", condition="$.size.result > 3"),
+        node("log", "append_to_file", filepath="log.txt", content="{{$.begin.text}}"),
         mode="trigger",
     )  # fmt: skip
     graph["connections"][2]["sourceConnectorId"] = "true"
@@ -314,7 +314,7 @@ async def test_a_node_whose_function_runs_out_of_an_iterator_fails_and_does_not_
 
 async def test_a_command_is_run_and_its_failure_told() -> None:
     good = parse_workflow(chain(node("c", "run_command", command=["cat"], stdin="hi")), "x").triggers[0]
-    assert (await good.run())["c"] == [{"stdout": "hi", "exitCode": 0}]
+    assert (await good.run())["c"] == [{"stdout": "hi", "stderr": "", "returnCode": 0}]
     bad = parse_workflow(chain(node("c", "run_command", command="echo oops >&2; exit 3")), "x").triggers[0]
     with pytest.raises(ConfigError, match="ended with 3: oops"):
         await bad.run()
@@ -323,7 +323,7 @@ async def test_a_command_is_run_and_its_failure_told() -> None:
 async def test_an_expression_that_fails_names_its_node_and_field() -> None:
     graph = chain(node("begin", "start"), node("made", "set", title="{{$.begin.title.toUpperCase()}}"))
     (workflow,) = parse_workflow(graph, "x").triggers
-    with pytest.raises(NodeError, match=r"node 'made', field 'title'.*no field 'title'"):
+    with pytest.raises(NodeError, match=r"node 'made', field 'title'.*toUpperCase"):
         await workflow.run({"other": 1})
 
 
@@ -332,9 +332,9 @@ async def test_an_expression_that_fails_names_its_node_and_field() -> None:
     [
         (lambda data: data["nodes"][1]["data"].update(input="{{$.datums.path}}/*"), "no state 'datums'"),
         (lambda data: data["nodes"][2]["data"].update(output="{{$.dates.id.trim()}}"), "is not understood"),
-        (lambda data: data["nodes"][0].update(typeId="state_scam"), "'state_scam' is not known"),
+        (lambda data: data["nodes"][0].update(typeId="state_scam"), "there is no type 'state_scam'"),
         (lambda data: data["connections"][0].update(sourceNodeId="nobody"), "there is no node 'nobody'"),
-        (lambda data: data["nodes"][1]["data"].pop("transform"), "'transform' is missing"),
+        (lambda data: data["nodes"][1]["data"].pop("transform"), "transform is missing"),
         (lambda data: data.update(mode="poetry"), "neither pipeline nor trigger"),
         (lambda data: data["nodes"][2]["data"].update(input="{{$.blog.path}}"), "no state 'blog' before"),
     ],
@@ -343,19 +343,28 @@ def test_what_is_wrong_with_a_file_is_told_with_its_place(change: Any, told: str
     data = json.loads(AUTO_BLOG)
     change(data)
     (tmp_path / "w.json").write_text(json.dumps(data))
-    with pytest.raises(ConfigError, match=r"w\.json: .*") as error:
+    with pytest.raises(ConfigError, match=r"w\.json, line 1: .*") as error:
         load_workflow("w.json")
     assert told in str(error.value)
 
 
-def test_what_is_not_understood_in_a_file_is_noted() -> None:
+def test_what_is_not_understood_in_a_file_is_an_error_with_its_line_and_can_be_allowed(tmp_path: Path) -> None:
     data = json.loads(AUTO_BLOG)
     data["colour"] = "blue"
     data["nodes"][0]["shape"] = "round"
-    assert sorted(parse_workflow(data, "x").notes) == [
-        "nodes[0]: the field 'shape' is not understood, and changes nothing",
-        "the file: the field 'colour' is not understood, and changes nothing",
+    (tmp_path / "w.json").write_text(json.dumps(data, indent=1))
+    lines = (tmp_path / "w.json").read_text().splitlines()
+    (shape,), (colour,) = ([at for at, line in enumerate(lines, 1) if word in line] for word in ("shape", "colour"))
+    told = [
+        f"w.json, line {shape}: nodes[0].shape: the field 'shape' is not understood",
+        f"w.json, line {colour}: colour: the field 'colour' is not understood",
     ]
+    with pytest.raises(ConfigError) as raised:
+        load_workflow("w.json")
+    assert sorted(str(raised.value).splitlines()) == sorted(told)
+    allowed = load_workflow("w.json", allow_unknown=True)
+    assert [pipeline.name for pipeline in allowed.pipelines] == ["w"]
+    assert set(told) <= set(allowed.notes)
 
 
 def test_a_folder_of_files_is_loaded_together(tmp_path: Path) -> None:

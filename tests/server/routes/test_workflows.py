@@ -20,7 +20,7 @@ from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.web import API, LOGIN_NEEDED, WebServer
 from tidemill.dags.definition.kinds import ABOUT, KINDS
-from tidemill.pipelines.workflows import kinds, load, node_graph, nodes
+from tidemill.pipelines.workflows import kinds, node_graph, nodes, read
 from tidemill.store.database import Database, DatabaseSettings
 
 APP = """
@@ -41,14 +41,15 @@ def shout(data, item):
 PIPELINE = """{{
   "mode": "pipeline",
   "stateRoot": {root!r},
-  "owner": {{"team": "night watch", "since": 1.50}},
+  "description": "night watch,   since 1.50",
   "nodes": [
     {{"id": "scan", "typeId": "state_scan", "name": "dates", "data": {{"pattern": "daily/{{date}}.txt"}}}},
     {{"id": "read", "typeId": "state_read", "name": "day", "data": {{"pattern": "{{{{$.dates.path}}}}"}}}},
     {{"id": "up", "typeId": "transform", "name": "upper", "data": {{"expression": "$.day.content.toUpperCase()"}}}},
-    {{"id": "ask", "typeId": "llm", "name": "ask", "data": {{"prompt": "About {{{{$.dates.id}}}}: {{{{$.upper}}}}"}}}},
+    {{"id": "ask", "typeId": "llm", "name": "ask",
+     "data": {{"prompt": "About {{{{$.dates.id}}}}: {{{{$.upper.result}}}}"}}}},
     {{"id": "keep", "typeId": "state_write", "name": "loud",
-     "data": {{"pattern": "loud/{{{{$.dates.id}}}}.txt", "content": "{{{{$.dates.date}}}} {{{{$.upper}}}}"}}}},
+     "data": {{"pattern": "loud/{{{{$.dates.id}}}}.txt", "content": "{{{{$.dates.date}}}} {{{{$.upper.result}}}}"}}}},
     {{"id": "tell", "typeId": "state_write", "name": "told",
      "data": {{"pattern": "told/{{{{$.dates.id}}}}.txt", "content": "{{{{$.ask.content}}}}"}}}}
   ],
@@ -141,14 +142,16 @@ def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> N
 
 
 def test_the_fields_that_editors_offer_are_those_that_the_code_reads() -> None:
-    elsewhere = reads(load._schedules) | reads(load._signature) | reads(node_graph.Wiring) | reads(node_graph.wire)
+    elsewhere = reads(read._schedule) | reads(read._signature) | reads(node_graph.Wiring) | reads(node_graph.wire)
+    everywhere = {"mayFail", *kinds.PINNED}
     for name, known in nodes.NODE_TYPES.items():
         if known.fields is not None:
             continue
         told = set(kinds.FIELDS.get(name, {}))
-        assert reads(known.run, of="data") <= told, name
-        assert told <= reads(known.run) | elsewhere, name
-    for name in kinds.FIELDS.keys() - nodes.NODE_TYPES.keys():
+        assert reads(known.run, of="data") <= told | everywhere, name
+        refused = {*kinds.REFUSED_FIELDS.get(name, ()), *kinds.IDLE_FIELDS.get(name, ())}
+        assert told <= reads(inspect.getmodule(known.run)) | elsewhere | refused | {"server_id"}, name
+    for name in kinds.FIELDS.keys() - nodes.NODE_TYPES.keys() - {"state_clear_failure"}:
         assert set(kinds.FIELDS[name]) <= elsewhere, name
     for name, groups in kinds.NEEDS.items():
         assert {each for group in groups for each in group} <= set(kinds.FIELDS[name]), name
@@ -175,7 +178,10 @@ def reads(code: Any, of: str | None = None) -> set[str]:
 def test_everything_that_is_wrong_is_told_with_its_place_and_line(place: Place, tmp_path: Path) -> None:
     right = place.check("blog.json", pipeline(tmp_path))
     assert (right["form"], right["mode"], right["nodes"]) == ("graph", "pipeline", 6)
-    assert [(each["where"], each["severity"]) for each in right["problems"]] == [("owner", "warning")]
+    assert right["problems"] == []
+    odd = pipeline(tmp_path).replace('"description"', '"owner"')
+    (unknown,) = place.check("blog.json", odd)["problems"]
+    assert (unknown["where"], unknown["severity"], unknown["is_unknown"]) == ("owner", "error", True)
     broken = (
         pipeline(tmp_path)
         .replace("toUpperCase()", "toUpperCase(")

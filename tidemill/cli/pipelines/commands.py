@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,17 @@ from tidemill.cli.arguments import Json, Metrics, Shown, Supervise
 from tidemill.cli.connection_options import HERE, ConnectionOptions, operator, require_database
 from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
-from tidemill.cli.pipelines.open import Pipeline, Target, find_all, names, on_pipelines, opened, settings_of
+from tidemill.cli.pipelines.open import (
+    AllowUnknown,
+    Pipeline,
+    Target,
+    find_all,
+    names,
+    on_pipelines,
+    opened,
+    print_file_problems,
+    settings_of,
+)
 from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, child, run_role, run_supervised
@@ -69,19 +80,22 @@ def run(
     ] = False,
     approve: Annotated[bool, Parameter(help="Also build what would wait for approval because it is so much.")] = False,
     supervise: Supervise = True,
+    allow_unknown: AllowUnknown = False,
     metrics: Metrics = None,
     place: ConnectionOptions = HERE,
 ) -> int:
     """Keep pipelines up to date until stopped; with --once, bring them up to date and end."""
     if once:
         place.arguments()  # A server that is named is an error, before anything is loaded.
-        return asyncio.run(_run_once(load_target(app), pipeline, approve, place))
+        target = load_target(app, allow_unknown=allow_unknown)
+        print_file_problems(target)
+        return asyncio.run(_run_once(target, pipeline, approve, place)) or (1 if target.problems else 0)
 
     def make() -> Part:
         if is_workflow(app):
             settings = place.settings(metrics=metrics)
             database = Database(settings.database(), label="tidemill pipeline")
-            folder = read_folder(Path(app))
+            folder = read_folder(Path(app), allow_unknown=allow_unknown)
             work = WorkflowRunner(database, folder, keep_days=settings.keep_days)
             role = pipeline_role(work, work.pipelines, database, settings, migrations=(OWN_CHAIN,))
             return Part(role, database, settings, patience=settings.grace_seconds)
@@ -109,7 +123,7 @@ def run(
         settings = settings_of(target, place, metrics=metrics)
         if target.app is not None:
             require_database(settings)
-    named = () if pipeline is None else (pipeline,)
+    named = [*([] if pipeline is None else [pipeline]), *(["--allow-unknown"] if allow_unknown else [])]
     specs = [child("pipeline", place, "pipeline", "run", app, *named, "--no-supervise")]
     return run_supervised(settings, specs, label="tidemill pipeline")
 
@@ -185,13 +199,17 @@ def trigger(
     file: Annotated[str, Parameter(help="The workflow file.")],
     payload: Annotated[str, Parameter(help="What it is started with, as JSON.")] = "null",
     /,
+    *,
+    allow_unknown: AllowUnknown = False,
 ) -> int:
     """Run a workflow file once, as its webhook or schedule would, and print what each node gave."""
     try:
         given = decode(payload)
     except PayloadError as error:
         raise ConfigError(f"the payload is not JSON: {error}") from error
-    loaded = load_workflow(file)
+    loaded = load_workflow(file, allow_unknown=allow_unknown)
+    for note in loaded.notes:
+        sys.stderr.write(f"warning: {note}\n")
     if not loaded.triggers:
         raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
     allow_hosts(load_settings().allow_hosts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -45,6 +46,9 @@ AppArgument = Annotated[
 ]
 
 
+AllowUnknown = Annotated[
+    bool, Parameter(help="Warn about what is not understood in workflow files, instead of refusing them.")
+]
 AppOption = Annotated[
     str | None, Parameter(help="What declares the pipelines of a state: app.py, a workflow file or folder.")
 ]
@@ -68,25 +72,27 @@ def on_pipelines(command: Callable[..., Awaitable[Any]]) -> Command:
     more = [
         inspect.Parameter("app", ahead, default=None, annotation=AppArgument),
         inspect.Parameter(word.name, ahead, default=None, annotation=Annotated[kind | None, *notes]),
+        inspect.Parameter("allow_unknown", named, default=False, annotation=AllowUnknown),
         inspect.Parameter("place", named, default=ANYWHERE, annotation=ServerOptions),
     ]
 
-    def run(*values: Any, place: ServerOptions = ANYWHERE, **options: Any) -> Any:
+    def run(*values: Any, place: ServerOptions = ANYWHERE, allow_unknown: bool = False, **options: Any) -> Any:
         app, given = (*values, None, None)[:2]
-        work = PipelineWork(app, given, place)
+        work = PipelineWork(app, given, place, allow_unknown=allow_unknown)
         if required:
             named_word(work.word, word.name.upper())
         return work.run(lambda at: command(at, work.word, **options), live=options.get("live", True))
 
-    return with_parameters(run, command, [*more[:2], *own, more[2]])
+    return with_parameters(run, command, [*more[:2], *own, *more[2:]])
 
 
 class PipelineWork:
     """Where a command works: the pipelines that were named, on their database or through a server."""
 
-    def __init__(self, app: str | None, word: str | None, place: ServerOptions) -> None:
+    def __init__(self, app: str | None, word: str | None, place: ServerOptions, *, allow_unknown: bool = False) -> None:
         """`word` comes after the application; a server has the application, so that `app` is the word there."""
         self._place = place
+        self._allow_unknown = allow_unknown
         if place.server_url is None:
             self._app, self.word = named_word(app, "APP"), word
         elif word is not None:
@@ -109,11 +115,18 @@ class PipelineWork:
             async with self._place.operator() as at:
                 yield at
             return
-        target = load_target(self._app)
+        target = load_target(self._app, allow_unknown=self._allow_unknown)
+        print_file_problems(target)
         declared = declarations_of(target)
         async with opened(target, self._place, create=target.app is None, live=live) as database:
             declared.pipelines.cache = PipelineCache(database, declared.pipelines)
             yield Local(database, Caller(operator(), "admin"), declared)
+
+
+def print_file_problems(target: PipelineTarget) -> None:
+    """Tell on stderr which files are not in use, and what is not understood in others."""
+    for problem in (*target.problems, *target.notes):
+        sys.stderr.write(f"{'error' if problem in target.problems else 'warning'}: {problem}\n")
 
 
 def declarations_of(target: PipelineTarget) -> Declarations:

@@ -29,10 +29,11 @@ from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.expressions.paths import Path, kind_of
 from tidemill.core.expressions.refs import RefResolver, Refs
+from tidemill.core.located_json import Lines, line_of
 from tidemill.core.retry import retry
 from tidemill.dags.definition.check import check_dag, find_problems
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode
-from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
+from tidemill.dags.definition.parse import read_json, read_yaml
 from tidemill.dags.errors import DagError
 
 Reader = Callable[[str], Any]

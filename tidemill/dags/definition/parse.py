@@ -5,20 +5,18 @@ YAML is parsed as version 1.2: `no` is a string and not false, a date is a strin
 
 from __future__ import annotations
 
-import json
 import re
-from json.decoder import scanstring  # pyright: ignore[reportAttributeAccessIssue]
 from typing import Any, ClassVar
 
 import yaml
 from yaml.constructor import ConstructorError
 
+from tidemill.core import located_json
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.expressions.paths import Path
+from tidemill.core.located_json import Lines
 from tidemill.dags.errors import DagError
-
-Lines = dict[Path, int]
 
 MOST_PARTS = 1_000_000
 MOST_MERGED = 100_000
@@ -132,69 +130,6 @@ def _mark_yaml(node: yaml.Node, path: Path, lines: Lines, file: str) -> None:
 def read_json(text: str, file: str) -> tuple[Any, Lines]:
     """Parse JSON text; returns the data and the lines of its parts."""
     try:
-        data = json.loads(text, parse_constant=_no_number)
-    except json.JSONDecodeError as error:
-        raise DagError((), f"this is not JSON: {error.msg}", file=file, line=error.lineno) from error
-    except ValueError as error:
-        raise DagError((), f"this is not JSON: {error}", file=file) from error
-    except RecursionError as error:
-        raise DagError((), "this is nested too deeply", file=file) from error
-    lines: Lines = {}
-    _JsonMarks(text, file, lines).value(0, ())
-    return data, lines
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is not a valid number in JSON")
-
-
-class _JsonMarks:
-    """Scans valid JSON text and records the line of each part."""
-
-    def __init__(self, text: str, file: str, lines: Lines) -> None:
-        self._text = text
-        self._file = file
-        self._lines = lines
-        self._decoder = json.JSONDecoder()
-        self._line, self._counted = 1, 0
-
-    def value(self, at: int, path: Path) -> int:
-        """Record a value and its parts; returns the offset of its end."""
-        at = self._skip(at)
-        self._lines.setdefault(path, self._line_at(at))
-        opening = self._text[at]
-        if opening not in "{[":
-            return self._decoder.raw_decode(self._text, at)[1]
-        at, index = self._skip(at + 1), 0
-        while self._text[at] not in "}]":
-            if opening == "{":
-                key, end = scanstring(self._text, at + 1)
-                if (*path, key) in self._lines:
-                    where = self._line_at(at)
-                    raise DagError((*path, key), f"the key {key!r} appears twice", file=self._file, line=where)
-                self._lines[(*path, key)] = self._line_at(at)
-                at = self.value(self._skip(end) + 1, (*path, key))
-            else:
-                at = self.value(at, (*path, index))
-                index += 1
-            at = self._skip(at)
-            if self._text[at] == ",":
-                at = self._skip(at + 1)
-        return at + 1
-
-    def _skip(self, at: int) -> int:
-        while self._text[at] in " \t\r\n":
-            at += 1
-        return at
-
-    def _line_at(self, at: int) -> int:
-        self._line += self._text.count("\n", self._counted, at)
-        self._counted = at
-        return self._line
-
-
-def line_of(place: Path, lines: Lines) -> int | None:
-    """Return the line of a place, or of its nearest enclosing part."""
-    while place not in lines and place:
-        place = place[:-1]
-    return lines.get(place)
+        return located_json.read_json(text)
+    except located_json.JsonTextError as error:
+        raise DagError(error.place, error.problem, file=file, line=error.line) from error

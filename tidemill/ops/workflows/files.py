@@ -32,7 +32,8 @@ from tidemill.pipelines.workflows.files import (
     check_version,
 )
 from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, dry_run_trigger
-from tidemill.pipelines.workflows.load import TriggerWorkflow, parse_workflow
+from tidemill.pipelines.workflows.load import parse_workflow
+from tidemill.pipelines.workflows.read import TriggerWorkflow
 from tidemill.store.transaction import Reader, Transaction
 
 READ_WITHIN = 30.0

@@ -14,13 +14,14 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.paths import Path, format_path
+from tidemill.core.located_json import Lines, line_of
 from tidemill.dags.definition.files import problems_in_text
-from tidemill.dags.definition.parse import Lines, line_of, read_json, read_yaml
+from tidemill.dags.definition.parse import read_json, read_yaml
 from tidemill.dags.errors import DagError
 from tidemill.declarations import Declarations
 from tidemill.ops.workflows.required_role import admin_reason
 from tidemill.pipelines.workflows.check import find_problems
-from tidemill.pipelines.workflows.load import form_of as workflow_form, has_states
+from tidemill.pipelines.workflows.read import form_of as workflow_form, has_states
 
 Form = Literal["graph", "stages", "dag"]
 MOST_PROBLEMS = 200
@@ -36,6 +37,8 @@ class TextProblem(msgspec.Struct, frozen=True):
     node: int | None
     """Which of the nodes or stages it is at, counted from 0; None if it is about the file."""
     line: int | None
+    is_unknown: bool = False
+    """Whether it is about something that is not understood, which `--allow-unknown` turns into a warning."""
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -52,6 +55,11 @@ class Checked(msgspec.Struct, frozen=True):
     @property
     def errors(self) -> list[TextProblem]:
         return [each for each in self.problems if each.severity == "error"]
+
+
+def is_refused(problem: TextProblem, allow_unknown: bool) -> bool:
+    """Whether a file cannot be used because of a problem."""
+    return problem.severity == "error" and not (problem.is_unknown and allow_unknown)
 
 
 def parse(text: str, file: str) -> tuple[Any, Lines]:
@@ -82,7 +90,10 @@ def check(text: str, file: str, *, declared: Declarations, root: FilePath) -> Ch
         problems = list(_dag_problems(text, file, data, lines, declared, root))
     else:
         problems = [
-            _problem(each.problem, each.place, line_of(each.place, lines), is_error=not each.is_note)
+            msgspec.structs.replace(
+                _problem(each.problem, each.place, line_of(each.place, lines), is_error=not each.is_note),
+                is_unknown=each.severity == "unknown",
+            )
             for each in find_problems(data, PurePosixPath(file).stem)
         ]
     listed = data.get("stages" if form == "stages" else "nodes")

@@ -11,10 +11,12 @@ from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 
 
 class PipelineTarget(NamedTuple):
-    """Pipelines, and the application that declares them, if one does."""
+    """Pipelines, the application that declares them, if one does, and what is wrong with other files of the folder."""
 
     pipelines: list[Pipeline]
     app: Any = None
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def choose(self, name: str | None) -> list[Pipeline]:
         """The pipeline of this name, or all."""
@@ -32,15 +34,16 @@ def is_workflow(target: str) -> bool:
     return Path(target).is_dir() or target.endswith(".json")
 
 
-def load_target(target: str) -> PipelineTarget:
+def load_target(target: str, *, allow_unknown: bool = False) -> PipelineTarget:
     """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
     if is_workflow(target):
         from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and rarely needed
 
-        found = list(read_folder(target).pipelines.values())
+        folder = read_folder(target, allow_unknown=allow_unknown)
+        found = list(folder.pipelines.values())
         if not found:
-            raise ConfigError(f"{target} contains no pipeline")
-        return PipelineTarget(found)
+            raise ConfigError("\n".join([f"{target} contains no pipeline", *folder.errors.values()]))
+        return PipelineTarget(found, None, tuple(folder.errors.values()), tuple(folder.notes))
     module = load_module(target.partition(":")[0])
     app = load_app(target) if ":" in target or any(map(is_app, vars(module).values())) else None
     if app is not None:

@@ -9,49 +9,102 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.paths import Path, format_path
-from tidemill.pipelines.workflows.expression_methods import ExpressionError
-from tidemill.pipelines.workflows.expressions import compile_expression, expressions_in, roots_of
-from tidemill.pipelines.workflows.graph import AGENT_FIELDS, LINK_FIELDS, NODE_FIELDS
-from tidemill.pipelines.workflows.kinds import NEEDS, OPEN, PINNED, fields_of, is_known, kinds
-from tidemill.pipelines.workflows.load import FILE_FIELDS, has_states, parse_workflow
+from tidemill.pipelines.workflows.expressions import (
+    ExpressionError,
+    bare,
+    check_expression,
+    expressions_in,
+    names_in,
+    required_roots,
+)
+from tidemill.pipelines.workflows.kinds import (
+    AGENT_FIELDS,
+    FIELDS,
+    FILE,
+    IDLE_FIELDS,
+    LABELS,
+    LINK_FIELDS,
+    NEEDS,
+    NODE_FIELDS,
+    OPEN,
+    OUTWARD,
+    PINNED,
+    REFUSED,
+    REFUSED_FIELDS,
+    STAGE,
+    STAGE_FIELDS,
+    STAGE_NODE_FIELDS,
+    STAGED,
+    fields_of,
+    is_known,
+    kinds,
+)
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
-from tidemill.pipelines.workflows.stage_list import STAGE_FIELDS
+from tidemill.pipelines.workflows.read import Loaded, has_states, read_workflow
+from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates
 
 MOST_NODES = 1000
 
 _BARE = {("if", "condition"), ("transform", "expression")}
+#: What editors call the one way out of a node, and the one way in.
+_OUT = re.compile(r"(out|output|outputs|source|main|default|result|results|items?|data|right|bottom|next)([-_:]?\d+)?")
+_IN = re.compile(r"(in|input|inputs|target|main|default|items?|data|left|top|trigger)([-_:]?\d+)?")
 _EXITS = ("true", "false")
 _PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|retryPolicy(?:\.\w+)*): ")
 _NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
 _HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
 
 
+Severity = Literal["error", "unknown", "note"]
+
+
 class WorkflowProblem(msgspec.Struct, frozen=True):
-    """A problem at a path; a note is about something that has no effect, and is not an error."""
+    """A problem at a path: an error, something that is not understood, or a note on something that has no effect."""
 
     place: Path
     problem: str
-    is_note: bool = False
+    severity: Severity = "error"
+
+    @property
+    def is_note(self) -> bool:
+        return self.severity == "note"
+
+    def is_error(self, *, allow_unknown: bool = False) -> bool:
+        """Whether the file cannot be used because of it."""
+        return self.severity == "error" or (self.severity == "unknown" and not allow_unknown)
 
     def __str__(self) -> str:
         return f"{format_path(self.place)}: {self.problem}" if self.place else self.problem
 
 
+class Examined(msgspec.Struct, frozen=True):
+    """The problems of a document, and what it declares if it can be used."""
+
+    problems: list[WorkflowProblem]
+    loaded: Loaded | None = None
+
+
+def examine(data: Any, name: str, *, allow_unknown: bool = False) -> Examined:
+    """All problems of a document, with notes on what has no effect, and its declarations."""
+    if not isinstance(data, Mapping):
+        return Examined([WorkflowProblem((), "a workflow is an object with nodes, or with stages")])
+    found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
+    if any(each.is_error(allow_unknown=allow_unknown) for each in found):
+        return Examined(found)
+    told, loaded = _read(data, name, allow_unknown=allow_unknown)
+    return Examined(found + told, loaded)
+
+
 def find_problems(data: Any, name: str) -> list[WorkflowProblem]:
     """All problems of a document, and notes on what has no effect."""
-    if not isinstance(data, Mapping):
-        return [WorkflowProblem((), "a workflow is an object with nodes, or with stages")]
-    found = [*_file_problems(data), *(_stage_problems(data) if "stages" in data else _graph_problems(data))]
-    if all(each.is_note for each in found):
-        found += _loader_problems(data, name)
-    return found
+    return examine(data, name).problems
 
 
 def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
@@ -67,15 +120,19 @@ def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     for field in ("scanInterval", "maxConcurrentEntities"):
         if data.get(field) is not None and not _is_number(data[field]):
             yield WorkflowProblem((field,), f"{data[field]!r} is not a number")
-    yield from _unknown(data, FILE_FIELDS, ())
+    known = STAGED if "stages" in data else FILE
+    yield from _unknown(data, (*known, *LABELS, "stages" if "stages" in data else "nodes", "connections"), ())
+    for field in ("settings", "retryPolicy"):
+        if field in known:
+            yield from _unknown(data.get(field), known[field]["properties"], (field,))
 
 
 def _unknown(data: Any, known: Iterable[str], place: Path) -> Iterator[WorkflowProblem]:
     if isinstance(data, Mapping):
         for field in data:
             if field not in known:
-                told = f"the field {field!r} is not understood, and changes nothing"
-                yield WorkflowProblem((*place, str(field)), told, is_note=True)
+                told = f"the field {field!r} is not understood{did_you_mean(field, known)}"
+                yield WorkflowProblem((*place, str(field)), told, "unknown")
 
 
 # -- graphs ---------------------------------------------------------------------------------------
@@ -100,7 +157,7 @@ def _graph_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
     above: dict[str, list[str]] = {id: [] for id in ids}
     for at, link in enumerate(links):
         for problem in _link_problems(link, at, above, nodes, ids):
-            sound = sound and problem.is_note
+            sound = sound and problem.severity != "error"
             yield problem
     circle = _circle(above) if sound else None
     if circle:
@@ -159,10 +216,16 @@ def _link_problems(
         return
     source, target = str(ends[0]), str(ends[1])
     above[target].append(source)
-    node, exit = nodes[ids[source]], link.get("sourceConnectorId")
-    if isinstance(node, Mapping) and node.get("typeId") == "if" and exit not in _EXITS:
-        told = "this connection leaves an if by neither true nor false: everything goes through"
-        yield WorkflowProblem((*place, "sourceConnectorId"), told, is_note=True)
+    node = nodes[ids[source]]
+    is_if = isinstance(node, Mapping) and node.get("typeId") == "if"
+    for field, known in (("sourceConnectorId", _OUT), ("targetConnectorId", _IN)):
+        connector = str(link.get(field) or "")
+        if not connector or known.fullmatch(connector.lower()):
+            continue
+        if field == "sourceConnectorId" and connector in _EXITS and is_if:
+            continue
+        of = "an if has true and false" if is_if and field == "sourceConnectorId" else "leave it out"
+        yield WorkflowProblem((*place, field), f"the connector {connector!r} is not understood: {of}", "unknown")
 
 
 def _circle(above: Mapping[str, list[str]]) -> list[str] | None:
@@ -192,19 +255,22 @@ def _node_problems(
     if not isinstance(type, str) or not type or not isinstance(data, Mapping):
         return
     if not is_known(type):
-        known = [kind.type for kind in kinds()]
-        yield WorkflowProblem(
-            (*place, "typeId"),
-            f"there is no type {type!r}{did_you_mean(type, known)}; "
-            f"a type of your own is declared with @node_type({type!r})",
-        )
+        yield _unknown_type(type, [kind.type for kind in kinds()], place)
         return
     if type not in NODE_TYPES and not is_pipeline:
         yield WorkflowProblem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
         return
     yield from _data_problems(type, data, (*place, "data"))
+    yield from _template_problems(type, data, (*place, "data"))
     roots = {*before, "items", "entity" if is_pipeline else "payload"}
     yield from _expression_problems(type, data, (*place, "data"), roots)
+
+
+def _unknown_type(type: str, known: Iterable[str], place: Path) -> WorkflowProblem:
+    if type in REFUSED:
+        return WorkflowProblem((*place, "typeId"), f"{type} is not available: {REFUSED[type]}", "unknown")
+    told = f"there is no type {type!r}{did_you_mean(type, known)}; declare your own with @node_type({type!r})"
+    return WorkflowProblem((*place, "typeId"), told, "unknown")
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -239,7 +305,9 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     validation, node = stage.get("validation"), stage.get("node")
     if validation is not None and not isinstance(validation, Mapping):
         yield WorkflowProblem((*place, "validation"), "validation is an object, or is left out")
-    elif validation and not _is_number(validation.get("minSize", 0)):
+    elif validation:
+        yield from _unknown(validation, STAGE["validation"]["properties"], (*place, "validation"))
+    if isinstance(validation, Mapping) and not _is_number(validation.get("minSize", 0)):
         yield WorkflowProblem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
@@ -257,18 +325,39 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     if not isinstance(node, Mapping) or not isinstance(node.get("typeId"), str):
         yield WorkflowProblem((*place, "node") if "node" in stage else place, "a transform has a node with a typeId")
         return
-    type, data, where = str(node["typeId"]), node.get("data") or {}, (*place, "node", "data")
+    roots = {*before, "entity", "items"}
+    yield from _stage_node(node, (*place, "node"), roots)
+    thens = [(part, where) for part, where in _thens(stage, place) if part is not None]
+    for then, where in thens:
+        if node["typeId"] != "if":
+            yield WorkflowProblem(where, "only an if has a `then`")
+        elif not isinstance(then, Mapping) or not isinstance(then.get("typeId"), str):
+            yield WorkflowProblem(where, "`then` is a node with a typeId")
+        else:
+            yield from _stage_node(then, where, roots)
+
+
+def _thens(stage: Mapping[str, Any], place: Path) -> Iterator[tuple[Any, Path]]:
+    """The places at which the node after an `if` may stand."""
+    node = stage["node"]
+    yield stage.get("then"), (*place, "then")
+    yield node.get("then"), (*place, "node", "then")
+    if isinstance(node.get("data"), Mapping):
+        yield node["data"].get("then"), (*place, "node", "data", "then")
+
+
+def _stage_node(node: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[WorkflowProblem]:
+    yield from _unknown(node, STAGE_NODE_FIELDS, place)
+    type, data, where = str(node["typeId"]), node.get("data") or {}, (*place, "data")
     if not isinstance(data, Mapping):
         yield WorkflowProblem(where, "data is an object, or is left out")
     elif type not in TRANSFORMS and type not in NODE_TYPES:
-        known = [*NODE_TYPES, *TRANSFORMS]
-        told = (
-            f"there is no type {type!r}{did_you_mean(type, known)}; declare one with @node_type({type!r}) or @transform"
-        )
-        yield WorkflowProblem((*place, "node", "typeId"), told)
+        yield _unknown_type(type, [*NODE_TYPES, *TRANSFORMS], place)
     elif type not in TRANSFORMS:
-        yield from _data_problems(type, data, where)
-        yield from _expression_problems(type, data, where, {*before, "entity", "items"})
+        read = {name: value for name, value in data.items() if not (type == "if" and name == "then")}
+        yield from _data_problems(type, read, where)
+        yield from _template_problems(type, read, where)
+        yield from _expression_problems(type, read, where, roots)
 
 
 # -- data and expressions -------------------------------------------------------------------------
@@ -290,13 +379,25 @@ def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[
                 yield WorkflowProblem((*place, name), told)
         elif fields is not None and type not in OPEN:
             hint = did_you_mean(name, fields)
-            yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", is_note=True)
+            yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
+        if value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
+            yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
+        elif value and name in IDLE_FIELDS.get(type, {}):
+            yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
     if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
         hint = did_you_mean(data["transform"], TRANSFORMS)
         told = f"the application declares no @transform({data['transform']!r}){hint}"
-        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", is_note=True)
+        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", "note")
     if data.get("stateType") and "(" in str(data.get("filter") or ""):
         yield WorkflowProblem((*place, "filter"), "this filter is not understood")
+
+
+def _template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    try:
+        check_templates(type, dict(data))
+    except TemplateError as error:
+        field = error.field or ("command" if type == "run_command" else "query")
+        yield WorkflowProblem((*place, field), str(error))
 
 
 def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -306,15 +407,23 @@ def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
     if "enum" in schema and value not in schema["enum"]:
         return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
     kind = schema.get("type")
+    if isinstance(kind, list):
+        told = [_misfit(value, {**schema, "type": each}) for each in kind]
+        return None if None in told else told[0]
     if kind == "integer":
         if not _is_number(value):
             return f"{value!r} is not a number"
         if float(value) < schema.get("minimum", 0):
             return f"{value} is less than {schema.get('minimum', 0)}"
-    if kind == "object" and not isinstance(value, Mapping | list):
+    if kind == "object" and not isinstance(value, Mapping):
         return "this is an object"
-    if kind == "array" and not isinstance(value, list):
-        return "this is a list"
+    if kind == "array":
+        if not isinstance(value, list):
+            return "this is a list"
+        needed = schema.get("items", {}).get("required", ())
+        for at, each in enumerate(value):
+            if needed and not (isinstance(each, Mapping) and all(each.get(name) for name in needed)):
+                return f"entry {at} is not an object with {' and '.join(needed)}: write {{name, value}}"
     if kind == "boolean" and not isinstance(value, bool):
         return "this is true or false"
     if kind == "string" and isinstance(value, Mapping | list):
@@ -330,12 +439,11 @@ def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots:
     for name in fields:
         value = data[name]
         if (type, name) in _BARE and isinstance(value, str) and value.strip():
-            text = value.strip()
-            found: Iterable[str] = [text[2:-2] if text.startswith("{{") and text.endswith("}}") else text]
+            found: Iterable[str] = [bare(value)]
         else:
             found = expressions_in(value)
         for text in found:
-            told = _wrong_with(text, roots)
+            told = _wrong_with(text, roots) or _exposed(type, name, text)
             if told is not None:
                 yield WorkflowProblem((*place, name), told)
                 break
@@ -343,35 +451,36 @@ def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots:
 
 def _wrong_with(text: str, roots: set[str]) -> str | None:
     try:
-        compile_expression(text)
-        read = roots_of(text)
+        check_expression(text)
     except ExpressionError as error:
         return str(error)
-    except RecursionError:
-        return "this expression is nested too deeply"
-    for root in sorted(read - roots):
+    for root in sorted(required_roots(text) - roots):
         return f"$.{root}: no node of this name leads here{did_you_mean(root, roots - {'items'})}"
     return None
+
+
+def _exposed(type: str, field: str, text: str) -> str | None:
+    """Why an expression may not read a credential where it stands; None if it may, or reads none."""
+    if not names_in(text, "credentials") or type in OUTWARD or (type, field) == ("run_command", "stdin"):
+        return None
+    if type in NODE_TYPES and type not in FIELDS:
+        return None  # The application's own code decides what becomes of it.
+    return f"$credentials cannot be read here, where its value would be kept or shown: {', '.join(OUTWARD)} may read it"
 
 
 # -- errors of the loader -------------------------------------------------------------------------
 
 
-def _loader_problems(data: Mapping[str, Any], name: str) -> Iterator[WorkflowProblem]:
+def _read(data: Mapping[str, Any], name: str, *, allow_unknown: bool) -> tuple[list[WorkflowProblem], Loaded | None]:
     try:
-        loaded = parse_workflow(data, name)
+        loaded = read_workflow(data, name, allow_unknown=allow_unknown)
     except TidemillError as error:
-        yield WorkflowProblem(_place_in(str(error), data), _short(str(error)))
-        return
+        return [WorkflowProblem(_place_in(str(error), data), _short(str(error)))], None
     except RecursionError:
-        yield WorkflowProblem(("nodes",), "too many nodes follow one after the other")
-        return
+        return [WorkflowProblem(("nodes",), "too many nodes follow one after the other")], None
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-        yield WorkflowProblem((), f"this cannot be read: {error}")
-        return
-    for note in loaded.notes:
-        if "is not understood, and changes nothing" not in note:
-            yield WorkflowProblem(_place_in(note, data), _short(note), is_note=True)
+        return [WorkflowProblem((), f"this cannot be read: {error}")], None
+    return [WorkflowProblem(_place_in(note, data), _short(note), "note") for note in loaded.notes], loaded
 
 
 def _short(told: str) -> str:

@@ -25,7 +25,7 @@ from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
 from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, GraphDryRun, Unknown, dry_run_node, fill_field
 from tidemill.pipelines.workflows.node_graph import Wiring, wire
 from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
-from tidemill.pipelines.workflows.stage_list import read_stages
+from tidemill.pipelines.workflows.stage_list import read_stages, stage_node, then_node
 from tidemill.store.database import Database
 
 MOST_READ = 256 * 1024
@@ -75,8 +75,8 @@ def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring 
     """The pipeline in a file, with its wiring if it is a graph."""
     called = str(data.get("name") or name)
     if "stages" in data:
-        return read_stages(data, called, []), None
-    wiring = wire(data, read_graph(data, []), called, [])
+        return read_stages(data, called), None
+    wiring = wire(data, read_graph(data, is_pipeline=True), called, [])
     return wiring.pipeline, wiring
 
 
@@ -273,8 +273,7 @@ class _DryRun:
 
     def _staged(self, stage: Stage, about: Entity, values: Mapping[str, Any]) -> tuple[list[DryRunNode], Any]:
         entry = next(each for each in self._data["stages"] if str(each["id"]) == stage.name)
-        written = entry["node"]
-        node = Node(stage.name, str(written["typeId"]), str(entry.get("name") or stage.name), written.get("data") or {})
+        node = stage_node(entry)
         if node.type in TRANSFORMS:
             return _by_name(node, node.type, stage), _not_built(node.name)
         item: dict[str, Any] = {"entity": _entity_fields(about)}
@@ -283,6 +282,14 @@ class _DryRun:
             content = value if isinstance(value, str | Unknown) else "\n".join(file.text() for file in value)
             item[one.name] = {"content": content, "path": "" if one.is_many else self._paths(stage, one, about)[0]}
         shown, outputs = dry_run_node(node, [item])
+        if node.type == "if" and outputs and len(outputs) == 1:
+            following = then_node(entry)
+            if outputs[0][1] is False:
+                return [shown], Unknown("the condition does not hold: nothing is written")
+            if following is None:
+                return [shown], _text(item[str(entry["input"])]["content"])
+            then, outputs = dry_run_node(following, [item])
+            return [shown, then], _text(as_content(outputs[0][1]) if outputs else _not_built(node.name))
         return [shown], _text(as_content(outputs[0][1]) if outputs else _not_built(node.name))
 
     def _written(

@@ -1,73 +1,314 @@
-"""Expressions of workflow files: a subset of JavaScript with paths, calls and operators.
+"""Expressions of workflow files: JavaScript in `{{ }}`, run by QuickJS without access to anything but its values.
 
     evaluate("$.rd.content.toUpperCase()", {"rd": {"content": "tides"}})         "TIDES"
     fill("{{$.dates.id}}-digest.md", {"dates": {"id": "2026-01-15"}})            "2026-01-15-digest.md"
     fill("{{$.items.length}}", {"items": [1, 2]})                                2: an expression alone keeps its type
 
-There are no assignments, no loops and no access to Python, because the text may come from an untrusted source. What
-cannot be parsed or evaluated is an `ExpressionError`; it never stays in a text silently.
+`$` holds the outputs of earlier nodes by name. A `content` that is JSON is text and object: `$.rd.content.link`.
+Time and memory of an evaluation are limited, because the text may come from an untrusted source. What cannot be
+evaluated, or has no value (`undefined`), is an `ExpressionError`; it never stays in a text silently.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from tidemill.pipelines.workflows.expression_methods import (
-    GLOBALS,
-    LIST_METHODS,
-    NUMBER_METHODS,
-    TEXT_METHODS,
-    ExpressionError,
-    bounded,
-    counted,
-    is_true,
-    kind_of,
-    shown,
-    small,
-    to_number,
-    writable,
+import quickjs
+
+from tidemill.core.errors import ConfigError
+
+LONGEST = 10_000
+SECONDS = 1.0  # of processor time
+MOST_MEMORY = 128 << 20
+MOST_PARTS = 1_000_000  # values in a result
+MOST_FILLED = 50_000_000  # characters of a text with its values
+KEPT = 500  # compiled expressions per thread
+MOST_ENDS = 50  # places at which a {{ may end
+
+_ROOT = re.compile(
+    r"(?<![\w$])(?<![\w$)\]]\.)\$(?:\s*(?:\?\.|\.)\s*([A-Za-z_][\w$]*)|\s*(?:\?\.)?\[\s*(['\"])(.*?)\2\s*\]|)"
 )
+_STRING = re.compile(r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"")
+_REQUIRED = re.compile(r"(?<![\w$])(?<![\w$)\]]\.)\$\s*\.\s*([A-Za-z_][\w$]*)(?![\w$])(?!\s*\?[.?])")
+_SECRET = re.compile(r"(?<![\w.])\$(env|credentials)\b(?:\.([A-Za-z_][\w-]*)|\[\s*['\"]([^'\"]+)['\"]\s*\])?")
 
-_TOKEN = re.compile(
-    r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_$][\w$]*)|(?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
-    |(?P<op>=>|===|!==|==|!=|<=|>=|&&|\|\||\?\?|\?\.|[-+*/%<>!?:.,()\[\]{}]))""",
-    re.VERBOSE,
-)
-_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-_BINARY = {
-    "||": 1, "??": 1, "&&": 2, "==": 3, "===": 3, "!=": 3, "!==": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,
-    "+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
-}  # fmt: skip
-LONGEST = 4000
+#: Names that expressions may use beside `$`.
+NAMES = ("$env", "$credentials", "$params", "output_path", "codeHash", "currentCodeHash")
 
-Scope = Mapping[str, Any]
-Code = Callable[[Scope], Any]
+#: Freezes what JavaScript brings along, so that no expression changes it for another; then makes `compile` and `run`.
+_PRELUDE = """
+(() => {
+  const parse = JSON.parse, write = JSON.stringify, Code = Function;
+  const own = Object.prototype.hasOwnProperty, words = String.prototype;
+  const asText = ['toJSON', 'toString', 'valueOf', Symbol.toPrimitive];
+  const both = (text) => {
+    let data;
+    try { data = parse(text); } catch { return text; }
+    if (data === null || typeof data !== 'object') return text;
+    return new Proxy(data, {
+      get(target, key) {
+        if (asText.includes(key)) return () => text;
+        if (own.call(target, key) || (Array.isArray(target) && key in target)) return target[key];
+        const found = key === 'length' ? text.length : words[key];
+        return typeof found === 'function' ? found.bind(text) : found ?? target[key];
+      },
+    });
+  };
+  const enter = (value) => {
+    for (const node of Object.values(value)) {
+      const text = node === null || typeof node !== 'object' ? undefined : node.content;
+      if (typeof text === 'string' && /^\\s*[{[]/.test(text)) {
+        let made;
+        Object.defineProperty(node, 'content', { enumerable: true, get: () => (made ??= both(text)) });
+      }
+    }
+    return value;
+  };
+  const small = (value) => {  // Writing JSON cannot be interrupted, and a list may contain another many times.
+    const open = [value];
+    for (let count = 0; open.length; count++) {
+      if (count > MOST) throw new RangeError('the value has more than ' + MOST + ' parts');
+      const part = open.pop();
+      if (part === null || typeof part !== 'object') continue;
+      if (Array.isArray(part)) for (const each of part) open.push(each);
+      else for (const key of Object.keys(part)) open.push(part[key]);
+    }
+    return value;
+  };
+  JSON.stringify = (value, ...rest) => write(small(value), ...rest);
+  const compile = (text) => Code('$', NAMES, '"use strict"; return (\\n' + text + '\\n);');
+  const run = (code, context, names) => {
+    const value = code(enter(parse(context)), ...parse(names));
+    if (value === undefined) return 0;
+    if (typeof value === 'number' && !Number.isFinite(value)) return 1;
+    if (typeof value === 'function' || typeof value === 'symbol') return 2;
+    return value instanceof Promise ? 3 : write(small(value));
+  };
+  const seen = new Set();
+  const freeze = (value) => {
+    if (value === null || (typeof value !== 'object' && typeof value !== 'function') || seen.has(value)) return;
+    seen.add(value);
+    for (const key of Reflect.ownKeys(value)) {
+      const held = Object.getOwnPropertyDescriptor(value, key);
+      freeze(held.value); freeze(held.get); freeze(held.set);
+    }
+    freeze(Object.getPrototypeOf(value));
+    Object.freeze(value);
+  };
+  for (const each of [globalThis, compile, (async () => 0), (function* () {}), (async function* () {})]) freeze(each);
+  return (wanted) => (wanted === 'run' ? run : compile);
+})()
+""".replace("NAMES", ", ".join(f"'{name}'" for name in NAMES)).replace("MOST", str(MOST_PARTS))
+
+_here = threading.local()
+_names: ContextVar[Mapping[str, Any]] = ContextVar("tidemill_expression_names", default=MappingProxyType({}))
+
+
+class ExpressionError(ConfigError):
+    """An expression that cannot be parsed or evaluated."""
+
+
+class Hole(NamedTuple):
+    """A `{{ }}` in a text, and the expression in it."""
+
+    start: int
+    end: int
+    expression: str
+
+
+class _Engine:
+    """JavaScript for one thread, with the expressions that it has compiled."""
+
+    def __init__(self) -> None:
+        context = quickjs.Context()
+        context.set_memory_limit(MOST_MEMORY)
+        made = context.eval(_PRELUDE)
+        context.set_time_limit(SECONDS)
+        self.run = made("run")
+        self.compile = lru_cache(maxsize=KEPT)(made("compile"))
+        self._context = context
+
+
+def _engine() -> _Engine:
+    if not hasattr(_here, "engine"):
+        _here.engine = _Engine()
+    return _here.engine
+
+
+@contextmanager
+def naming(**names: Any) -> Iterator[None]:
+    """Give expressions within the block further names, such as `output_path`."""
+    token = _names.set({**_names.get(), **names})
+    try:
+        yield
+    finally:
+        _names.reset(token)
+
+
+def current_names() -> Mapping[str, Any]:
+    """The names that `naming` gives expressions here."""
+    return _names.get()
 
 
 def evaluate(text: str, context: Mapping[str, Any], **names: Any) -> Any:
-    """The value of an expression; `$` is the context."""
-    code = compile_expression(text)
+    """The value of an expression; `$` is the context. An expression without a value is an error."""
+    told = _run(text, context, names)
+    if not isinstance(told, str):
+        raise ExpressionError(f"{_short(text)}: {_VALUELESS[int(told)]}")
     try:
-        with counted():
-            return writable(code({"$": context, **GLOBALS, **names}))
-    except ExpressionError as error:
-        raise ExpressionError(f"{text.strip()!r}: {error}") from error
-    except MemoryError:
-        raise ExpressionError(f"{text.strip()!r} needs more memory than there is") from None
-    except (TypeError, ValueError, ArithmeticError, RecursionError, LookupError, AttributeError) as error:
-        raise ExpressionError(f"{text.strip()!r} cannot be evaluated: {error}") from error
+        return json.loads(told if r"\ud" not in told else _well_formed(told))
+    except (ValueError, RecursionError) as error:
+        raise ExpressionError(f"{_short(text)}: the result is not JSON: {error}") from error
+
+
+def is_true(text: str, context: Mapping[str, Any], **names: Any) -> bool:
+    """Whether a condition holds, as JavaScript decides it: undefined, null, 0, NaN and "" do not."""
+    return bool(evaluate(f"!!(\n{text}\n)", context, **names))
+
+
+#: Why an expression has no value, by the number that JavaScript returns then.
+_VALUELESS = (
+    "it has no value: a field that it reads is missing; write `?? 'default'` where it may be",
+    "the result is not a number",
+    "the result is a function: call it",
+    "the result is a promise: write what is known without waiting",
+)
+
+
+def _run(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> str | int:
+    """The value as JSON, or the number of the reason why there is none."""
+    if not text.strip() or len(text) > LONGEST:
+        raise ExpressionError(f"an expression is a text of 1 to {LONGEST} characters")
+    given = {**_names.get(), **names}
+    given |= {f"${kind}": _looked_up(text, kind, given) for kind in ("env", "credentials") if f"${kind}" in text}
+    try:
+        scope = json.dumps(_needed(text, context))
+        named = json.dumps([given.get(name) for name in NAMES])
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExpressionError(f"{_short(text)}: a value that it reads is not JSON: {error}") from error
+    try:
+        engine = _engine()
+        return engine.run(engine.compile(text), scope, named)
+    except (quickjs.JSException, UnicodeError, MemoryError) as error:
+        raise ExpressionError(f"{_short(text)}: {_reason(error)}") from None
+
+
+def _reason(error: BaseException) -> str:
+    """What JavaScript says about a failure; an engine that ran out of memory is not used again."""
+    told = str(error).partition("\n")[0].removeprefix("InternalError: ").removeprefix("SyntaxError: ")
+    if "interrupted" in told:
+        return f"it takes longer than {SECONDS:g} s"
+    if "out of memory" in told or isinstance(error, MemoryError):
+        del _here.engine
+        return f"the result would be too large: it needs more than {MOST_MEMORY >> 20} MB"
+    return told
+
+
+def _well_formed(text: str) -> str:
+    """JSON text whose unpaired surrogates are replaced: nothing can store them."""
+    return re.sub(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}(?![0-9a-f])", r"\1\\ufffd", text)
+
+
+def _needed(text: str, context: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a context that an expression reads: a large state that it does not read costs nothing."""
+    found: set[str] = set()
+    for root in _ROOT.finditer(text):
+        name = root[1] or root[3]
+        if name is None:
+            return context
+        found.add(name)
+    return {name: context[name] for name in found if name in context}
+
+
+def _looked_up(text: str, kind: str, names: Mapping[str, Any]) -> dict[str, Any]:
+    """What an expression reads of `$env` or `$credentials`; an error says how a name becomes available."""
+    known: Mapping[str, Any] = names.get(f"${kind}") or {}
+    found: dict[str, Any] = {}
+    for name in names_in(text, kind):
+        if name is None:
+            raise ExpressionError(f"{_short(text)}: name what you read: ${kind}.NAME")
+        if name not in known and kind == "env":
+            raise ExpressionError(
+                f"{_short(text)}: the environment variable {name} is not available: "
+                "set it, and name it in App(allow_env=[...]) or TIDEMILL_ALLOW_ENV"
+            )
+        if name not in known:
+            raise ExpressionError(
+                f"{_short(text)}: there is no credential {name!r} here: `tidemill credentials set {name}` stores one"
+            )
+        found[name] = known[name]
+    return found
+
+
+def names_in(text: str, kind: str) -> list[str | None]:
+    """The names that a text reads from `$env` or `$credentials`; None for one that is not written out."""
+    return [each[2] or each[3] for each in _SECRET.finditer(text) if each[1] == kind]
+
+
+@lru_cache(maxsize=2000)
+def find_holes(text: str) -> tuple[Hole, ...]:
+    """The `{{ }}` of a text. One ends at the first `}}` before which an expression is complete: `{{ {a: {b: 1}} }}`."""
+    found: list[Hole] = []
+    at = text.find("{{")
+    while at >= 0:
+        ends = _ends(text, at + 2)
+        if not ends:
+            break
+        complete = (end for end in ends if _is_expression(text[at + 2 : end]))
+        end = next(complete, ends[0])
+        found.append(Hole(at, end + 2, text[at + 2 : end]))
+        at = text.find("{{", end + 2)
+    return tuple(found)
+
+
+def _ends(text: str, start: int) -> list[int]:
+    found: list[int] = []
+    at = text.find("}}", start, start + LONGEST)
+    while at >= 0 and len(found) < MOST_ENDS:
+        found.append(at)
+        at = text.find("}}", at + 1, start + LONGEST)
+    return found
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        check_expression(text)
+    except ExpressionError:
+        return False
+    return True
+
+
+def replace_holes(text: str, put: Callable[[Hole], str]) -> str:
+    """A text with each of its `{{ }}` replaced."""
+    parts: list[str] = []
+    at = 0
+    for hole in find_holes(text):
+        parts += [text[at : hole.start], put(hole)]
+        at = hole.end
+    return "".join([*parts, text[at:]])
+
+
+def alone_in(text: str) -> str | None:
+    """The expression of a text that is one `{{ }}` and nothing else."""
+    stripped = text.strip()
+    holes = find_holes(stripped)
+    return holes[0].expression if holes and holes[0][:2] == (0, len(stripped)) else None
 
 
 def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
     """A text with its `{{ }}` filled in, also inside lists and objects. An expression alone keeps its type."""
     if isinstance(value, str):
-        alone = _HOLE.fullmatch(value.strip())
-        if alone is not None and "{{" not in alone[1]:
-            return evaluate(alone[1], context, **names)
+        alone = alone_in(value)
+        if alone is not None:
+            return evaluate(alone, context, **names)
         return _filled(value, context, names)
     if isinstance(value, list):
         return [fill(each, context, **names) for each in value]
@@ -79,30 +320,49 @@ def fill(value: Any, context: Mapping[str, Any], **names: Any) -> Any:
 def _filled(text: str, context: Mapping[str, Any], names: Mapping[str, Any]) -> str:
     size = len(text)
 
-    def put(hole: re.Match[str]) -> str:
+    def put(hole: Hole) -> str:
         nonlocal size
-        value = shown(evaluate(hole[1], context, **names))
-        size = bounded(size + len(value))
+        value = shown(evaluate(hole.expression, context, **names))
+        size += len(value)
+        if size > MOST_FILLED:
+            raise ExpressionError(f"the text would be too large: the limit is {MOST_FILLED:,} characters")
         return value
 
-    return _HOLE.sub(put, text)
+    return replace_holes(text, put)
 
 
-def compile_expression(text: str) -> Code:
-    """Compile an expression."""
+def shown(value: Any) -> str:
+    """A value as it stands in a text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        raise ExpressionError("a value is too large to be written as text") from error
+
+
+def bare(text: str) -> str:
+    """An expression without surrounding braces."""
+    alone = alone_in(text)
+    return text if alone is None else alone
+
+
+def check_expression(text: str) -> None:
+    """Raise an `ExpressionError` if a text is not an expression."""
     if not text.strip() or len(text) > LONGEST:
         raise ExpressionError(f"an expression is a text of 1 to {LONGEST} characters")
-    reader = _Reader(text)
-    code = reader.expression(0)
-    if reader.token[0] != "end":
-        raise ExpressionError(f"{text.strip()!r}: {reader.token[1]!r} is not expected")
-    return code
+    try:
+        _engine().compile(text)
+    except (quickjs.JSException, UnicodeError, MemoryError) as error:
+        raise ExpressionError(f"{_short(text)}: {_reason(error)}") from None
 
 
 def expressions_in(value: Any) -> Iterator[str]:
     """The expressions in the `{{ }}` of a text, and of all texts in lists and objects."""
     if isinstance(value, str):
-        yield from _HOLE.findall(value)
+        yield from (hole.expression for hole in find_holes(value))
     elif isinstance(value, list):
         for each in value:
             yield from expressions_in(each)
@@ -113,272 +373,14 @@ def expressions_in(value: Any) -> Iterator[str]:
 
 def roots_of(text: str) -> set[str]:
     """The names that an expression reads from the context: `a` and `b` of `$.a.x + $.b`."""
-    tokens = _Reader(text).tokens
-    return {
-        tokens[at + 2][1]
-        for at in range(len(tokens) - 2)
-        if tokens[at] == ("name", "$") and tokens[at + 1] == ("op", ".") and tokens[at + 2][0] == "name"
-    }
+    return {root[1] or root[3] for root in _ROOT.finditer(text) if root[1] or root[3]}
 
 
-class _Reader:
-    """Parses an expression into a function."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[tuple[str, str]] = []
-        at = 0
-        rest = text.rstrip()
-        while at < len(rest):
-            found = _TOKEN.match(rest, at)
-            if found is None:
-                raise ExpressionError(f"{text.strip()!r}: {rest[at:].strip()[:10]!r} is not understood")
-            self.tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
-            at = found.end()
-        self.at = 0
-
-    @property
-    def token(self) -> tuple[str, str]:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "the end")
-
-    def take(self, op: str | None = None) -> str:
-        kind, text = self.token
-        if op is not None and (kind, text) != ("op", op):
-            raise ExpressionError(f"{self.text.strip()!r}: {op!r} is expected, and {text!r} is there")
-        self.at += 1
-        return text
-
-    def expression(self, power: int) -> Code:
-        left = self.unary()
-        while self.token[0] == "op":
-            op = self.token[1]
-            if op == "?" and power == 0:
-                left = self._choice(left)
-                continue
-            strength = _BINARY.get(op, 0)
-            if strength <= power:
-                break
-            self.take()
-            left = _binary(op, left, self.expression(strength))
-        return left
-
-    def _choice(self, test: Code) -> Code:
-        self.take("?")
-        yes = self.expression(0)
-        self.take(":")
-        no = self.expression(0)
-        return lambda scope: yes(scope) if is_true(test(scope)) else no(scope)
-
-    def unary(self) -> Code:
-        kind, text = self.token
-        if kind == "op" and text in ("!", "-", "+"):
-            self.take()
-            inner = self.unary()
-            if text == "!":
-                return lambda scope: not is_true(inner(scope))
-            sign = -1 if text == "-" else 1
-            return lambda scope: sign * to_number(inner(scope))
-        return self.postfix(self.primary())
-
-    def postfix(self, code: Code) -> Code:
-        while self.token[0] == "op" and self.token[1] in (".", "?.", "[", "("):
-            op = self.take()
-            if op == "[":
-                key = self.expression(0)
-                self.take("]")
-                code = _index(code, key)
-            elif op == "(":
-                code = _call(code, self.arguments())
-            else:
-                kind, name = self.token
-                if kind != "name":
-                    raise ExpressionError(f"{self.text.strip()!r}: a name is expected after {op!r}")
-                self.take()
-                if self.token == ("op", "("):
-                    self.take()
-                    code = _method(code, name, self.arguments(), optional=op == "?.")
-                else:
-                    code = _field(code, name, optional=op == "?.")
-        return code
-
-    def arguments(self) -> list[Code]:
-        found: list[Code] = []
-        while self.token != ("op", ")"):
-            found.append(self.argument())
-            if self.token == ("op", ","):
-                self.take()
-        self.take(")")
-        return found
-
-    def argument(self) -> Code:
-        """An expression, or a small function: `x => x.id`, `(a, b) => a + b`."""
-        start, names = self.at, []
-        if self.token[0] == "name":
-            names = [self.take()]
-        elif self.token == ("op", "("):
-            self.take()
-            while self.token[0] == "name":
-                names.append(self.take())
-                if self.token == ("op", ","):
-                    self.take()
-            if self.token == ("op", ")"):
-                self.take()
-        if names and self.token == ("op", "=>"):
-            self.take()
-            body = self.expression(0)
-            return lambda scope: lambda *given: body({**scope, **dict(zip(names, given, strict=False))})
-        self.at = start
-        return self.expression(0)
-
-    def primary(self) -> Code:
-        kind, text = self.token
-        self.at += 1
-        if kind == "number":
-            number = float(text) if "." in text else int(text)
-            return lambda _: number
-        if kind == "text":
-            written = json.loads(text) if text[0] == '"' else _unquoted(text)
-            return lambda _: written
-        if kind == "name":
-            return _name(text)
-        if (kind, text) == ("op", "("):
-            inner = self.expression(0)
-            self.take(")")
-            return inner
-        if (kind, text) == ("op", "["):
-            items: list[Code] = []
-            while self.token != ("op", "]"):
-                items.append(self.expression(0))
-                if self.token == ("op", ","):
-                    self.take()
-            self.take("]")
-            return lambda scope: [item(scope) for item in items]
-        if (kind, text) == ("op", "{"):
-            return self._object()
-        raise ExpressionError(f"{self.text.strip()!r}: {text!r} is not expected")
-
-    def _object(self) -> Code:
-        pairs: list[tuple[str, Code]] = []
-        while self.token != ("op", "}"):
-            kind, key = self.token
-            if kind not in ("name", "text"):
-                raise ExpressionError(f"{self.text.strip()!r}: a field's name is expected, and {key!r} is there")
-            self.take()
-            self.take(":")
-            pairs.append((key if kind == "name" else _unquoted(key), self.expression(0)))
-            if self.token == ("op", ","):
-                self.take()
-        self.take("}")
-        return lambda scope: {key: value(scope) for key, value in pairs}
+def required_roots(text: str) -> set[str]:
+    """The names without which an expression fails: not `a` of `$.a?.x ?? 1`."""
+    return set(_REQUIRED.findall(_STRING.sub("''", text)))
 
 
-def _name(name: str) -> Code:
-    if name in ("true", "false", "null", "undefined"):
-        value = {"true": True, "false": False}.get(name)
-        return lambda _: value
-
-    def lookup(scope: Scope) -> Any:
-        if name not in scope:
-            raise ExpressionError(f"there is no {name!r} here; paths begin with $.")
-        return scope[name]
-
-    return lookup
-
-
-def _field(code: Code, name: str, *, optional: bool) -> Code:
-    def lookup(scope: Scope) -> Any:
-        value = code(scope)
-        if value is None and optional:
-            return None
-        if name == "length" and isinstance(value, str | list):
-            return len(value)
-        if isinstance(value, Mapping):
-            if name in value:
-                return value[name]
-            if optional:
-                return None
-            known = ", ".join(sorted(map(str, value))[:8]) or "none"
-            raise ExpressionError(f"there is no field {name!r}; the fields are {known}")
-        raise ExpressionError(f"{kind_of(value)} has no field {name!r}")
-
-    return lookup
-
-
-def _index(code: Code, key: Code) -> Code:
-    def lookup(scope: Scope) -> Any:
-        value, at = code(scope), key(scope)
-        if isinstance(value, Mapping):
-            if at not in value:
-                raise ExpressionError(f"there is no field {at!r}")
-            return value[at]
-        if isinstance(value, list | str) and isinstance(at, int | float) and 0 <= at < len(value):
-            return value[int(at)]
-        raise ExpressionError(f"{kind_of(value)} has no place {at!r}")
-
-    return lookup
-
-
-def _call(code: Code, arguments: list[Code]) -> Code:
-    def call(scope: Scope) -> Any:
-        function = code(scope)
-        if not callable(function):
-            raise ExpressionError(f"{kind_of(function)} cannot be called")
-        return function(*(argument(scope) for argument in arguments))
-
-    return call
-
-
-def _method(code: Code, name: str, arguments: list[Code], *, optional: bool) -> Code:
-    def call(scope: Scope) -> Any:
-        value = code(scope)
-        if value is None and optional:
-            return None
-        given = [argument(scope) for argument in arguments]
-        if isinstance(value, Mapping) and callable(value.get(name)):
-            return value[name](*given)
-        methods = (
-            TEXT_METHODS if isinstance(value, str) else LIST_METHODS if isinstance(value, list) else NUMBER_METHODS
-        )
-        if isinstance(value, Mapping) or name not in methods or (value is None):
-            raise ExpressionError(f"{kind_of(value)} has no method {name!r}")
-        return methods[name](value, *given)
-
-    return call
-
-
-def _binary(op: str, left: Code, right: Code) -> Code:
-    if op == "&&":
-        return lambda scope: right(scope) if is_true(value := left(scope)) else value
-    if op == "||":
-        return lambda scope: value if is_true(value := left(scope)) else right(scope)
-    if op == "??":
-        return lambda scope: value if (value := left(scope)) is not None else right(scope)
-
-    def work(scope: Scope) -> Any:
-        a, b = left(scope), right(scope)
-        if op in ("==", "==="):
-            return a == b
-        if op in ("!=", "!=="):
-            return a != b
-        if op == "+":
-            if isinstance(a, str) or isinstance(b, str):
-                one, other = shown(a), shown(b)
-                bounded(len(one) + len(other))
-                return one + other
-            return small(to_number(a) + to_number(b))
-        if op in ("<", "<=", ">", ">="):
-            if not (isinstance(a, str) and isinstance(b, str)):
-                a, b = to_number(a), to_number(b)
-            return {"<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}[op]
-        a, b = to_number(a), to_number(b)
-        if op == "/":
-            result = a / b
-            return int(result) if result == int(result) else result
-        return small(a - b if op == "-" else a * b) if op in "-*" else math.fmod(a, b)
-
-    return work
-
-
-def _unquoted(text: str) -> str:
-    inner = text[1:-1].replace('"', '\\"') if text[0] == "'" else text[1:-1]
-    return json.loads(f'"{inner}"'.replace("\\'", "'"))
+def _short(text: str) -> str:
+    stripped = text.strip()
+    return repr(stripped if len(stripped) <= 200 else f"{stripped[:200]}...")

@@ -19,7 +19,8 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
-from tidemill.pipelines.workflows.load import Loaded, TriggerWorkflow, form_of, load_data, merge_loaded, read_json
+from tidemill.pipelines.workflows.load import load_data, read_file
+from tidemill.pipelines.workflows.read import Loaded, TriggerWorkflow, form_of, merge_loaded
 
 MOST_FILES = 500
 MOST_DEPTH = 4
@@ -39,7 +40,7 @@ class Filed(msgspec.Struct, frozen=True):
 class WorkflowFolder:
     """One folder or file, and its declarations in use."""
 
-    def __init__(self, path: str | Path, beside: Callable[[], Loaded] = Loaded) -> None:
+    def __init__(self, path: str | Path, beside: Callable[[], Loaded] = Loaded, *, allow_unknown: bool = False) -> None:
         """`beside` returns the program's own declarations, which must not conflict."""
         self.path = Path(path)
         self.pipelines: dict[str, Pipeline] = {}
@@ -47,6 +48,7 @@ class WorkflowFolder:
         self.version = 0
         """Increases with every change."""
         self._beside = beside
+        self._allow_unknown = allow_unknown
         self._files: dict[str, Filed] = {}
 
     @property
@@ -135,10 +137,10 @@ class WorkflowFolder:
     def _read(self, name: str) -> Loaded | TidemillError:
         file = self.path / name if self.path.is_dir() else self.path
         try:
-            data = read_json(file)
+            data, lines = read_file(file)
             if file != self.path and (not isinstance(data, Mapping) or form_of(data) is None):
                 return Loaded()  # Not a workflow file.
-            return load_data(data, file)
+            return load_data(data, lines, file, allow_unknown=self._allow_unknown)
         except TidemillError as error:
             return error
 
@@ -150,16 +152,14 @@ class WorkflowFolder:
         check_order(stage for pipeline in [*own.pipelines, *now.pipelines] for stage in pipeline.stages.values())
 
 
-def read_folder(path: str | Path) -> WorkflowFolder:
-    """A folder or file whose declarations are all in use; an error if one is not."""
-    folder = WorkflowFolder(path)
+def read_folder(path: str | Path, *, allow_unknown: bool = False) -> WorkflowFolder:
+    """A folder or file; an error if none of its workflows can be used. `errors` has those that cannot."""
+    folder = WorkflowFolder(path, allow_unknown=allow_unknown)
     if not folder.path.exists():
         raise ConfigError(f"there is no workflow file or folder {path}")
     folder.refresh()
-    for error in folder.errors.values():
-        raise ConfigError(error)
     if not folder.pipelines and not folder.triggers:
-        raise ConfigError(f"{path} contains no workflow")
+        raise ConfigError("\n".join(folder.errors.values()) or f"{path} contains no workflow")
     return folder
 
 

@@ -1,11 +1,14 @@
 """A workflow file as a graph of nodes, and its run for one entity or one event.
 
 Items flow along the connections. A node gets the items of all its predecessors; its result is added to each item under
-the node's name. An `if` passes items on through its connector `true` or `false`.
+the node's name. An `if` lets items through for which its condition holds; a connection from its connector `false` takes
+the others.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,10 +18,6 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, run_node
 
 PASSING = ("state_clear_failure",)
-
-NODE_FIELDS = frozenset({"id", "typeId", "name", "position", "data", "agentConfig"})
-AGENT_FIELDS = frozenset({"concurrencyGroup", "tags"})
-LINK_FIELDS = frozenset({"id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId"})
 
 
 class NodeLink(msgspec.Struct, frozen=True):
@@ -63,6 +62,10 @@ class Graph(msgspec.Struct):
         visit(id)
         return [self.nodes[each] for each in order]
 
+    def order(self) -> list[Node]:
+        """All nodes, each after its predecessors."""
+        return list({node.id: node for id in self.nodes for node in self.above(id)}.values())
+
     async def run(
         self, target: str, seeds: Mapping[str, Any], first: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
@@ -81,6 +84,19 @@ class Graph(msgspec.Struct):
                 outputs[node.id] = await run_node(node, items) if items else []
         raise ConfigError(f"there is no node {target!r}")
 
+    async def run_all(
+        self, nodes: Iterable[Node], seeds: Mapping[str, Any], base: Mapping[str, Any]
+    ) -> dict[str, list[Any]]:
+        """The results of these nodes by name, an entry for each item; `seeds` are outputs that are known already."""
+        outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        for node in nodes:
+            items = self.arriving(node, outputs, base)
+            if node.name in seeds or node.type in PASSING:
+                outputs[node.id] = [(item, seeds.get(node.name)) for item in items]
+            else:
+                outputs[node.id] = await run_node(node, items) if items else []
+        return {self.nodes[id].name: [output for _, output in each] for id, each in outputs.items()}
+
     def arriving(
         self, node: Node, outputs: Mapping[str, list[tuple[dict[str, Any], Any]]], base: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
@@ -92,8 +108,8 @@ class Graph(msgspec.Struct):
         for link in links:
             source = self.nodes[link.source]
             for item, output in outputs.get(link.source, ()):
-                if source.type == "if" and link.connector in ("true", "false") and output != (link.connector == "true"):
-                    continue
+                if source.type == "if" and bool(output) is (link.connector == "false"):
+                    continue  # It filters, unless a connection takes what it does not let through.
                 items.append({**base, **item, source.name: output})
         if len(links) > 1 and items and all(len(outputs.get(link.source, ())) <= 1 for link in links):
             # One item from each branch: the next node sees them merged.
@@ -103,15 +119,14 @@ class Graph(msgspec.Struct):
         return items
 
 
-def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
-    """The graph of a file with `nodes` and `connections`; unknown fields are noted."""
+def read_graph(data: Mapping[str, Any], *, is_pipeline: bool = False) -> Graph:
+    """The graph of a file with `nodes` and `connections`."""
     nodes: dict[str, Node] = {}
+    written = json.dumps(data.get("nodes"))
     for at, entry in enumerate(data.get("nodes") or []):
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("typeId"):
             raise ConfigError(f"nodes[{at}]: a node has an id and a typeId")
-        note_unknown(entry, NODE_FIELDS, f"nodes[{at}]", notes)
         agent = entry.get("agentConfig") or {}
-        note_unknown(agent, AGENT_FIELDS, f"nodes[{at}].agentConfig", notes)
         name = str(entry.get("name") or entry["id"])
         if any(node.name == name for node in nodes.values()):
             raise ConfigError(f"nodes[{at}]: two nodes are called {name!r}")
@@ -120,10 +135,10 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
         nodes[entry["id"]] = Node(
             str(entry["id"]), str(entry["typeId"]), name, dict(entry.get("data") or {}),
             agent.get("concurrencyGroup"), tuple(agent.get("tags") or ()),
+            (entry["typeId"] == "http" and not is_pipeline) or _reads_failure(name, written),
         )  # fmt: skip
     links: list[NodeLink] = []
     for at, entry in enumerate(data.get("connections") or []):
-        note_unknown(entry, LINK_FIELDS, f"connections[{at}]", notes)
         source, target = entry.get("sourceNodeId"), entry.get("targetNodeId")
         for end in (source, target):
             if end not in nodes:
@@ -132,10 +147,9 @@ def read_graph(data: Mapping[str, Any], notes: list[str]) -> Graph:
     return Graph(nodes, links)
 
 
-def note_unknown(data: Mapping[str, Any], known: Iterable[str], place: str, notes: list[str]) -> None:
-    """Add a note for each unknown field."""
-    for field in data.keys() - set(known):
-        notes.append(f"{place}: the field {field!r} is not understood, and changes nothing")
+def _reads_failure(name: str, written: str) -> bool:
+    """Whether a node reads how another one failed: then a failure is an output like any other."""
+    return re.search(rf"\$\.{re.escape(name)}\??\.(error|status|statusText|returnCode)\b", written) is not None
 
 
 def read_groups(data: Mapping[str, Any]) -> dict[str, int]:
@@ -159,13 +173,13 @@ def content_of(node: Node, item: Mapping[str, Any], field: str = "content") -> A
     """The content that a state_write node writes for an item."""
     if field not in node.data:
         raise NodeError(f"node {node.name!r}: field {field!r} is missing")
-    return filled(msgspec.structs.replace(node, data={field: node.data[field]}), item, set())[field]
+    return filled(msgspec.structs.replace(node, data={field: node.data[field]}), item)[field]
 
 
 def as_content(value: Any) -> Any:
     """A node's result as the content of a state: the obvious field of an object, or all of it as JSON."""
     if isinstance(value, Mapping):
-        for field in ("content", "stdout", "body"):
-            if isinstance(value.get(field), str):
+        for field in ("content", "result", "response", "stdout", "body"):
+            if field in value:
                 return value[field]
     return value

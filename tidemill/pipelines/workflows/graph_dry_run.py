@@ -13,8 +13,7 @@ import msgspec
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.dry_run import Field
-from tidemill.pipelines.workflows.expression_methods import ExpressionError
-from tidemill.pipelines.workflows.expressions import expressions_in, fill, roots_of
+from tidemill.pipelines.workflows.expressions import ExpressionError, bare, expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
 
@@ -155,9 +154,7 @@ def _unknown_among(node: Node, scope: Mapping[str, Any]) -> Unknown | None:
     """An unknown value that an expression without braces reads."""
     for name in node.data:
         if (node.type, name) in BARE and isinstance(node.data[name], str):
-            text = node.data[name].strip()
-            bare = text[2:-2] if text.startswith("{{") and text.endswith("}}") else text
-            return _unknown_root(bare, scope)
+            return _unknown_root(bare(node.data[name]), scope)
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.pipelines.workflows import node_types as _builtin  # noqa: F401 - registers them
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 
 Fields = Mapping[str, Mapping[str, Any]]
@@ -82,7 +83,10 @@ _LLM: Fields = {
     "prompt": _text("The prompt for the language model.", format="textarea"),
     "system": _text("The system prompt.", format="textarea"),
     "model": _text("The model; the default is the configured one."),
-    "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
+}
+_FIELDS = {
+    "type": ["array", "object"],
+    "items": {"type": "object", "properties": {"name": {"type": "string"}, "value": {}}, "required": ["name"]},
 }
 
 #: The fields of each type; editors show rare ones on request.
@@ -94,14 +98,20 @@ FIELDS: dict[str, Fields] = {
     "state_check": _READ,
     "state_gate": _READ,
     "state_write": _WRITE,
+    "state_clear_failure": {name: _READ[name] for name in ("pattern", "entity_id")},
     "state_transform": _TRANSFORM,
     "scheduled": {
+        "mode": {"enum": ["interval", "cron"], "description": "What says when it runs; the default is interval."},
+        "interval": {"description": "How often it runs: 5, or 10m. The default is 5."},
+        "unit": {
+            "enum": ["seconds", "minutes", "hours", "days"],
+            "description": "What a bare interval counts; the default is minutes.",
+        },
         "cron": _text("When it runs: 0 6 * * *."),
-        "interval": {"description": "How often it runs: 5, or 10m."},
-        "unit": {"enum": ["seconds", "minutes", "hours", "days"], "description": "What a bare interval counts."},
         "timezone": _text("The time zone of the cron expression: Europe/London. The default is UTC."),
         "every": _other_name("interval"),
     },
+    "start": {},
     "webhook": {
         "signature": {
             "type": "object",
@@ -118,41 +128,104 @@ FIELDS: dict[str, Fields] = {
         },
     },
     "hardwired": {
-        "items": {"type": "array", "description": "The items that it gives."},
+        "json": _text("The items, as JSON: [1, 2].", format="textarea"),
+        "items": {"description": "The items that it gives.", "deprecated": True},
         "value": {"description": "The one value that it gives.", "deprecated": True},
-        "json": {"description": "The items as JSON text.", "deprecated": True},
     },
-    "set": {"fields": {"type": "object", "description": "The fields that it gives, each filled in."}},
+    "set": {"fields": {**_FIELDS, "description": "The fields that it gives, each filled in."}},
     "transform": {
-        "expression": _text("What it gives: $.rd.content.toUpperCase()", format="expression"),
+        "expression": _text("What it gives as `result`: $.rd.content.toUpperCase()", format="expression"),
     },
     "if": {"condition": _text("What must be true: $.rd.content.length > 500", format="expression")},
     "http": {
         "url": _text("The address: https://example.org/{{$.entity.id}}"),
-        "method": {"enum": ["GET", "POST", "PUT", "PATCH", "DELETE"], "description": "The default is GET."},
-        "headers": {"type": "object", "description": "Headers by name."},
-        "body": {"description": "What is sent: a text, or anything as JSON."},
+        "method": {
+            "enum": ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"],
+            "description": "The default is GET.",
+        },
+        "headers": {**_FIELDS, "description": "Headers: a list of {name, value}."},
+        "body_mode": {"enum": ["none", "json", "fields"], "description": "What is sent; by default what is given."},
+        "json_body": {"description": "The body as JSON; each {{…}} stays one value.", "format": "textarea"},
+        "body_fields": {**_FIELDS, "description": "The fields of the body."},
+        "timeout": _number("How many seconds an answer may take.", default=30, minimum=1),
+        "body": {"description": "What is sent: a text, or anything as JSON.", "deprecated": True},
     },
     "rss": {"url": _text("The address of the feed.")},
     "append_to_file": {
-        "path": _text("The file; created if it does not exist."),
+        "filepath": _text("The file; created if it does not exist."),
         "content": _text("The line that is added.", format="textarea"),
-        "file": _other_name("path"),
+        "path": _other_name("filepath"),
+        "file": _other_name("filepath"),
     },
     "run_command": {
         "command": {"description": "A list of words is run as it is; a text is run by the shell."},
+        "args": {"type": "array", "description": "Arguments; the command is then run as it is, without a shell."},
+        "workingDirectory": _text("Where it runs; the default is where Tidemill runs."),
+        "timeout": _number("How many seconds it may run.", default=300, minimum=1),
         "stdin": _text("What the program reads.", format="textarea"),
     },
     "postgres_query": {
-        "query": _text("In SQL, with $1, $2 for the parameters.", format="textarea"),
-        "parameters": {"type": "array", "description": "The values of $1, $2, ..."},
-        "urlVariable": _text("The environment variable that holds the database's address."),
-        "url": _text("The database's address; prefer a variable, because an address contains a password."),
+        "query": _text("In SQL, with %(name)s for the parameters, or {{…}}.", format="textarea"),
+        "params": {**_FIELDS, "description": "The values of %(name)s."},
+        "parameters": {"type": "array", "description": "The values of $1, $2, ...", "rare": True},
+        "urlVariable": _text("The environment variable that holds the database's address.", rare=True),
+        "url": _text("The database's address; prefer a credential, because an address contains a password.", rare=True),
     },
-    "llm": _LLM,
-    "claude": _LLM,
-    "prompt": _LLM,
+    "llm": {
+        **_LLM,
+        "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
+        "max_tokens": _other_name("maxTokens"),
+    },
+    "claude_agent": {
+        **_LLM,
+        "system_prompt": _other_name("system"),
+        "tools": {"description": "Tools are not available: leave it empty.", "deprecated": True},
+        "allowed_tools": _other_name("tools"),
+        "conversation_id": _text("Conversations are not kept: leave it empty.", deprecated=True),
+        "permission_mode": _text("Has no effect without tools.", deprecated=True),
+        "cwd": _text("Has no effect without tools.", deprecated=True),
+    },
+    "claude_json": {
+        "prompt": _text("The prompt; the model must answer in JSON.", format="textarea"),
+        "model": _text("The model; the default is the configured one."),
+        "max_tokens": _number("The longest answer, in tokens.", default=4096, minimum=1),
+    },
+    "notification": {
+        "message": _text("What the notice says.", format="textarea"),
+        "title": _text("Its title."),
+    },
+    "discord_send": {
+        "channel_id": _text("The channel's number."),
+        "message": _text("The message.", format="textarea"),
+        "content": _other_name("message"),
+        "reply_to_id": _text("The number of the message that it answers."),
+        "server_id": _text("The server's number, for readers.", rare=True),
+        "mode": {"enum": ["send", "reply"], "description": "The default follows reply_to_id.", "rare": True},
+    },
 }
+#: Kinds of other products' files that cannot run here, and what to use.
+REFUSED: dict[str, str] = {
+    "discord_trigger": "messages of Discord need a lasting connection to it: have a bot post them to a webhook node",
+    "dialog": "a workflow file cannot ask a person: use a dag with an input node",
+    "prompt": "a workflow file cannot ask a person: use a dag with an input node; a language model is the node llm",
+}
+#: Fields that are understood and refused while they have a value.
+REFUSED_FIELDS: dict[str, dict[str, str]] = {
+    "claude_agent": {
+        "tools": "the model is called without tools: leave it empty, or run the agent by run_command",
+        "allowed_tools": "the model is called without tools: leave it empty, or run the agent by run_command",
+        "conversation_id": "conversations are not kept: put what was said into the prompt",
+    },
+}
+#: Fields that are understood and change nothing here.
+IDLE_FIELDS: dict[str, dict[str, str]] = {
+    "claude_agent": {
+        "permission_mode": "this has no effect: the model is called without tools",
+        "cwd": "this has no effect: the model is called without tools",
+    },
+}
+#: Kinds whose fields may read `$credentials`: their values go to another system, and are not kept.
+OUTWARD = ("http", "rss", "postgres_query", "notification", "discord_send", "llm", "claude_agent", "claude_json")
 #: Required fields: one name, or one of several.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "state_scan": (("pattern", "stateType"),),
@@ -163,23 +236,25 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "state_gate": (("pattern", "path", "input", "stateType"),),
     "state_write": (("pattern", "output", "path", "stateType"),),
     "state_transform": (("input",), ("output",), ("transform",)),
-    "scheduled": (("cron", "interval", "every"),),
-    "hardwired": (("items", "value", "json"),),
+    "hardwired": (("json", "items", "value"),),
     "transform": (("expression",),),
     "if": (("condition",),),
     "http": (("url",),),
     "rss": (("url",),),
-    "append_to_file": (("path", "file"),),
+    "append_to_file": (("filepath", "path", "file"),),
     "run_command": (("command",),),
-    "postgres_query": (("query",), ("urlVariable", "url")),
+    "postgres_query": (("query",),),
     "llm": (("prompt",),),
-    "claude": (("prompt",),),
-    "prompt": (("prompt",),),
+    "claude_agent": (("prompt",),),
+    "claude_json": (("prompt",),),
+    "notification": (("message",),),
+    "discord_send": (("channel_id",), ("message", "content")),
 }
 #: Fields that every executable node may have.
 PINNED: Fields = {
     "pinned": {"type": "boolean", "description": "Give the output below in place of doing the work.", "rare": True},
     "pinnedOutput": {"description": "What a pinned node gives.", "rare": True},
+    "credentialName": _text("The credential that it uses.", suggest="credentials", rare=True),
 }
 
 _STATES = {
@@ -196,7 +271,7 @@ _STATES = {
 _STARTS = ("start", "scheduled", "webhook")
 _ENTRIES = (*_STARTS, "state_scan", "state_trigger", "state_list")
 #: Kinds whose data may have any other field: it is passed to a function, or to the next nodes.
-OPEN = ("set", "state_transform", "state_clear_failure", *_STARTS)
+OPEN = ("set", "state_transform")
 
 
 def kinds() -> list[WorkflowNodeKind]:
@@ -225,7 +300,7 @@ def kinds() -> list[WorkflowNodeKind]:
 
 
 def is_known(type: str) -> bool:
-    """Whether this kind exists."""
+    """Whether this kind exists, and can run here."""
     return type in _STATES or type in NODE_TYPES
 
 
@@ -266,9 +341,18 @@ FILE: dict[str, dict[str, Any]] = {
     "stateStore": {"enum": ["filesystem", "database"], "description": "Where states are kept; without it, in files."},
     "scanInterval": _number("Seconds between two scans of all states.", default=60, minimum=1),
     "description": _text("For readers.", format="textarea"),
+    "settings": {
+        "type": "object",
+        "description": "Settings of the whole file.",
+        "rare": True,
+        "properties": {
+            "dataDirectory": _text("Another name for stateRoot."),
+            "concurrencyGroups": {"type": "object", "description": "How many nodes of each group run at once."},
+        },
+    },
 }
 STAGED: dict[str, dict[str, Any]] = {
-    **{name: FILE[name] for name in ("name", "mode", "stateRoot", "scanInterval", "description")},
+    **{name: FILE[name] for name in ("name", "mode", "stateRoot", "stateStore", "scanInterval", "description")},
     "maxConcurrentEntities": _number("How many entities are built at once.", minimum=1),
     "retryPolicy": {
         "type": "object",
@@ -279,13 +363,22 @@ STAGED: dict[str, dict[str, Any]] = {
         },
     },
 }
+#: Fields that only name or place things.
+LABELS = ("id", "version")
 #: The fields of a stage; those of its node depend on the node's type.
 STAGE: dict[str, dict[str, Any]] = {
-    "pattern": _text("Where its states are: input/{id}.txt."),
+    "pattern": _text("Where its states are: input/{id}.txt, or a folder: daily/{date}/."),
     "input": _text("The stage that it is made from."),
     "validation": {
         "type": "object",
         "description": "What its states must be.",
         "properties": {"minSize": _number("A smaller state, in bytes, is a failure.")},
     },
+    "description": _text("For readers.", format="textarea", rare=True),
 }
+#: The fields of the parts that are not nodes' data.
+STAGE_FIELDS = ("id", "name", "type", "node", "then", *STAGE)
+STAGE_NODE_FIELDS = ("typeId", "data", "then", "id", "name")
+NODE_FIELDS = ("id", "typeId", "name", "position", "data", "agentConfig")
+AGENT_FIELDS = ("concurrencyGroup", "tags")
+LINK_FIELDS = ("id", "sourceNodeId", "sourceConnectorId", "targetNodeId", "targetConnectorId")

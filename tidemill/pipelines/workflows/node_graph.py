@@ -16,14 +16,16 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Entity, Pipeline
 from tidemill.pipelines.runner.build import SKIP, BuildError, File
 from tidemill.pipelines.stores.database import DatabaseStates
-from tidemill.pipelines.workflows.expressions import evaluate
+from tidemill.pipelines.workflows.expressions import is_true
 from tidemill.pipelines.workflows.graph import Graph, as_content, concurrency_limit, content_of, read_groups
-from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type, run_node
+from tidemill.pipelines.workflows.names import credential_names, masked, with_names
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type
 
 _HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")
 _VARIABLE = re.compile(r"\{(?!\{)([A-Za-z_][\w.]*)(?::[a-z]+)?\}(?!\})")
 _SCANS = ("state_scan", "state_trigger", "state_list")
 _KEYS = ("state_check", "state_gate")
+_UNSAFE = re.compile(r"[^\w.-]")
 
 
 def read_wired(data: Mapping[str, Any], graph: Graph, name: str, notes: list[str]) -> Pipeline:
@@ -68,9 +70,7 @@ class Wiring:
 
     def declare(self) -> None:
         """Turn every node that writes a state into a stage."""
-        order: list[Node] = []
-        for id in self.graph.nodes:
-            order += [node for node in self.graph.above(id) if node not in order]
+        order = self.graph.order()
         for node in order:
             if node.type in _SCANS:
                 self.patterns[node.name] = self._scanned(node)
@@ -85,6 +85,7 @@ class Wiring:
                 self.notes.append(f"node {node.name!r}: failures are forgotten when a state is built; it does nothing")
             elif node.type not in _SCANS:
                 find_type(node)
+        self._declare_actions(order)
 
     def _scanned(self, node: Node) -> str:
         if "pattern" in node.data:
@@ -93,7 +94,7 @@ class Wiring:
         if kind is None:
             raise NodeError(f"node {node.name!r}: a {node.type} has a pattern or a stateType")
         condition = node.data.get("filter")
-        if condition and evaluate(str(condition), {"codeHash": "now"}, currentCodeHash="now") is not True:
+        if condition and not is_true(str(condition), {"codeHash": "now"}, currentCodeHash="now"):
             raise NodeError(f"node {node.name!r}, field 'filter': {condition!r} is not understood")
         return self.patterns.get(str(kind)) or f"{kind}/{{id}}"
 
@@ -218,6 +219,8 @@ class Wiring:
         target = self._pattern(node, "pattern", "output", "path", "stateType")
         between = [each for each in self.graph.above(node.id)[:-1] if each.name not in self.patterns]
         graph, id = self.graph, node.id
+        root = None if self.pipeline.store is not None else self.pipeline.root
+        secrets = credential_names(between)
 
         async def run(entity: Entity, **given: Any) -> Any:
             seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
@@ -225,7 +228,11 @@ class Wiring:
                 if each.name in self.patterns:  # States that it does not read still exist.
                     seeds.setdefault(each.name, self.seed(each.name, entity, None))
             about = {**entity.variables, "id": entity.id, "path": entity.path}
-            items = await graph.run(id, seeds, {"entity": about})
+            async with with_names(secrets, state_root=root):
+                items = await graph.run(id, seeds, {"entity": about})
+                return written(items)
+
+        def written(items: list[dict[str, Any]]) -> Any:
             if not items:
                 return SKIP  # An `if` passed nothing on: there is nothing to write.
             if len(items) > 1:
@@ -249,6 +256,50 @@ class Wiring:
         )(run)
         self.patterns[node.name] = target
 
+    def _declare_actions(self, order: list[Node]) -> None:
+        """Declare a stage for the nodes that no state is made of: they run once for each state, and when it changes.
+
+        What they returned is a state of the stage: `actions/NODE/ENTITY.json`.
+        """
+        sources = {link.source for link in self.graph.links}
+        ends = [node for node in order if node.id not in sources and node.name not in self.patterns]
+        by_scan: dict[str, list[Node]] = {}
+        for node in ends:
+            if node.type in NODE_TYPES:
+                by_scan.setdefault(self._root(node), []).append(node)
+        for scan, last in by_scan.items():
+            self._act(scan, last)
+
+    def _act(self, scan: str, last: list[Node]) -> None:
+        # What made a state is not run again for an action that follows it.
+        states = {node.id for node in self.graph.nodes.values() if node.type in ("state_write", "state_transform")}
+        graph = Graph(self.graph.nodes, [link for link in self.graph.links if link.target not in states])
+        nodes = list({each.id: each for node in last for each in graph.above(node.id)}.values())
+        inputs = {each.name: self.patterns[each.name] for each in nodes if each.name in self.patterns}
+        inputs = {name: f"{pattern}*" if pattern.endswith("/") else pattern for name, pattern in inputs.items()}
+        root = None if self.pipeline.store is not None else self.pipeline.root
+        secrets = credential_names(nodes)
+        name = last[0].name
+        variables = "/".join(found[0] for found in _VARIABLE.finditer(self.patterns[scan])) or "all"
+
+        async def run(entity: Entity, **given: Any) -> Any:
+            seeds = {name: self.seed(name, entity, value) for name, value in given.items()}
+            base = {"entity": {**entity.variables, "id": entity.id, "path": entity.path}, **seeds}
+            async with with_names(secrets, state_root=root) as held:
+                results = await graph.run_all(nodes, seeds, base)
+                done = {each.name: results[each.name] for each in last if results[each.name]}
+                return masked(done, held) if done else SKIP
+
+        self.pipeline.stage(
+            input=inputs,
+            output=f"actions/{_UNSAFE.sub('_', name)}/{variables}.json",
+            name=name,
+            queue=self._queue(last[0]),
+            **concurrency_limit(nodes, self.groups, self.notes),
+            filter=self._filter(last[0]),
+            code_of=(),
+        )(run)
+
     def seed(self, name: str, entity: Entity, value: Any) -> dict[str, Any]:
         """The output of a state node for the nodes after it."""
         told: dict[str, Any] = {**entity.variables, "id": entity.id, "entity_id": entity.id}
@@ -268,8 +319,3 @@ class Wiring:
 
     def _type(self, name: str) -> str:
         return next((node.type for node in self.graph.nodes.values() if node.name == name), "")
-
-
-async def run_single(node: Node, item: dict[str, Any]) -> Any:
-    """The result of one node for one item."""
-    return as_content((await run_node(node, [item]))[0][1])

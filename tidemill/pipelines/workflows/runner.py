@@ -23,7 +23,7 @@ from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.workflows.folder import WorkflowFolder
-from tidemill.pipelines.workflows.load import TriggerWorkflow
+from tidemill.pipelines.workflows.read import TriggerWorkflow
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_unavailable
 from tidemill.store.states import states as rows

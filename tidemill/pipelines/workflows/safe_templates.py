@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.expressions import Hole, alone_in, find_holes, replace_holes
 
-_HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=")
 
 #: Words after which the next word is a command as well.
@@ -142,26 +142,29 @@ def shell_template(text: str) -> SafeTemplate:
     stack: list[str] = []  # open quotes and parentheses
     commands = [_Command()]  # the command that is read, and those around its substitution
     ended: list[_Command] = []
+    holes = {hole.start: hole for hole in find_holes(text)}
     at = 0
     while at < len(text):
         mode, command = stack[-1] if stack else "", commands[-1]
-        hole = _HOLE.match(text, at)
+        hole = holes.get(at)
         if hole is not None:
-            _refuse_in(stack, hole[1])
+            _refuse_in(stack, hole.expression)
             openers = [each for each in stack if each in ("(", "$(")]
             for depth in range(len(commands), 0, -1):
-                commands[depth - 1].check_hole(hole[1])
+                commands[depth - 1].check_hole(hole.expression)
                 if commands[depth - 1].could_be_option():
                     guarded.add(len(expressions))
                 if depth == 1 or openers[depth - 2] == "(":  # What a subshell prints is no part of the command around.
                     break
-            expressions.append(hole[1])
+            expressions.append(hole.expression)
             value = f"${{{len(expressions)}}}"
             made.append(value if mode == '"' else f"'\"{value}\"'" if mode == "'" else f'"{value}"')
             command.word = (command.word or "") + "\0"
-            at = hole.end()
+            at = hole.end
             continue
         step = _shell_step(text, at, mode, stack, commands, ended)
+        if any(start in holes for start in range(at + 1, at + step)):
+            raise TemplateError("{{…}} follows a $ or a parenthesis, where its value could become a program: move it")
         made.append(text[at : at + step])
         at += step
     for each in (*ended, *commands):
@@ -197,7 +200,7 @@ def _shell_step(
         elif mode == "$'" and char == "\\":
             return 2
     elif char == "\\":
-        if _HOLE.match(text, at + 1):
+        if text.startswith("{{", at + 1):
             raise TemplateError("a backslash before {{…}} has no effect on a value: leave it out")
         command.word = (command.word or "") + text[at + 1 : at + 2]
         return 2
@@ -239,8 +242,8 @@ def _shell_step(
     elif char == "#" and command.word is None:
         end = text.find("\n", at)
         comment = text[at:] if end < 0 else text[at:end]
-        if hole := _HOLE.search(comment):
-            raise TemplateError(f"{hole[0]} is inside a comment: leave it out")
+        if "{{" in comment:
+            raise TemplateError("{{…}} is inside a comment: leave it out")
         return len(comment)
     elif char in ";|&\n":
         command.end_word()
@@ -257,29 +260,40 @@ def _shell_step(
 
 def sql_template(text: str, *, first: int = 1) -> SafeTemplate:
     """A statement whose parameters, from number `first` on, are the values of its expressions."""
-    if _HOLE.fullmatch(text.strip()):
+    if alone_in(text) is not None:
         raise TemplateError("the whole query is a value: write the statement in the text, and its values as {{…}}")
     made: list[str] = []
     expressions: list[str] = []
     for kind, part in _sql_parts(text):
-        holes = _HOLE.findall(part)
+        holes = find_holes(part)
         if not holes:
             made.append(part)
         elif kind == "plain":
-            made.append(_HOLE.sub(lambda hole: _bound(hole, expressions, first), part))
+            made.append(replace_holes(part, lambda hole: _bound(hole, expressions, first)))
         elif kind == "text":
             pieces = [
                 f"'{piece}'" if at % 2 == 0 else _bind(piece, expressions, first)
-                for at, piece in enumerate(_HOLE.split(part[1:-1]))
+                for at, piece in enumerate(_split(part[1:-1]))
             ]
             made.append(f"({' || '.join(piece for piece in pieces if piece != chr(39) * 2)})")
         else:
-            raise TemplateError(f"{{{{{holes[0]}}}}} is inside {kind}, where a value cannot be bound: move it out")
+            hole = holes[0].expression
+            raise TemplateError(f"{{{{{hole}}}}} is inside {kind}, where a value cannot be bound: move it out")
     return SafeTemplate("".join(made), tuple(expressions))
 
 
-def _bound(hole: re.Match[str], expressions: list[str], first: int) -> str:
-    expressions.append(hole[1])
+def _split(text: str) -> list[str]:
+    """The texts around the holes, and between them their expressions."""
+    parts: list[str] = []
+    at = 0
+    for hole in find_holes(text):
+        parts += [text[at : hole.start], hole.expression]
+        at = hole.end
+    return [*parts, text[at:]]
+
+
+def _bound(hole: Hole, expressions: list[str], first: int) -> str:
+    expressions.append(hole.expression)
     return f"${first + len(expressions) - 1}"
 
 
@@ -308,7 +322,7 @@ def _sql_parts(text: str) -> Iterator[tuple[str, str]]:
     """The parts of a statement: plain, text, or what holds no parameters."""
     at = 0
     # Quotes inside an expression are not SQL's.
-    masked = _HOLE.sub(lambda hole: "{{" + "_" * len(hole[1]) + "}}", text)
+    masked = replace_holes(text, lambda hole: "{{" + "_" * len(hole.expression) + "}}")
     for found in _SQL.finditer(masked):
         yield "plain", text[at : found.start()]
         kind = next(name for name in ("comment", "dollar", "special", "text", "name") if found[name] is not None)
@@ -320,25 +334,28 @@ def _sql_parts(text: str) -> Iterator[tuple[str, str]]:
 def filled_path(text: str, value_of: Callable[[str], str]) -> str:
     """The path of a file; a value in it is part of one name, and leads to no other folder."""
 
-    def part(hole: re.Match[str]) -> str:
-        value = value_of(hole[1])
+    def part(hole: Hole) -> str:
+        value = value_of(hole.expression)
         if "/" in value or "\0" in value or value.startswith("."):
-            raise ConfigError(f"the value of {hole[0]} leads to another folder: {value[:80]!r}")
+            raise ConfigError(f"the value of {{{{{hole.expression}}}}} leads to another folder: {value[:80]!r}")
         return value
 
-    return _HOLE.sub(part, text)
+    return replace_holes(text, part)
 
 
 def check_templates(type: str, data: dict[str, Any]) -> None:
     """Refuse a node whose values could become a program."""
     command, query = data.get("command"), data.get("query")
-    if type == "run_command" and isinstance(command, str):
+    if type == "run_command" and isinstance(command, str) and data.get("args") is not None:
+        if find_holes(command):
+            raise TemplateError(f"{command!r} would name the command that is run: write the command in the text")
+    elif type == "run_command" and isinstance(command, str):
         shell_template(command)
-    elif type == "run_command" and isinstance(command, list) and command and _HOLE.search(str(command[0])):
+    elif type == "run_command" and isinstance(command, list) and command and find_holes(str(command[0])):
         raise TemplateError(f"{command[0]!r} would name the command that is run: write the command in the list")
     elif type == "postgres_query":
         for field in ("url", "urlVariable"):
-            if _HOLE.search(str(data.get(field) or "")):
+            if find_holes(str(data.get(field) or "")):
                 raise TemplateError("a value would choose the database: write its address, or its variable", field)
         if isinstance(query, str):
             sql_template(query)

@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Entity, Pipeline
 from tidemill.pipelines.reducer.staleness import BACKOFF
-from tidemill.pipelines.workflows.graph import note_unknown
-from tidemill.pipelines.workflows.node_graph import read_store, run_single
-from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type
+from tidemill.pipelines.runner.build import SKIP, BuildError
+from tidemill.pipelines.workflows.graph import as_content
+from tidemill.pipelines.workflows.names import credential_names, with_names
+from tidemill.pipelines.workflows.node_graph import read_store
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 
-_NAMED = re.compile(r"\$\.([A-Za-z_][\w-]*)")
-STAGE_FIELDS = {"id", "name", "type", "pattern", "input", "node", "validation"}
+_NAMED = re.compile(r"\$(?:\?\.|\.)([A-Za-z_][\w-]*)|\$\[\s*\\?['\"]([^'\"\\]+)")
 
 
-def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipeline:
+def read_stages(data: Mapping[str, Any], name: str) -> Pipeline:
     """The pipeline that a list of stages describes."""
     pipeline = Pipeline(
         name,
         root=str(data.get("stateRoot") or "."),
         scan_interval=data.get("scanInterval") or 60,
-        backoff=_backoff(data.get("retryPolicy") or {}, notes),
+        backoff=_backoff(data.get("retryPolicy") or {}),
         store=read_store(data),
     )
     patterns: dict[str, str] = {}
@@ -34,7 +37,6 @@ def read_stages(data: Mapping[str, Any], name: str, notes: list[str]) -> Pipelin
         place = f"stages[{at}]"
         if not isinstance(entry, Mapping) or not entry.get("id") or not entry.get("pattern"):
             raise ConfigError(f"{place}: a stage has an id and a pattern")
-        note_unknown(entry, STAGE_FIELDS, place, notes)
         id = str(entry["id"])
         if id in patterns:
             raise ConfigError(f"{place}: two stages have the id {id!r}")
@@ -61,45 +63,96 @@ def _declare(
     written = entry.get("node")
     if not isinstance(written, Mapping) or not written.get("typeId"):
         raise ConfigError(f"{place}.node: a transform has a node with a typeId")
-    node = Node(id, str(written["typeId"]), str(entry.get("name") or id), dict(written.get("data") or {}))
+    node = stage_node(entry)
+    following = then_node(entry)
     by_name = TRANSFORMS.get(node.type)
     if by_name is None:
         find_type(node)
-    text = json.dumps(node.data, sort_keys=True)
-    inputs = {source: patterns[source]}
-    inputs |= {name: patterns[name] for name in _NAMED.findall(text) if name in patterns}
+    nodes = [node] if following is None else [node, following]
+    text = json.dumps([each.data for each in nodes], sort_keys=True)
+    inputs = {source: input_pattern(patterns[source])}
+    read = {found[1] or found[2] for found in _NAMED.finditer(text)}
+    inputs |= {name: input_pattern(patterns[name]) for name in patterns if name in read}
+    root = None if pipeline.store is not None else pipeline.root
+    secrets = credential_names(nodes)
 
     async def run(entity: Entity, **given: Any) -> Any:
         if by_name is not None:
             made = by_name(entity, given[source], **node.data)
             return await made if hasattr(made, "__await__") else made
-        about = {**entity.variables, "id": entity.id, "path": entity.path}
-        item: dict[str, Any] = {"entity": about}
+        item: dict[str, Any] = {"entity": {**entity.variables, "id": entity.id, "path": entity.path}}
         for name, value in given.items():
             content = value if isinstance(value, str) else "\n".join(file.text() for file in value)
-            item[name] = {"content": content, "path": _path(patterns[name], entity)}
-        return await run_single(node, item)
+            item[name] = {"content": content, "path": state_path(patterns[name], entity)}
+        with TemporaryDirectory(prefix="tidemill-") as folder:
+            output = Path(folder) / PurePosixPath(entity.path).name
+            async with with_names(secrets, state_root=root, output_path=str(output)):
+                made = await run_stage(node, following, item, source)
+            if "output_path" in text and node.type == "run_command":
+                if not output.is_file():
+                    raise BuildError("the command ended, and has written no file at {{output_path}}")
+                return output.read_bytes()
+            return made
 
-    code = by_name or (NODE_TYPES[node.type].run if node.type in NODE_TYPES else ())
+    code = by_name or tuple(NODE_TYPES[each.type].run for each in nodes if each.type in NODE_TYPES)
     pipeline.stage(
         input=inputs,
         output=str(entry["pattern"]),
         name=id,
         max_concurrency=max_concurrency,
         min_size=int((entry.get("validation") or {}).get("minSize") or 0),
-        params={"node": json.dumps([node.type, node.data], sort_keys=True)},
+        params={"node": json.dumps([part for each in nodes for part in (each.type, each.data)], sort_keys=True)},
         code_of=code,
     )(run)
 
 
-def _path(pattern: str, entity: Entity) -> str:
-    found = Pattern(pattern)
+async def run_stage(node: Node, following: Node | None, item: dict[str, Any], source: str) -> Any:
+    """The content that a stage's node makes for an entity; an `if` passes its input on, or to the node after it."""
+    if node.type != "if":
+        return await _content(node, item)
+    if not (await run_node(node, [item]))[0][1]:
+        return SKIP
+    return item[source]["content"] if following is None else await _content(following, item)
+
+
+async def _content(node: Node, item: dict[str, Any]) -> Any:
+    made = [as_content(output) for _, output in await run_node(node, [item])]
+    return made[0] if len(made) == 1 else made
+
+
+def stage_node(entry: Mapping[str, Any]) -> Node:
+    """The node of a stage."""
+    written = entry["node"]
+    data = {name: value for name, value in (written.get("data") or {}).items() if name != "then"}
+    return Node(str(entry["id"]), str(written["typeId"]), str(entry.get("name") or entry["id"]), data)
+
+
+def then_node(entry: Mapping[str, Any]) -> Node | None:
+    """The node that runs where the condition of a stage's `if` holds."""
+    node = entry["node"]
+    written = entry.get("then") or node.get("then") or (node.get("data") or {}).get("then")
+    if not isinstance(written, Mapping) or node.get("typeId") != "if":
+        return None
+    if not written.get("typeId"):
+        raise ConfigError(f"stage {entry['id']}: `then` is a node with a typeId")
+    made = Node(f"{entry['id']}.then", str(written["typeId"]), f"{entry['id']}.then", dict(written.get("data") or {}))
+    find_type(made)
+    return made
+
+
+def input_pattern(pattern: str) -> str:
+    """The pattern of the states that are read: of a folder, the files in it."""
+    return f"{pattern}*" if pattern.endswith("/") else pattern
+
+
+def state_path(pattern: str, entity: Entity) -> str:
+    """The path of a state of an entity, or of the folder of its files."""
+    found = Pattern(pattern.rstrip("/"))
     return "" if found.has_glob else found.format(entity.variables)
 
 
-def _backoff(policy: Mapping[str, Any], notes: list[str]) -> tuple[float, ...]:
+def _backoff(policy: Mapping[str, Any]) -> tuple[float, ...]:
     """The delays of a retry policy; afterwards a state needs attention."""
-    note_unknown(policy, {"maxAttempts", "backoffSeconds"}, "retryPolicy", notes)
     waits = tuple(float(each) for each in policy.get("backoffSeconds") or BACKOFF)
     attempts = policy.get("maxAttempts")
     if attempts is None:

@@ -1,0 +1,136 @@
+"""Every field of a workflow file is read or refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows.check import find_problems
+from tidemill.pipelines.workflows.folder import WorkflowFolder
+from tidemill.pipelines.workflows.kinds import FIELDS, NEEDS, OPEN, REFUSED, kinds
+from tidemill.pipelines.workflows.nodes import NODE_TYPES
+
+
+def node(type: str, **data: Any) -> dict[str, Any]:
+    return {"id": type, "typeId": type, "name": type, "data": data}
+
+
+def flow(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    links = [{"sourceNodeId": a["id"], "targetNodeId": b["id"]} for a, b in pairwise(nodes)]
+    return {"mode": "trigger", "nodes": list(nodes), "connections": links, **more}
+
+
+STAGES = {
+    "name": "s", "mode": "pipeline", "stateRoot": "states",
+    "stages": [
+        {"id": "src", "type": "source", "pattern": "in/{id}.txt"},
+        {"id": "out", "type": "transform", "input": "src", "pattern": "out/{id}.txt",
+         "node": {"typeId": "transform", "data": {"expression": "$.src.content"}}},
+    ],
+}  # fmt: skip
+
+
+def unknown(data: Any) -> list[str]:
+    return [str(each) for each in find_problems(data, "f") if each.severity == "unknown"]
+
+
+@pytest.mark.parametrize("type", [name for name in FIELDS if name in NODE_TYPES and name not in OPEN])
+def test_a_field_that_a_kind_does_not_have_is_refused(type: str) -> None:
+    needed = {group[0]: "1" for group in NEEDS.get(type, ())}
+    known = unknown(flow(node(type, **needed)))
+    assert known == []
+    (told,) = unknown(flow(node(type, **needed, colour="blue")))
+    assert told.startswith("nodes[0].data.colour: ")
+    with pytest.raises(ConfigError, match="colour"):
+        parse_workflow(flow(node(type, **needed, colour="blue")), "f")
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda data: data.update(colour=1), "colour"),
+        (lambda data: data["stages"][0].update(colour=1), "stages[0].colour"),
+        (lambda data: data["stages"][1]["node"].update(colour=1), "stages[1].node.colour"),
+        (lambda data: data["stages"][1]["node"]["data"].update(colour=1), "stages[1].node.data.colour"),
+        (lambda data: data["stages"][1].update(validation={"maxSize": 1}), "stages[1].validation.maxSize"),
+        (lambda data: data.update(retryPolicy={"max": 1}), "retryPolicy.max"),
+        (lambda data: data["stages"][1]["node"].update(typeId="transfrom"), "stages[1].node.typeId"),
+    ],
+)
+def test_every_part_of_a_list_of_stages_is_read_or_refused(change: Any, place: str) -> None:
+    data = json.loads(json.dumps(STAGES))
+    assert find_problems(data, "f") == []
+    change(data)
+    assert [told.partition(": ")[0] for told in unknown(data)] == [place]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda data: data.update(settings={"colour": 1}), "settings.colour"),
+        (lambda data: data["nodes"][0].update(colour=1), "nodes[0].colour"),
+        (lambda data: data["nodes"][0].update(agentConfig={"colour": 1}), "nodes[0].agentConfig.colour"),
+        (lambda data: data["connections"][0].update(colour=1), "connections[0].colour"),
+        (lambda data: data["connections"][0].update(sourceConnectorId="yes"), "connections[0].sourceConnectorId"),
+        (lambda data: data["connections"][0].update(targetConnectorId="yes"), "connections[0].targetConnectorId"),
+        (lambda data: data["nodes"][1].update(typeId="sett"), "nodes[1].typeId"),
+    ],
+)
+def test_every_part_of_a_graph_is_read_or_refused(change: Any, place: str) -> None:
+    data = flow(node("if", condition="true"), node("set", fields=[{"name": "a", "value": 1}]))
+    assert find_problems(data, "f") == []
+    change(data)
+    assert [told.partition(": ")[0] for told in unknown(data)] == [place]
+
+
+@pytest.mark.parametrize("connector", ["", "out", "output", "output-0", "true", "false"])
+def test_the_usual_names_of_connectors_are_understood(connector: str) -> None:
+    data = flow(node("if", condition="true"), node("set", fields=[]))
+    data["connections"][0]["sourceConnectorId"] = connector
+    assert find_problems(data, "f") == []
+
+
+@pytest.mark.parametrize("type", list(REFUSED))
+def test_a_kind_that_cannot_run_here_says_what_to_use(type: str) -> None:
+    (told,) = unknown(flow(node(type)))
+    assert f"{type} is not available" in told
+
+
+def test_tools_of_an_agent_are_refused_and_what_concerns_only_them_is_noted() -> None:
+    agent = node("claude_agent", prompt="hi", tools=["Bash"], permission_mode="default", cwd="/tmp")
+    found = {each.place[-1]: each.severity for each in find_problems(flow(agent), "f")}
+    assert found == {"tools": "error", "permission_mode": "note", "cwd": "note"}
+    assert find_problems(flow(node("claude_agent", prompt="hi", tools=[])), "f") == []
+
+
+def test_allowed_unknown_parts_are_notes_and_an_unknown_node_fails_when_it_is_run() -> None:
+    loaded = parse_workflow(flow(node("teleport", to="mars"), colour=1), "f", allow_unknown=True)
+    assert len(loaded.notes) == 2
+    assert [workflow.name for workflow in loaded.triggers] == ["f"]
+
+
+def test_one_broken_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(json.dumps(STAGES))
+    odd = json.dumps({**STAGES, "name": "odd", "colour": 1}, indent=1).replace("out/{id}", "odd/{id}")
+    (tmp_path / "odd.json").write_text(odd)
+    (tmp_path / "bad.json").write_text("{")
+    folder = WorkflowFolder(tmp_path)
+    folder.refresh()
+    assert set(folder.pipelines) == {"s"}
+    assert "odd.json, line " in folder.errors["odd.json"]
+    assert "bad.json, line 1: this is not JSON" in folder.errors["bad.json"]
+    allowed = WorkflowFolder(tmp_path, allow_unknown=True)
+    allowed.refresh()
+    assert set(allowed.pipelines) == {"s", "odd"}
+    assert "the field 'colour' is not understood" in str(allowed.notes)
+
+
+def test_the_editor_knows_every_kind() -> None:
+    known = {each.type for each in kinds()}
+    assert set(FIELDS) <= known

@@ -1,0 +1,319 @@
+"""Files of other products do here what they do there: against real servers for HTTP, mail and language models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipelines import held, put, tree, update
+from tests.support.receiver import Request, receiver
+from tidemill.core.errors import ConfigError
+from tidemill.engine.credentials import credentials_from
+from tidemill.engine.environment import allow_env
+from tidemill.engine.outbound_http import allowing_hosts
+from tidemill.pipelines.workflows import parse_workflow
+from tidemill.store.database import Database
+
+
+def node(id: str, type: str, **data: Any) -> dict[str, Any]:
+    return {"id": id, "typeId": type, "name": id, "position": {"x": 1, "y": 2}, "data": data}
+
+
+def chain(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
+    links = [
+        {"id": f"c{at}", "sourceNodeId": one["id"], "sourceConnectorId": "output", "targetNodeId": two["id"],
+         "targetConnectorId": "input"}
+        for at, (one, two) in enumerate(pairwise(nodes))
+    ]  # fmt: skip
+    return {"nodes": list(nodes), "connections": links, **more}
+
+
+LINES = "({lines: $.day.content.split('\\n').length, at: $.day.path})"
+KEY = [{"name": "X-Key", "value": "{{$credentials.news.token}}"}]
+
+
+def staged(*stages: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "staged", "mode": "pipeline", "stateRoot": "states", "stages": list(stages)}
+
+
+def run(*nodes: dict[str, Any], payload: Any = None) -> dict[str, Any]:
+    (workflow,) = parse_workflow(chain(*nodes), "f").triggers
+    return asyncio.run(workflow.run(payload))
+
+
+def keep_credentials(**known: dict[str, str]) -> None:
+    async def read(names: Any) -> dict[str, dict[str, str]]:
+        return {name: known[name] for name in names if name in known}
+
+    credentials_from(read)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@contextmanager
+def asked(answer: Any = (200, b'{"ok": true}')) -> Iterator[tuple[str, list[Request]]]:
+    """A local server that keeps its requests."""
+    found: list[Request] = []
+
+    def reply(request: Request) -> Any:
+        found.append(request)
+        return answer(request) if callable(answer) else answer
+
+    with receiver(reply) as server, allowing_hosts([server.url.removeprefix("http://")]):
+        yield server.url, found
+
+
+def test_an_http_node_sends_what_its_body_mode_says_and_gives_the_whole_answer() -> None:
+    with asked() as (url, requests):
+        made = run(
+            node("start", "start"),
+            node("json", "http", url=f"{url}/a", method="POST", body_mode="json",
+                 json_body='{"title": "{{$.start.title}}", "n": {{$.start.n}}}',
+                 headers=[{"name": "X-Tide", "value": "{{$.start.n}}"}], timeout=5),
+            node("fields", "http", url=f"{url}/b", method="POST", body_mode="fields",
+                 body_fields=[{"name": "who", "value": "{{$.start.title}}"}]),
+            node("none", "http", url=f"{url}/c", body_mode="none"),
+            payload={"title": 'say "hi"', "n": 3},
+        )  # fmt: skip
+    assert json.loads(requests[0].body) == {"title": 'say "hi"', "n": 3}
+    assert {name.lower(): value for name, value in requests[0].headers.items()}["x-tide"] == "3"
+    assert json.loads(requests[1].body) == {"who": 'say "hi"'}
+    assert requests[2].body == b""
+    (answer,) = made["json"]
+    assert (answer["status"], answer["statusText"], answer["body"], answer["url"]) == (
+        200,
+        "OK",
+        {"ok": True},
+        f"{url}/a",
+    )
+    assert "content-type" in answer["headers"] or answer["headers"]
+    assert "error" not in answer
+
+
+def test_a_failed_request_is_an_output_of_a_workflow_and_a_failure_of_a_state(
+    tmp_path: Path,
+) -> None:
+    with asked((503, b"later")) as (url, _):
+        made = run(
+            node("h", "http", url=url), node("bad", "if", condition="{{ $.h.error }}"), node("s", "set", fields=[])
+        )
+        assert made["h"][0]["status"] == 503
+        assert "503" in made["h"][0]["error"]
+        assert len(made["s"]) == 1
+
+
+async def test_a_state_is_not_made_of_an_error_page(tmp_path: Path, database: Database) -> None:
+    stage = {
+        "id": "page", "type": "transform", "input": "src", "pattern": "out/{id}.txt",
+        "node": {"typeId": "http", "data": {"url": "URL"}},
+    }  # fmt: skip
+    with asked((500, b"broken")) as (url, _):
+        stage["node"]["data"]["url"] = url  # type: ignore[index]
+        written = staged({"id": "src", "type": "source", "pattern": "in/{id}.txt"}, stage)
+        (pipeline,) = parse_workflow(written, "f").pipelines
+        put(tmp_path / "states", {"in/a.txt": "x"})
+        assert held(await update(database, pipeline)) == {"page/a": "BackingOff"}
+
+
+def test_an_if_filters_and_a_connection_named_false_takes_the_others() -> None:
+    items = node("items", "hardwired", json="[1, 5, 9]")
+    made = run(
+        items,
+        node("big", "if", condition="$.items > 4"),
+        node("kept", "set", fields=[{"name": "n", "value": "{{$.items}}"}]),
+    )
+    assert made["kept"] == [{"n": 5}, {"n": 9}]
+    both = chain(
+        items,
+        node("big", "if", condition="$.items > 4"),
+        node("yes", "set", fields=[{"name": "n", "value": "{{$.items}}"}]),
+    )
+    both["nodes"].append(node("no", "set", fields=[{"name": "n", "value": "{{$.items}}"}]))
+    both["connections"][1]["sourceConnectorId"] = "true"
+    both["connections"].append({"sourceNodeId": "big", "sourceConnectorId": "false", "targetNodeId": "no"})
+    (workflow,) = parse_workflow(both, "f").triggers
+    made = asyncio.run(workflow.run())
+    assert (made["yes"], made["no"]) == ([{"n": 5}, {"n": 9}], [{"n": 1}])
+
+
+def test_a_command_has_its_arguments_folder_time_limit_and_return_code(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    made = run(node("c", "run_command", command="pwd", args=["-P"], workingDirectory="work"))
+    assert made["c"][0]["stdout"].strip() == str((tmp_path / "work").resolve())
+    with pytest.raises(ConfigError, match="longer than its timeout of 1 s"):
+        run(node("c", "run_command", command="sleep 60", timeout=1))
+    told = run(
+        node("c", "run_command", command="exit 3"),
+        node("s", "set", fields=[{"name": "code", "value": "{{$.c.returnCode}}"}]),
+    )
+    assert told["s"] == [{"code": 3}]
+
+
+async def test_stages_run_commands_ifs_and_folders_and_read_json(tmp_path: Path, database: Database) -> None:
+    written = staged(
+        {"id": "day", "name": "Days", "description": "logs", "type": "source", "pattern": "daily/{date}/"},
+        {"id": "sum", "type": "transform", "input": "day", "pattern": "sum/{date}.json",
+         "node": {"typeId": "transform", "data": {"expression": LINES}}},
+        {"id": "copy", "type": "transform", "input": "sum", "pattern": "copy/{date}.txt", "validation": {"minSize": 1},
+         "node": {"typeId": "run_command", "data": {"command": "cp", "args": ["{{$.sum.path}}", "{{output_path}}"]}}},
+        {"id": "many", "type": "transform", "input": "sum", "pattern": "many/{date}.txt",
+         "node": {"typeId": "if", "data": {"condition": "$.sum.content.lines > 1"},
+                  "then": {"typeId": "transform", "data": {"expression": "'many in ' + $.sum.content.at"}}}},
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(written, "f").pipelines
+    put(tmp_path / "states", {"daily/1/a.txt": "one", "daily/1/b.txt": "two", "daily/2/a.txt": "three"})
+    assert (await update(database, pipeline)).steps == []
+    made = tree(tmp_path / "states")
+    assert json.loads(made["sum/1.json"]) == {"lines": 2, "at": "daily/1"}
+    assert made["copy/1.txt"] == made["sum/1.json"]
+    assert made["many/1.txt"] == "many in daily/1"
+    assert "many/2.txt" not in made
+
+
+def test_feeds_and_json_answers_of_models_become_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(request: Request) -> tuple[int, bytes]:
+        if request.path.startswith("/feed"):
+            return 200, b"<rss><channel><item><title>a</title></item><item><title>b</title></item></channel></rss>"
+        sent = json.loads(request.body)["messages"][-1]["content"]
+        text = '```json\n[{"t": 1}, {"t": 2}]\n```' if "list" in sent else f"about {sent}"
+        return 200, json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+
+    with asked(answer) as (url, requests):
+        monkeypatch.setenv("OPENAI_API_KEY", "k")
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        made = run(
+            node("feed", "rss", url=f"{url}/feed"),
+            node("agent", "claude_agent", prompt="{{$.feed.title}}", system_prompt="be brief", tools=[], cwd="/tmp"),
+        )
+        assert [each["response"] for each in made["agent"]] == ["about a", "about b"]
+        assert made["agent"][0]["conversation_id"]
+        assert json.loads(requests[-1].body)["messages"][0] == {"role": "system", "content": "be brief"}
+        made = run(
+            node("ask", "claude_json", prompt="a list", max_tokens=100),
+            node("s", "set", fields=[{"name": "t", "value": "{{$.ask.t}}"}]),
+        )
+        assert made["s"] == [{"t": 1}, {"t": 2}]
+        assert json.loads(requests[-1].body)["max_tokens"] == 100
+
+
+def test_a_message_goes_to_discord_with_the_credential_and_no_secret_comes_back() -> None:
+    with asked(lambda request: (200, b'{"id": "9", "content": "hi", "echo": "t0ken-secret"}')) as (url, requests):
+        keep_credentials(discord={"token": "t0ken-secret", "url": url})
+        made = run(node("d", "discord_send", server_id="1", channel_id="42", message="hi", reply_to_id="7"))
+        assert requests[0].path == "/channels/42/messages"
+        headers = {name.lower(): value for name, value in requests[0].headers.items()}
+        assert headers["authorization"] == "Bot t0ken-secret"
+        assert json.loads(requests[0].body) == {"content": "hi", "message_reference": {"message_id": "7"}}
+        assert made["d"][0]["id"] == "9"
+        assert "t0ken-secret" not in json.dumps(made)
+        with pytest.raises(ConfigError, match="is the number of a channel"):
+            run(node("d", "discord_send", channel_id="../users", message="hi"))
+
+
+def test_nodes_name_credentials_and_read_the_allowed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDE_TABLE", "springs")
+    monkeypatch.setenv("OTHER", "hidden")
+    with asked() as (url, requests):
+        keep_credentials(news={"token": "n3ws-secret"}, site={"username": "u", "password": "p4ssword"})
+        allow_env(["TIDE_TABLE"])
+        run(node("a", "http", url=f"{url}/?t={{{{$env.TIDE_TABLE}}}}", headers=KEY),
+            node("b", "http", url=url, credentialName="site"),
+            node("c", "http", url=url, credentialName="news"))  # fmt: skip
+        sent = [{name.lower(): value for name, value in each.headers.items()} for each in requests]
+        assert (requests[0].path, sent[0]["x-key"]) == ("/?t=springs", "n3ws-secret")
+        assert sent[1]["authorization"].startswith("Basic ")
+        assert sent[2]["authorization"] == "Bearer n3ws-secret"
+        with pytest.raises(ConfigError, match="OTHER is not available"):
+            run(node("a", "http", url=f"{url}/?t={{{{$env.OTHER}}}}"))
+        with pytest.raises(ConfigError, match="no credential 'none'"):
+            run(node("a", "http", url=url, credentialName="none"))
+    with pytest.raises(ConfigError, match=r"\$credentials cannot be read here"):
+        parse_workflow(chain(node("s", "set", fields=[{"name": "x", "value": "{{$credentials.news.token}}"}])), "f")
+
+
+class _Mail(socketserver.StreamRequestHandler):
+    """As much of SMTP as a client needs to hand over a mail."""
+
+    taken: list[str] = []  # noqa: RUF012 - one list for the one test
+
+    def handle(self) -> None:
+        self.wfile.write(b"220 here\r\n")
+        while line := self.rfile.readline().decode():
+            word = line[:4].strip().upper()
+            if word == "DATA":
+                self.wfile.write(b"354 go on\r\n")
+                lines = iter(lambda: self.rfile.readline().decode(), ".\r\n")
+                self.taken.append("".join(lines))
+            if word == "QUIT":
+                self.wfile.write(b"221 bye\r\n")
+                return
+            self.wfile.write(b"250 ok\r\n")
+
+
+def test_a_notification_goes_out_by_mail_or_to_a_url() -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = str(server.server_address[1])
+        keep_credentials(notification={"server": "127.0.0.1", "port": port, "to": "ops@example.org"})
+        assert run(node("n", "notification", title="Tide", message="high water"))["n"] == [{"sent": True}]
+        server.shutdown()
+    assert "Subject: Tide" in _Mail.taken[0]
+    assert "high water" in _Mail.taken[0]
+    with asked() as (url, requests):
+        keep_credentials(notification={"url": url})
+        run(node("n", "notification", title="Tide", message="high water"))
+        assert json.loads(requests[0].body) == {"title": "Tide", "message": "high water", "text": "Tide: high water"}
+
+
+def test_a_query_takes_named_parameters_and_a_credential(database_url: str) -> None:
+    keep_credentials(postgres={"url": database_url})
+    made = run(
+        node("q", "postgres_query", query="SELECT n, %(word)s AS word FROM generate_series(1, %(top)s::int) n",
+             params=[{"name": "word", "value": "ti'de"}, {"name": "top", "value": 2}]),
+        node("d", "postgres_query", query="CREATE TEMP TABLE t AS SELECT 1"),
+    )  # fmt: skip
+    assert made["q"] == [{"n": 1, "word": "ti'de"}, {"n": 2, "word": "ti'de"}]
+    assert set(made["d"][0]) == {"affected"}
+    with pytest.raises(ConfigError, match="params has no such name"):
+        run(node("q", "postgres_query", query="SELECT %(x)s"))
+
+
+def test_a_file_gets_a_line_and_a_schedule_tells_its_time(tmp_path: Path) -> None:
+    made = run(
+        node("at", "scheduled"), node("log", "append_to_file", filepath="log.txt", content="{{$.at.time.slice(0, 2)}}")
+    )
+    assert made["log"] == [{"written": True, "filepath": "log.txt"}]
+    assert (tmp_path / "log.txt").read_text() == "20\n"
+
+
+async def test_a_state_starts_actions_once_and_again_when_it_changes(tmp_path: Path, database: Database) -> None:
+    graph = chain(
+        node("trig", "state_trigger", pattern="in/{id}.txt"),
+        node("long", "if", condition="$.trig.content.length > 2"),
+        node("log", "append_to_file", filepath="log.txt", content="{{$.trig.entity_id}}: {{$.trig.content}}"),
+        stateRoot="states",
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(graph, "acting").pipelines
+    put(tmp_path / "states", {"in/a.txt": "apple", "in/b.txt": "no"})
+    assert (await update(database, pipeline)).steps == []
+    assert (tmp_path / "log.txt").read_text() == "a: apple\n"
+    graph["nodes"][2]["data"]["content"] += "!"
+    (pipeline,) = parse_workflow(graph, "acting").pipelines
+    assert (await update(database, pipeline)).steps == []
+    assert (tmp_path / "log.txt").read_text() == "a: apple\n"
+    put(tmp_path / "states", {"in/a.txt": "apricot"})
+    assert (await update(database, pipeline)).steps == []
+    assert (tmp_path / "log.txt").read_text() == "a: apple\na: apricot!\n"

@@ -1,0 +1,61 @@
+"""What expressions of a workflow file may read beside the outputs of nodes: credentials and the environment.
+
+A secret stays where it is used: what a run returns or reports is masked, and `$credentials` stands in no field whose
+value is kept (`check` refuses that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tidemill.core.codec import MASK
+from tidemill.engine.credentials import read_credentials
+from tidemill.engine.environment import allowed_env
+from tidemill.pipelines.workflows.expressions import bare, expressions_in, names_in, naming
+from tidemill.pipelines.workflows.nodes import Node, NodeError
+
+#: The credential of a kind of node that names none.
+DEFAULT_CREDENTIALS = {"postgres_query": "postgres", "discord_send": "discord", "notification": "notification"}
+SHORTEST_MASKED = 4  # characters: a shorter secret would mask ordinary words
+
+
+def credential_names(nodes: Iterable[Node]) -> set[str]:
+    """The credentials that nodes read."""
+    found: set[str] = set()
+    for node in nodes:
+        if node.data.get("credentialName"):
+            found.add(str(node.data["credentialName"]))
+        elif node.type in DEFAULT_CREDENTIALS and not (node.data.get("url") or node.data.get("urlVariable")):
+            found.add(DEFAULT_CREDENTIALS[node.type])
+        texts = [*expressions_in(node.data), *(bare(each) for each in node.data.values() if isinstance(each, str))]
+        found |= {name for text in texts for name in names_in(text, "credentials") if name is not None}
+    return found
+
+
+@asynccontextmanager
+async def with_names(credentials: Collection[str], **names: Any) -> AsyncIterator[dict[str, dict[str, str]]]:
+    """Give expressions these credentials and the allowed part of the environment; an error tells no secret."""
+    held = await read_credentials(credentials)
+    try:
+        with naming(**{"$env": allowed_env(), "$credentials": held}, **names):
+            yield held
+    except NodeError as error:
+        raise NodeError(masked(str(error), held)) from (error if not held else None)
+
+
+def masked(value: Any, credentials: Mapping[str, Mapping[str, str]]) -> Any:
+    """A value in which every secret of these credentials is masked."""
+    secrets = [text for held in credentials.values() for text in held.values() if len(text) >= SHORTEST_MASKED]
+    return _masked(value, sorted(secrets, key=len, reverse=True)) if secrets else value
+
+
+def _masked(value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, MASK)
+        return value
+    if isinstance(value, Mapping):
+        return {key: _masked(each, secrets) for key, each in value.items()}
+    return [_masked(each, secrets) for each in value] if isinstance(value, list) else value

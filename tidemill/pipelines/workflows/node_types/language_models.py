@@ -1,0 +1,49 @@
+"""Nodes that call a language model: `llm`, and under the names of other products `claude_agent` and `claude_json`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows.llm import ask
+from tidemill.pipelines.workflows.nodes import node_type
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+
+
+@node_type("llm")
+async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Calls a language model: `response` is its answer."""
+    text = await _ask(data, limit=int(data.get("maxTokens") or data.get("max_tokens") or 2000))
+    return {"response": text, "content": text}
+
+
+@node_type("claude_agent")
+async def claude_agent(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Calls a language model, without tools: `response` is its answer."""
+    return {"response": await _ask(data, limit=4096), "conversation_id": uuid.uuid4().hex}
+
+
+@node_type("claude_json", expands=True)
+async def claude_json(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Calls a language model that answers in JSON; each entry of a list is an item."""
+    text = await _ask(data, limit=int(data.get("max_tokens") or 4096))
+    fenced = _FENCED.search(text)
+    try:
+        return json.loads(fenced[1] if fenced else text)
+    except ValueError as error:
+        raise ConfigError(f"the model's answer is not JSON: {error}: {text[:200]!r}") from error
+
+
+async def _ask(data: dict[str, Any], *, limit: int) -> str:
+    return await asyncio.to_thread(
+        ask,
+        str(data["prompt"]),
+        model=data.get("model") or None,
+        system=data.get("system") or data.get("system_prompt") or None,
+        limit=limit,
+    )

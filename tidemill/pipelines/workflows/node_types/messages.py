@@ -1,0 +1,83 @@
+"""Nodes that tell people something: `notification` by a webhook or mail, `discord_send` by Discord's HTTP API."""
+
+from __future__ import annotations
+
+import json
+import smtplib
+from collections.abc import Mapping
+from email.message import EmailMessage
+from typing import Any
+
+from tidemill.core.errors import ConfigError
+from tidemill.core.web.public_url import site_of
+from tidemill.engine.outbound_http import OutboundHttpError, fetch
+from tidemill.pipelines.workflows.nodes import credential_of, node_type
+
+PATIENCE = 20.0
+DISCORD = "https://discord.com/api/v10"
+
+
+@node_type("notification")
+def notification(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Sends a notice as the credential `notification` says: to a URL, or by mail."""
+    held = credential_of({"credentialName": data.get("credentialName") or "notification"}) or {}
+    title, message = str(data.get("title") or ""), str(data.get("message") or "")
+    if held.get("url"):
+        text = f"{title}: {message}" if title else message
+        _post(held["url"], {"title": title, "message": message, "text": text}, {})
+    elif held.get("server") and held.get("to"):
+        _mail(held, title or message[:78], message)
+    else:
+        raise ConfigError("a credential for notices has a url, or a server and to for mail")
+    return {"sent": True}
+
+
+@node_type("discord_send")
+def discord_send(data: dict[str, Any], item: dict[str, Any]) -> Any:
+    """Sends a message to a channel of Discord; returns the message."""
+    held = credential_of({"credentialName": data.get("credentialName") or "discord"}) or {}
+    if not held.get("token"):
+        raise ConfigError("the credential for Discord has no token: store the bot's token as its field `token`")
+    channel, reply = str(data["channel_id"]), str(data.get("reply_to_id") or "")
+    for name, id in (("channel_id", channel), ("reply_to_id", reply)):
+        if id and not id.isdigit():
+            raise ConfigError(f"{name} is the number of a channel or message, and not {id[:40]!r}")
+    if data.get("mode") == "reply" and not reply:
+        raise ConfigError("the mode is reply, and there is no reply_to_id")
+    body: dict[str, Any] = {"content": str(data.get("message") or data.get("content") or "")}
+    if reply:
+        body["message_reference"] = {"message_id": reply}
+    base = (held.get("url") or DISCORD).rstrip("/")
+    return _post(f"{base}/channels/{channel}/messages", body, {"Authorization": f"Bot {held['token']}"})
+
+
+def _post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+    sent = {"User-Agent": "tidemill", "Content-Type": "application/json", **headers}
+    try:
+        # An admin stated the URL with the credential.
+        answer = fetch("POST", url, json.dumps(body).encode(), sent, timeout=PATIENCE, stated=True)
+    except OutboundHttpError as error:
+        raise ConfigError(str(error)) from error
+    if answer.status >= 300:
+        raise ConfigError(f"{site_of(url)} answered {answer.status}: {answer.text(200)}")
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return None
+
+
+def _mail(held: Mapping[str, str], title: str, message: str) -> None:
+    mail = EmailMessage()
+    mail["Subject"] = " ".join(title.split())
+    mail["From"] = held.get("sender") or f"tidemill@{held['server']}"
+    mail["To"] = held["to"]
+    mail.set_content(message)
+    try:
+        with smtplib.SMTP(held["server"], int(held.get("port") or 25), timeout=PATIENCE) as server:
+            if str(held.get("tls", "")).lower() in ("1", "true", "yes"):
+                server.starttls()
+            if held.get("username"):
+                server.login(held["username"], held.get("password", ""))
+            server.send_message(mail)
+    except (OSError, smtplib.SMTPException) as error:
+        raise ConfigError(f"the mail was not taken by {held['server']}: {error}") from error
