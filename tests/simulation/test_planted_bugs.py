@@ -86,9 +86,13 @@ def runs_of_the_dead_are_kept_from_others(patch: pytest.MonkeyPatch) -> None:
 def a_run_that_starts_another_is_let_go_meanwhile(patch: pytest.MonkeyPatch) -> None:
     ask, started = DurableFlowRun.ask, set[Any]()
 
+    async def begin_later(begin: Any) -> None:
+        await asyncio.sleep(1.0)  # of virtual time
+        await begin()
+
     async def ask_first(self: Any, replay: Any, lane: Any, note: Any, begin: Any = None) -> Any:
         if begin is not None:
-            started.add(asyncio.ensure_future(begin()))
+            started.add(asyncio.ensure_future(begin_later(begin)))
         return await ask(self, replay, lane, note)
 
     patch.setattr(DurableFlowRun, "ask", ask_first)
@@ -109,26 +113,27 @@ def an_end_that_came_before_the_question_is_forgotten(patch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("plant", "name"),
+    ("plant", "name", "first"),
     [
-        (acting_before_the_commit, "Chain"),
-        (no_fence, "FanOut"),
-        (a_fence_that_knows_only_the_owner, "Chain"),
-        (taking_from_the_inbox_before_the_commit, "Asks"),
-        (timers_in_memory_only, "Stumbles"),
-        (claims_whose_answer_is_lost_are_forgotten, "Chain"),
-        (runs_of_the_dead_are_kept_from_others, "FanOut"),
-        (a_run_that_starts_another_is_let_go_meanwhile, "Parent"),
-        (an_end_that_came_before_the_question_is_forgotten, "Parent"),
-        (results_of_reads_are_not_recorded, "BranchesOnState"),
+        (acting_before_the_commit, "Chain", 0),
+        (no_fence, "FanOut", 0),
+        (a_fence_that_knows_only_the_owner, "Chain", 30),
+        (taking_from_the_inbox_before_the_commit, "Asks", 0),
+        (timers_in_memory_only, "Stumbles", 0),
+        (claims_whose_answer_is_lost_are_forgotten, "Chain", 375),
+        (runs_of_the_dead_are_kept_from_others, "FanOut", 0),
+        (a_run_that_starts_another_is_let_go_meanwhile, "Parent", 0),
+        (an_end_that_came_before_the_question_is_forgotten, "Parent", 0),
+        (results_of_reads_are_not_recorded, "BranchesOnState", 0),
     ],
 )
-@pytest.mark.timeout(900)  # Some show only under one seed in a thousand.
-def test_a_planted_bug_is_found(plant: Plant, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(900)  # Where the first seed no longer shows it, all of them are tried.
+def test_a_planted_bug_is_found(plant: Plant, name: str, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = undisturbed(name)
     assert end(disturbed(name, 0)) == end(expected)
     plant(monkeypatch)
-    assert any(shows(name, seed) for seed in range(MOST_SEEDS)), f"no seed has shown it: {plant.__name__}"
+    seeds = [*range(first, MOST_SEEDS), *range(first)]
+    assert any(shows(name, seed) for seed in seeds), f"no seed has shown it: {plant.__name__}"
 
 
 def shows(name: str, seed: int) -> bool:
