@@ -16,21 +16,22 @@ a host that this machine resolves to a refused address is refused there too.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import ipaddress
 import re
 import socket
 import ssl
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.web.public_url import check_http_url, site_of
+
+if TYPE_CHECKING:
+    import http.client
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -189,6 +190,8 @@ class OutboundHttp:
         self._connections.clear()
 
     def _send(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> HttpAnswer:
+        import http.client  # Every process loads this module, and few send requests.
+
         place, parts = _place(url), urlsplit(url)
         path = quote(f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}", safe=_PLAIN_PATH)
         for kept in (True, False) if place in self._connections else (False,):
@@ -221,6 +224,8 @@ class OutboundHttp:
         return self._connections[place]
 
     def _open(self, scheme: str, host: str, port: int) -> http.client.HTTPConnection:
+        import http.client
+
         proxy = _proxy_for(scheme, host)
         if proxy is not None:
             with contextlib.suppress(socket.gaierror):  # The proxy may know hosts that this machine does not.
@@ -299,6 +304,8 @@ def _is_literal(host: str) -> bool:
 
 def _proxy_for(scheme: str, host: str) -> tuple[str, int] | None:
     """The host and port of the proxy that the environment names for a request."""
+    import urllib.request
+
     named = urllib.request.getproxies().get(scheme)
     if named is None or urllib.request.proxy_bypass(host):
         return None
