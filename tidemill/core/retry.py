@@ -108,6 +108,14 @@ class Snooze(Exception):
         return self.reason or f"snoozed for {format_duration(self.seconds)}"
 
 
+class Refuse(Exception):
+    """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
 class Discard(Exception):
     """Raised by a task: fail the job now, without a retry."""
 

@@ -139,23 +139,44 @@ from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database, DatabaseSettings
 
-class Dying(FileStates):
-    """Dies when its results are in place and nobody has been told yet."""
-    async def publish(self, prepared):
-        done = await super().publish(prepared)
+def die(moment):
+    if sys.argv[2] == moment:
         os.kill(os.getpid(), signal.SIGKILL)
+
+class Dying(FileStates):
+    """Dies at one moment of a commit."""
+    async def prepare(self, drafts):
+        die("called")
+        done = await super().prepare(drafts)
+        die("prepared")
         return done
+
+    async def publish(self, prepared):
+        die("intended")
+        done = await super().publish(prepared)
+        die("published")
+        return done
+
+    async def keep_manifest(self, directory, entries):
+        die("committed")
+        await super().keep_manifest(directory, entries)
+        die("manifest written")
 
 class Store:
     def open(self, database):
         return Dying(p.root)
 
-p = Pipeline("p", root="states", store=Store() if sys.argv[2] == "die" else None)
+p = Pipeline("p", root="states", store=Store() if sys.argv[2] != "live" else None)
 
 @p.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True, version="1")
 def only(entity, text):
     open("calls.txt", "a").write(entity.id)
+    die("leased")
     return text.upper()
+
+@p.stage(input="out/{id}.txt", output="page/{id}/{n}.txt", scatter=True, in_process=True, version="1")
+def pages(entity, text):
+    return {"1": text, "2": text}
 
 async def main():
     async with Database(DatabaseSettings(url=sys.argv[1])) as database:
@@ -166,8 +187,11 @@ asyncio.run(main())
 '''
 
 
-async def test_a_build_whose_builder_died_after_putting_it_in_place_is_finished_not_repeated(
-    tmp_path: Path, database_url: str, database: Database
+@pytest.mark.parametrize(
+    "moment", ["leased", "called", "prepared", "intended", "published", "committed", "manifest written"]
+)
+async def test_a_builder_killed_at_any_moment_of_a_commit_costs_nothing_but_what_it_had_not_put_in_place(
+    moment: str, tmp_path: Path, database_url: str, database: Database
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)
     put(tmp_path / "states", {"in/a.txt": "apple"})
@@ -176,10 +200,22 @@ async def test_a_build_whose_builder_died_after_putting_it_in_place_is_finished_
         command = [sys.executable, "dying.py", database_url, how]
         return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
 
-    assert (await asyncio.to_thread(run, "die")).returncode == -signal.SIGKILL
-    assert (tmp_path / "states/out/a.txt").read_text() == "APPLE"
+    for _ in range(2):
+        died = await asyncio.to_thread(run, moment)
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        if moment not in ("leased", "called", "prepared", "intended"):
+            assert (tmp_path / "states/out/a.txt").read_text() == "APPLE"
+        if moment in ("committed", "manifest written"):
+            break
     done = await asyncio.to_thread(run, "live")
     assert done.stdout.splitlines()[-1] == "0", done.stderr
-    assert (tmp_path / "calls.txt").read_text() == "a"
-    rows = await database.fetch("SELECT outcome FROM tidemill.state_build")
-    assert [row["outcome"] for row in rows] == ["finished"]
+    in_place = moment in ("published", "committed", "manifest written")
+    assert (tmp_path / "calls.txt").read_text() == ("a" if in_place else "aaa")
+    rows = await database.fetch("SELECT stage, entity, outcome, reason FROM tidemill.state_build ORDER BY at")
+    assert [(row["stage"], row["entity"]) for row in rows] == [("only", "a"), ("pages", "a")]
+    assert {row["outcome"] for row in rows} <= ({"finished", "built"} if moment == "published" else {"built"})
+    assert {row["reason"] for row in rows} <= {None, "it is missing"}
+    assert set(tree(tmp_path / "states")) == {"in/a.txt", "out/a.txt", "page/a/1.txt", "page/a/2.txt"}
+    assert not list((tmp_path / "states").rglob(".tidemill-*"))
+    assert not list((tmp_path / "states").rglob("*.tmp"))
+    assert await database.fetch("SELECT FROM tidemill.state_building") == []

@@ -21,6 +21,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.retry import Refuse
 from tidemill.engine.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.jobs.task import Task, encode_result
 from tidemill.engine.models.cache import ModelCache
@@ -48,6 +49,7 @@ log = structlog.get_logger("tidemill.worker")
 HELD_TOO_LONG = 1.0
 MODEL_ELSEWHERE = 5.0
 CANCEL_GRACE = 5.0
+REFUSES_FOR = 60.0  # seconds in which a worker claims no job of a task that has refused one
 
 
 class Slot:
@@ -294,6 +296,8 @@ class JobRunner:
             ended = self._after_cancel(claim, job, error)
         except UnknownArgument as error:
             ended = self._wait_for_newer_code(claim, task, error.name)
+        except Refuse as error:
+            ended = self._refuse(claim, error)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
             # Including SystemExit: a task may end itself, but not its worker.
             ended = self._after_error(claim, job, error)
@@ -379,6 +383,13 @@ class JobRunner:
         if error is not None:
             raise error
         return result
+
+    def _refuse(self, claim: ClaimedJob, error: Refuse) -> Requeue:
+        """Leave a job to other workers; this one claims no job of the task for a while."""
+        self.unknown.add(claim.task)
+        asyncio.get_running_loop().call_later(REFUSES_FOR, self.unknown.discard, claim.task)
+        log.error("job refused", job=claim.id, task=claim.task, worker=self.worker, why=error.reason)
+        return Requeue(claim.id, claim.attempt, 0.0, f"worker {self.worker} refuses it: {error.reason}")
 
     def _wait_for_newer_code(self, claim: ClaimedJob, task: Task[Any, Any], argument: str) -> Requeue:
         note = (

@@ -18,6 +18,7 @@ from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.drawing import draw_pipeline, draw_pipeline_svg
 from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
+from tidemill.pipelines.view.state_details import unserved
 from tidemill.store.states.build_jobs import is_kept
 from tidemill.store.transaction import Reader
 
@@ -155,7 +156,7 @@ async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> P
     stages = [_stage(stage, order, found) for stage in order]
     if found is None:
         return PipelineLine(name, place, kept, None, stages, {}, 0, problems, None, 0.0)
-    snapshot, _ = found
+    snapshot, jobs = found
     counts: dict[str, int] = {}
     for stage in stages:
         for state, number in stage.counts.items():
@@ -168,7 +169,7 @@ async def _line(at: Reader, cache: PipelineCache, name: str, *, live: bool) -> P
         stages,
         counts,
         sum(stage.bytes for stage in stages),
-        [*problems, *snapshot.problems],
+        [*problems, *snapshot.problems, *unserved(jobs.values())],
         snapshot.looked_at,
         snapshot.took,
     )

@@ -49,6 +49,7 @@ class Adoption(msgspec.Struct, gc=False):
     content: str
     size: int
     signature: int
+    version: int = 0
 
 
 class BuildPlan(msgspec.Struct):
@@ -231,15 +232,15 @@ class _StagePlanner:
             return False
         inputs = input_text(every, [content or "" for content in contents], named=stage.named)
         content, size = self._output_content(outputs, record)
+        version = 0 if record is None else record.version
         reason = staleness(
             self.rules, record, self.failures.get(entity), content=content, size=size, inputs=inputs, now=self.now
         )
         if reason is None:
             if content is not None and (record is None or record.content != content):
                 signature = world.files[outputs[0]].signature if len(outputs) == 1 else 0
-                self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature))
+                self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature, version))
             return True
-        version = 0 if record is None else record.version
         step = BuildStep(stage, entity, self._with_details(reason, record, every), paths, inputs, version)
         for path in outputs:
             self.pending[path] = stage.name

@@ -14,24 +14,27 @@ from typing import Any
 import msgspec
 
 from tidemill.core.job import NewJob
-from tidemill.core.retry import Discard, Snooze, retry
+from tidemill.core.retry import Discard, Refuse, Snooze, retry
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.worker.context import current_job
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.reducer.facts import FileFact, PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
-from tidemill.pipelines.reducer.staleness import input_text
+from tidemill.pipelines.reducer.staleness import input_key, input_text
 from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
-from tidemill.pipelines.runner.commit import CommitBatch
-from tidemill.pipelines.stores.base import SeenFile, StateStoreError, Unreadable
+from tidemill.pipelines.runner.commit import CommitBatch, finish_intents
+from tidemill.pipelines.stores.base import NotHereError, SeenFile, States, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.states.leases import LeaseHolder, Wanted, release_leases, take_leases
 from tidemill.store.states.states import NEWEST_CODE, StatesChanged, notify_states
 
 CHUNK = 500
 PATIENCE_WITH_OLD_WORKERS = 10.0
+WAIT_FOR_OTHERS = 2.0
 
 Reach = Callable[[], Awaitable[Database]]
 
@@ -45,12 +48,12 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     caller = StageCaller(stage)
 
     async def build(
-        entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: dict[str, Any]
+        entity: str, paths: list[list[str]], inputs: str, code: str, version: int, reason: dict[str, Any], root: str
     ) -> dict:
         """Build one state."""
         groups = tuple(tuple(group) for group in paths)
         step = BuildStep(stage, entity, msgspec.convert(reason, reasons.Reason), groups, inputs, version)
-        return await _build(caller, await reach(), step, code)
+        return await _build(caller, await reach(), step, code, root)
 
     options = stage.options
     key = options.concurrency_key or f"pipeline {task_name(stage)}"
@@ -70,8 +73,11 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
     )
 
 
-async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep]) -> list[int]:
-    """Store a job for each step; a state whose build is queued or running keeps its job."""
+async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep], root: str) -> list[int]:
+    """Store a job for each step; a state whose build is queued or running keeps its job.
+
+    `root` is the id of the place of the states: a worker that does not see it refuses the job.
+    """
     origin = origin_here("pipeline")
     ids: list[int] = []
     for start in range(0, len(steps), CHUNK):
@@ -85,6 +91,7 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
                     "code": step.stage.code.total,
                     "version": step.version,
                     "reason": msgspec.to_builtins(step.reason),
+                    "root": root,
                 }
             )
             jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
@@ -93,10 +100,11 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
     return ids
 
 
-async def _build(caller: StageCaller, database: Database, step: BuildStep, code: str) -> dict[str, Any]:
+async def _build(caller: StageCaller, database: Database, step: BuildStep, code: str, root: str) -> dict[str, Any]:
     stage = step.stage
     pipeline: Pipeline = stage.pipeline
     builder = f"worker {socket.gethostname()}:{os.getpid()}"
+    holder = LeaseHolder(builder, job=current_job().id)
     news = StatesChanged(pipeline.name, builder, stage.name, [step.entity])
     if code != stage.code.total:
         newest = await database.fetchrow(NEWEST_CODE, pipeline.name, stage.name)
@@ -104,6 +112,11 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
             raise Snooze(PATIENCE_WITH_OLD_WORKERS, f"this worker runs other code of stage {stage.name}: restart it")
         return await _dropped(database, news, "it was asked for by a process with other code")
     states = open_states(pipeline, database)
+    states.builder = holder.id
+    try:
+        await states.check_identity(root)
+    except NotHereError as error:
+        raise Refuse(str(error)) from error
     every = [path for group in step.paths for path in group]
     seen = await states.contents(every)
     for one in seen.values():
@@ -114,6 +127,32 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
         every, [found[path].content for path in every], named=stage.named
     ):
         return await _dropped(database, news, "its inputs have changed since it was asked for")
+    wanted = Wanted(step.entity, step.version, input_key(step.inputs))
+    leased = await take_leases(database, pipeline.name, stage.name, code, holder, [wanted])
+    if leased.elsewhere:
+        raise Snooze(WAIT_FOR_OTHERS, f"another builder has the lease of {stage.name}/{step.entity}")
+    if leased.outdated:
+        return await _dropped(database, news, "another builder has built it, or it was changed")
+    world = PipelineFacts()
+    if await finish_intents(database, states, [step], leased.intents, world, pipeline=pipeline.name, by=builder):
+        return await _dropped(database, news, "its builder died when its result was in place, and was recorded now")
+    try:
+        return await _build_leased(caller, database, states, step, found, builder, news)
+    finally:
+        await release_leases(database, pipeline.name, stage.name, holder, [step.entity])
+
+
+async def _build_leased(
+    caller: StageCaller,
+    database: Database,
+    states: States,
+    step: BuildStep,
+    found: dict[str, SeenFile],
+    builder: str,
+    news: StatesChanged,
+) -> dict[str, Any]:
+    """Call the stage's function, and publish its result."""
+    stage = step.stage
     try:
         source = await open_inputs(states, caller, step.paths)
     except FileNotFoundError:
@@ -124,7 +163,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     for path, one in (await states.contents(list(result.outputs))).items():
         if isinstance(one, SeenFile):
             world.files[path] = FileFact(one.signature, one.signature, one.content, one.size)
-    done = await CommitBatch(database, states, pipeline.name, builder, stage, world).commit([(step, result)])
+    done = await CommitBatch(database, states, stage.pipeline.name, builder, stage, world).commit([(step, result)])
     if done.failed:
         raise Discard(result.error or "the build failed")
     if done.overtaken:

@@ -6,8 +6,8 @@
    dropped; the rest is renamed into place, becomes current in the database, and is notified. Outputs that a state no
    longer has are deleted.
 
-A builder that dies between rename and commit leaves an output that matches its intent: the next scan finishes the build
-(`finish_intents`).
+A builder that dies between rename and commit leaves an output that matches its intent: the next one to lease the state
+finishes the build (`finish_intents`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
+from tidemill.pipelines.reducer.reasons import Invalidated
 from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
 from tidemill.pipelines.runner.build import Result
-from tidemill.pipelines.stores.base import Prepared, StateDraft, States, hash_content
+from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, hash_content
 from tidemill.store.database import Database
 from tidemill.store.states.states import (
-    FIND_INTENTS,
     Built,
     NewFailure,
     NewState,
@@ -225,30 +225,54 @@ class CommitBatch(msgspec.Struct, eq=False):
 
 
 async def finish_intents(
-    database: Database, pipeline: str, stage: Stage, found: Mapping[str, tuple[str, int, int]], *, by: str
-) -> dict[str, StateRecord]:
-    """Finish builds whose builder died after it had published its result.
+    database: Database,
+    states: States,
+    steps: Sequence[BuildStep],
+    intents: Mapping[str, tuple[str, str, str, int]],
+    world: PipelineFacts,
+    *,
+    pipeline: str,
+    by: str,
+) -> list[str]:
+    """Finish builds whose builder died after it had published its result; returns their entities.
 
-    `found` has the content, size and signature in place, by entity.
+    `intents` are what it was about to publish, by entity: (content, code, inputs, size).
     """
-    rows = await database.fetch(FIND_INTENTS, pipeline, stage.name, list(found))
-    left = [row for row in rows if row["intent_content"] == found[row["entity"]][0]]
-    if not left:
-        return {}
-    adopted = await adopt_states(
-        database, pipeline, stage.name,
-        [
-            (row["entity"], row["intent_content"], row["intent_code"], row["intent_inputs"], *found[row["entity"]][1:])
-            for row in left
-        ],
-        by=by, outcome="finished",
-    )  # fmt: skip
-    return {
-        row["entity"]: StateRecord(
-            row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"], adopted[row["entity"]]
-        )
-        for row in left
+    ready: dict[str, tuple[BuildStep, dict[str, str]]] = {}
+    for step in steps:
+        stage, (content, code, inputs, _) = step.stage, intents.get(step.entity, ("", "", "", 0))
+        if content in ("", NOTHING) or isinstance(step.reason, Invalidated):
+            continue
+        if (code, inputs) == (stage.code.total, step.inputs):
+            paths = input_pairs(content) if stage.scatter else {stage.quick_path(step.entity): content}
+            ready[step.entity] = (step, paths)
+    if not ready:
+        return []
+    seen = await states.contents([path for _, paths in ready.values() for path in paths])
+    found = {path: one for path, one in seen.items() if isinstance(one, SeenFile)}
+    done = {
+        entity: (step, paths)
+        for entity, (step, paths) in ready.items()
+        if all(path in found and found[path].content == content for path, content in paths.items())
     }
+    if not done:
+        return []
+    stage = steps[0].stage
+    rows = [
+        (entity, *intents[entity], 0 if stage.scatter else found[next(iter(paths))].signature, step.version)
+        for entity, (step, paths) in done.items()
+    ]
+    versions = await adopt_states(database, pipeline, stage.name, rows, by=by, outcome="finished")
+    for entity, (_, paths) in done.items():
+        if entity not in versions:
+            continue
+        content, code, inputs, size = intents[entity]
+        world.records[stage.name][entity] = StateRecord(content, code, inputs, size, versions[entity])
+        for path in paths:
+            world.see(path, found[path].signature)
+            fact = world.files[path]
+            fact.known, fact.content, fact.size = fact.signature, found[path].content, found[path].size
+    return list(versions)
 
 
 def _outcome(mine: Sequence[Prepared]) -> str:

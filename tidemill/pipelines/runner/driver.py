@@ -9,26 +9,33 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
+from tidemill.core.errors import PayloadError
 from tidemill.engine.crash_record import crash_record
+from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.build_containment import BuildContainment
+from tidemill.pipelines.runner.build_session import BuildSession
 from tidemill.pipelines.runner.commit import Build, CommitBatch, Committed, finish_intents
 from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
-from tidemill.pipelines.runner.running_builds import BuildMarks
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.manifest_writer import Manifests
 from tidemill.pipelines.view.pipeline_view import PipelineView, record_of
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
+from tidemill.store.states.leases import Wanted, list_alive, list_leases, release_leases, take_leases
+
+#: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
+LOOK_AGAIN = 2.0
 
 #: Dispatches steps to be built elsewhere, and returns the id of each job.
 Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
@@ -52,6 +59,7 @@ class Driver:
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
         self.in_flight: dict[tuple[str, str], int] = {}  # builds by workers, and their jobs
+        self.elsewhere: dict[str, dict[str, BuildStep]] = {}  # steps by stage whose states another builder has leased
         self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
         self.idle.set()
@@ -61,7 +69,8 @@ class Driver:
         self._lines: dict[str, LocalBuilder] = {}
         self._slots = Slots(database)
         self._containment = containment or BuildContainment(crash_record())
-        self._marks = BuildMarks(database, pipeline.name, self.builder, self._running, self.idle.is_set)
+        self._news = asyncio.Event()  # Another builder has ended a build.
+        self._session = BuildSession(database, self.builder, self._hear)
 
     @property
     def world(self) -> PipelineFacts:
@@ -71,38 +80,30 @@ class Driver:
     # -- facts --------------------------------------------------------------------------------------
 
     async def begin(self) -> BuildPlan:
-        """Scan everything for the first time, and finish interrupted builds of others."""
+        """Scan everything for the first time, and delete what dead builders have left."""
         await self.pipeline_view.measure_clocks()
         await self.pipeline_view.read_all()
+        await self.sweep()
         await self.pipeline_view.keep_codes()
         await self.pipeline_view.read_unknown()
-        await self._finish_intents()
         return self.pipeline_view.plan()
 
-    async def _finish_intents(self) -> None:
-        """Finish builds whose builders died after they had published their result."""
-        by_stage: dict[str, dict[str, tuple[str, int, int]]] = {}
-        for name, entity in self.pipeline_view.intents:
-            stage = self.pipeline.stages[name]
-            record = self.world.records[name][entity]
-            fact = None if stage.scatter else self.world.files.get(stage.quick_path(entity))
-            if fact is not None and fact.content != record.content:
-                by_stage.setdefault(name, {})[entity] = (fact.content, fact.size, fact.signature)
-        self.pipeline_view.intents.clear()
-        for name, found in by_stage.items():
-            stage = self.pipeline.stages[name]
-            done = await finish_intents(self._database, self.pipeline.name, stage, found, by=self.builder)
-            self.world.records[name].update(done)
+    async def sweep(self) -> None:
+        """Delete what dead builders have left."""
+        await self.pipeline_view.states.sweep(self.pipeline_view.folders, partial(list_alive, self._database))
 
     async def read_builds(self, stage: Stage, entities: Iterable[str]) -> list[str]:
         """Read what a worker has done to these states; returns the affected paths."""
         wanted, name = list(entities), self.pipeline.name
         records, failures = self.world.records[stage.name], self.world.failures[stage.name]
         paths: set[str] = set()
+        signatures: dict[str, tuple[int, StateRecord]] = {}
         for row in await self._database.fetch(rows.LOAD_SOME, name, stage.name, wanted):
             before, record = records.get(row["entity"]), record_of(row)
             records[row["entity"]] = record
-            if stage.scatter:
+            if not stage.scatter:
+                signatures[stage.quick_path(row["entity"])] = (row["signature"], record)
+            else:
                 paths |= input_pairs(record.content).keys() | (input_pairs(before.content).keys() if before else set())
         for entity in wanted:
             failures.pop(entity, None)
@@ -112,6 +113,10 @@ class Driver:
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
         await self.pipeline_view.refresh(paths)
+        for path, (signature, record) in signatures.items():
+            fact = self.world.files.get(path)
+            if fact is not None and fact.signature == signature:  # Its content is that of the record.
+                fact.known, fact.content, fact.size = signature, record.content, record.size
         await self.pipeline_view.read_unknown()
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
@@ -157,7 +162,6 @@ class Driver:
             if stage.options.in_process or self._dispatch is None:
                 self.idle.clear()
                 self._line(stage).put(steps)
-                self._marks.begin()
             else:
                 for step, job in zip(steps, await self._dispatch(stage, steps), strict=True):
                     self.in_flight[name, step.entity] = job
@@ -191,30 +195,108 @@ class Driver:
             by_stage.setdefault(each.stage.name, []).append(each)
         for name, found in by_stage.items():
             code = self.pipeline.stages[name].code.total
-            states = [(a.entity, a.content, code, a.inputs, a.size, a.signature) for a in found]
+            records = self.world.records[name]
+            states = [(a.entity, a.content, code, a.inputs, a.size, a.signature, a.version) for a in found]
             versions = await rows.adopt_states(self._database, self.pipeline.name, name, states, by=self.builder)
+            if others := [each.entity for each in found if each.entity not in versions]:
+                await self.read_builds(self.pipeline.stages[name], others)
             for each in found:
+                if each.entity not in versions:
+                    continue
                 record = StateRecord(each.content, code, each.inputs, each.size, versions[each.entity])
-                self.world.records[name][each.entity] = record
+                records[each.entity] = record
 
     @property
     def running_here(self) -> int:
         """How many builds run in this process."""
-        return sum(len(line.running) for line in self._lines.values())
-
-    def _running(self) -> Iterator[tuple[str, str, float]]:
-        """The builds that run in this process: stage, entity, start."""
-        for name, line in self._lines.items():
-            for entity, since in line.running.items():
-                yield name, entity, since
+        return sum(line.running for line in self._lines.values())
 
     def _line(self, stage: Stage) -> LocalBuilder:
         if stage.name not in self._lines:
             self._lines[stage.name] = LocalBuilder(
-                stage, self.pipeline_view.states, self.world, self._commit, self._note_break, self._slots,
+                stage, self.pipeline_view.states, self.world, self._claim, self._commit, self._note_break, self._slots,
                 self._containment,
             )  # fmt: skip
         return self._lines[stage.name]
+
+    # -- other builders -----------------------------------------------------------------------------
+
+    async def _claim(self, stage: Stage, steps: Sequence[BuildStep]) -> list[BuildStep]:
+        """Lease states; returns those to build here. The others are built elsewhere, or were built meanwhile."""
+        holder, name = await self._session.open(), self.pipeline.name
+        self.pipeline_view.states.builder = holder.id
+        wanted = [Wanted(step.entity, step.version, input_key(step.inputs)) for step in steps]
+        leased = await take_leases(self._database, name, stage.name, stage.code.total, holder, wanted)
+        mine = [step for step in steps if step.entity in leased.granted]
+        if leased.intents:
+            finished = await finish_intents(
+                self._database, self.pipeline_view.states, mine, leased.intents, self.world,
+                pipeline=name, by=self.builder,
+            )  # fmt: skip
+            if finished:
+                await self._after(stage, [step for step in mine if step.entity in finished])
+                mine = [step for step in mine if step.entity not in finished]
+        if leased.elsewhere:
+            waiting = self.elsewhere.setdefault(stage.name, {})
+            waiting.update((step.entity, step) for step in steps if step.entity in leased.elsewhere)
+            self._lines[stage.name].release(leased.elsewhere)
+        if leased.outdated:
+            await self._after(stage, [step for step in steps if step.entity in leased.outdated])
+        if len(mine) < len(steps):
+            self._note_end()
+        return mine
+
+    async def _after(self, stage: Stage, steps: Sequence[BuildStep]) -> None:
+        """Read what another builder has done to states, and plan them and their consumers again."""
+        inputs = [path for step in steps for group in step.paths for path in group]
+        await self.pipeline_view.refresh(inputs)
+        paths = await self.read_builds(stage, [step.entity for step in steps])
+        await self.act(self.pipeline_view.plan() if stage.scatter else self.pipeline_view.plan([*inputs, *paths]))
+
+    @property
+    def waits_elsewhere(self) -> bool:
+        """Whether another builder has leased a state that is out of date."""
+        return any(self.elsewhere.values())
+
+    async def check_elsewhere(self) -> None:
+        """Go on with states that other builders no longer lease: built, failed, or left by a builder that died."""
+        if not self.waits_elsewhere:
+            return
+        own = self._session.holder.lock
+        held = {
+            (row["stage"], row["entity"])
+            for row in await list_leases(self._database, self.pipeline.name)
+            if row["lock"] != own
+        }
+        for name, waiting in list(self.elsewhere.items()):
+            free = [step for entity, step in waiting.items() if (name, entity) not in held]
+            for step in free:
+                del waiting[step.entity]
+            if free:
+                await self._after(self.pipeline.stages[name], free)
+
+    async def finish(self) -> None:
+        """Wait until nothing is left to build, here or by other builders that have leased a state."""
+        while True:
+            await self.idle.wait()
+            self.check()
+            if not self.waits_elsewhere:
+                return
+            await wait_for_event(self._news, LOOK_AGAIN)
+            self._news.clear()
+            await self.check_elsewhere()
+
+    def _hear(self, payload: str) -> None:
+        try:
+            change: rows.StatesChanged = decode(payload, rows.StatesChanged)
+        except PayloadError:
+            return
+        if change.pipeline == self.pipeline.name and change.by != self.builder:
+            self._news.set()
+            if self.waits_elsewhere:
+                self._on_build_ended()
+
+    # -- results ------------------------------------------------------------------------------------
 
     async def _commit(self, stage: Stage, builds: Sequence[Build]) -> None:
         """Publish results of a local builder, and plan their consumers."""
@@ -223,6 +305,9 @@ class Driver:
         )
         news = await batch.commit(builds)
         self.release(stage.name, [step.entity for step, _ in builds])
+        if news.overtaken:
+            holder = self._session.holder
+            await release_leases(self._database, self.pipeline.name, stage.name, holder, news.overtaken)
         self._log(stage, news)
         self.manifests.note(stage, news.done)
         if news.overtaken:
@@ -276,7 +361,7 @@ class Driver:
     async def close(self) -> None:
         """Wait for running builds, and write what is left to write."""
         ended = await asyncio.gather(*(line.close() for line in self._lines.values()), return_exceptions=True)
-        await self._marks.close()
+        await self._session.close()
         await self.manifests.flush()
         for broken in ended:
             if broken is not None:
@@ -287,8 +372,7 @@ async def run_once(driver: Driver) -> BuildPlan:
     """Bring a pipeline up to date in this process; returns the remaining plan: failures, waits and holds."""
     try:
         await driver.act(await driver.begin())
-        await driver.idle.wait()
-        driver.check()
+        await driver.finish()
     finally:
         await driver.close()
     return driver.pipeline_view.plan()

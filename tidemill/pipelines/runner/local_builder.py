@@ -7,7 +7,6 @@ batches as they arrive: a slow build does not delay a fast one.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -23,6 +22,7 @@ from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.base import States, StateStoreError
 from tidemill.pipelines.stores.files import FileStates
 
+Claim = Callable[[Stage, Sequence[BuildStep]], Awaitable[Sequence[BuildStep]]]
 Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
 
 MOST = 500  # results in a commit
@@ -38,18 +38,24 @@ class LocalBuilder:
         stage: Stage,
         states: States,
         world: PipelineFacts,
+        claim: Claim,
         commit: Commit,
         on_break: Callable[[], None],
         slots: Slots,
         containment: BuildContainment,
     ) -> None:
-        """`commit` gets results as they arrive; `on_break` is called when the builder fails: see `check`."""
+        """
+        claim      leases steps, and returns those that may be built here
+        commit     gets results as they arrive
+        on_break   is called when the builder fails: see `check`
+        """
         self.taken: set[str] = set()
-        self.running: dict[str, float] = {}  # entities that are being built, and their start
+        self.running = 0  # how many builds run now
         self._caller = StageCaller(stage)
         self._stage = stage
         self._states = states
         self._world = world
+        self._claim = claim
         self._commit = commit
         self._on_break = on_break
         self._slots = slots
@@ -57,6 +63,7 @@ class LocalBuilder:
         self._todo: deque[BuildStep] = deque()
         self._done: list[Build] = []
         self._running: set[asyncio.Task[None]] = set()
+        self._claiming: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
         self._chunk = 1
         self._closing = False
@@ -84,20 +91,46 @@ class LocalBuilder:
         self._closing = True
         self.release(step.entity for step in self._todo)
         self._todo.clear()
-        while self._running or self._committing is not None:
-            waiting = [*self._running, *([self._committing] if self._committing else [])]
+        while waiting := [*self._running, *(task for task in (self._claiming, self._committing) if task is not None)]:
             await asyncio.wait(waiting)
         self.check()
 
     def _start(self) -> None:
-        most = self._stage.options.max_concurrency or (ASYNC_AT_ONCE if self._stage.is_async else 1)
-        while self._todo and len(self._running) < most and not self._closing:
-            together = most == 1 and not self._stage.is_async and self._stage.options.budget is None
-            room = self._chunk if together and not self._containment.has_suspects() else 1
+        if self._claiming is None and self._room() and self._broken is None:
+            self._claiming = asyncio.create_task(self._claim_and_run())
+            self._claiming.add_done_callback(self._claimed)
+
+    @property
+    def _most(self) -> int:
+        return self._stage.options.max_concurrency or (ASYNC_AT_ONCE if self._stage.is_async else 1)
+
+    def _room(self) -> int:
+        """How many steps can start now."""
+        if not self._todo or self._closing or len(self._running) >= self._most:
+            return 0
+        if self._containment.has_suspects():
+            return 1
+        return self._chunk if self._builds_together else self._most - len(self._running)
+
+    @property
+    def _builds_together(self) -> bool:
+        """Whether several plain calls share a thread; one with a budget has its own."""
+        return self._most == 1 and not self._stage.is_async and self._stage.options.budget is None
+
+    async def _claim_and_run(self) -> None:
+        """Start as many steps as there is room for: no more are claimed, so that other builders get the rest."""
+        while room := self._room():
             steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
-            task = asyncio.create_task(self._run(steps))
-            self._running.add(task)
-            task.add_done_callback(self._ended)
+            mine = list(await self._claim(self._stage, steps))
+            for group in [mine] if self._builds_together and mine else [[step] for step in mine]:
+                task = asyncio.create_task(self._run(group))
+                self._running.add(task)
+                task.add_done_callback(self._ended)
+
+    def _claimed(self, task: asyncio.Task[None]) -> None:
+        self._claiming = None
+        self._note(task)
+        self._start()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
@@ -111,16 +144,15 @@ class LocalBuilder:
 
     async def _run(self, steps: list[BuildStep]) -> None:
         options = self._stage.options
-        async with (
-            self._slots.hold(options.concurrency_key, options.max_concurrency or 1),
-            self._containment.apart(steps[0]),
-        ):
-            self.running.update(dict.fromkeys((step.entity for step in steps), time.monotonic()))
-            try:
+        self.running += len(steps)
+        try:
+            async with (
+                self._slots.hold(options.concurrency_key, options.max_concurrency or 1),
+                self._containment.apart(steps[0]),
+            ):
                 done = [(steps[0], await self._build(steps[0]))] if self._stage.is_async else await self._some(steps)
-            finally:
-                for step in steps:
-                    del self.running[step.entity]
+        finally:
+            self.running -= len(steps)
         self._give(done)
 
     async def _build(self, step: BuildStep) -> Result:

@@ -27,7 +27,7 @@ from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.build import build_threads
 from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
-from tidemill.pipelines.runner.driver import Driver
+from tidemill.pipelines.runner.driver import LOOK_AGAIN, Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
@@ -39,12 +39,14 @@ from tidemill.store.migrate import Chain
 from tidemill.store.notify import ANYTHING, Callback
 from tidemill.store.states import states as rows
 from tidemill.store.states.backfills import mark_backfill_due
+from tidemill.store.states.build_jobs import served_queues
 from tidemill.store.states.history import forget_builds
 
 STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
 TRUST_AFTER = 0.25
 PACE = 1.0
+WARN_AGAIN = 60.0
 HOUSEKEEPING = 3600.0
 FIRST_HOUSEKEEPING = 5.0
 MANY = 5000  # changed paths from which on a full scan is faster
@@ -97,6 +99,7 @@ class PipelineRunner:
         self._life = Life()
         self._wake = asyncio.Event()
         self._driven: set[str] = set()
+        self._warned: dict[str, float] = {}  # when to check a queue again for workers
         self._kept = {pipeline.name: KeptPipeline(pipeline, None) for pipeline in pipelines}
         self._group: asyncio.TaskGroup | None = None
 
@@ -306,6 +309,7 @@ class PipelineRunner:
             if now >= flights_at:
                 changed += await self._check_flights(driver)
                 flights_at = now + CHECK_FLIGHTS
+            await driver.check_elsewhere()
             if pipeline_view.distrusted and not notice.paths:
                 changed += await pipeline_view.reread_distrusted()
             if now >= house_at:
@@ -335,6 +339,8 @@ class PipelineRunner:
         """Wait until there are changes, or something is due."""
         pipeline_view, now = driver.pipeline_view, self._clock.monotonic()
         until = min(scan_at, flights_at if driver.in_flight else scan_at)
+        if driver.waits_elsewhere:
+            until = min(until, now + LOOK_AGAIN)
         if pipeline_view.distrusted:
             until = min(until, now + TRUST_AFTER)
         due = pipeline_view.next_retry()
@@ -349,7 +355,20 @@ class PipelineRunner:
 
     async def _dispatch(self, stage: Stage, steps: Sequence[BuildStep]) -> list[int]:
         task = self._task_of(stage) if self._task_of is not None else None
-        return await enqueue_builds(self._database, task, steps) if task is not None else []
+        if task is None:
+            return []
+        await self._warn_if_unserved(stage.options.queue or stage.pipeline.queue)
+        root = await self.drivers[stage.pipeline.name].pipeline_view.states.identify()
+        return await enqueue_builds(self._database, task, steps, root)
+
+    async def _warn_if_unserved(self, queue: str) -> None:
+        """Log once in a while that no worker serves a queue of builds."""
+        now = self._clock.monotonic()
+        if now < self._warned.get(queue, 0.0):
+            return
+        self._warned[queue] = now + WARN_AGAIN
+        if queue not in await served_queues(self._database):
+            log.warning("no worker serves the queue of builds: start one with `tidemill worker APP`", queue=queue)
 
     async def _find_flights(self, driver: Driver) -> None:
         """Find builds that were enqueued before this process started."""
@@ -389,7 +408,7 @@ class PipelineRunner:
         await forget_builds(self._database, keep_days=self._keep_days)
         await driver.pipeline_view.measure_clocks()
         await driver.pipeline_view.forget_gone()
-        await driver.pipeline_view.states.sweep(driver.pipeline_view.folders)
+        await driver.sweep()
         await driver.manifests.catch_up(self._database)
         give_back_memory(driver.pipeline_view)
 

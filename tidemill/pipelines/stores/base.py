@@ -6,7 +6,7 @@ There are three: files (`FileStates`, the default), an object store (`ObjectStat
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,14 @@ Content = bytes | Iterable[bytes]
 
 class StateStoreError(TidemillError):
     """The state store fails: it is full, read-only or unavailable. Not an error of a stage's code."""
+
+
+#: The builders among these that are alive; a builder is known by the name that is part of its hidden names.
+Alive = Callable[[Iterable[str]], Awaitable[set[str]]]
+
+#: The builder in hidden names of a writer that is none; what it leaves behind is deleted when it is old.
+NO_BUILDER = "x"
+FORGOTTEN_AFTER = 3600.0
 
 
 class ContentError(Exception):
@@ -88,8 +96,22 @@ class Prepared(msgspec.Struct):
     error: str | None = None  # why it failed, or cannot be put in place; nothing is stored then
 
 
+class NotHereError(StateStoreError):
+    """This host does not see the states of a pipeline."""
+
+
 class States(Protocol):
-    """A state store."""
+    """A state store. `builder` is part of the hidden names that it gives, so that leftovers can be told."""
+
+    builder: str
+
+    async def identify(self) -> str:
+        """The id of this place, the same on each host that sees it; created if there is none yet."""
+        ...
+
+    async def check_identity(self, id: str) -> None:
+        """Raise `NotHereError` unless this host sees the place with this id."""
+        ...
 
     async def scan(self, patterns: Sequence[Pattern]) -> Scan:
         """All paths that match any of the patterns."""
@@ -134,8 +156,8 @@ class States(Protocol):
 
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]: ...
 
-    async def sweep(self, folders: Iterable[str]) -> None:
-        """Delete unpublished files of dead builders in these folders."""
+    async def sweep(self, folders: Iterable[str], alive: Alive) -> None:
+        """Delete unpublished contents of dead builders in these folders."""
         ...
 
 

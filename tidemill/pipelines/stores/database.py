@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from tidemill.core.errors import StoreError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.base import (
+    NO_BUILDER,
+    Alive,
     ContentError,
     ManifestEntry,
     Prepared,
@@ -47,6 +49,7 @@ class DatabaseStates:
 
     def __init__(self, name: str, database: Database | None = None) -> None:
         self.name = name
+        self.builder = NO_BUILDER
         self._database = database
 
     def __eq__(self, other: object) -> bool:
@@ -64,6 +67,12 @@ class DatabaseStates:
         if self._database is None:
             raise StoreError(f"the states {self.name!r} are not open: use `states.open(database)`")
         return self._database
+
+    async def identify(self) -> str:
+        return ""  # Each host that reaches the store has the same states.
+
+    async def check_identity(self, id: str) -> None:
+        """Do nothing: each host that reaches the store has the same states."""
 
     async def scan(self, patterns: Sequence[Pattern]) -> Scan:
         scan = Scan({}, {pattern: {} for pattern in patterns}, [], set())
@@ -140,5 +149,5 @@ class DatabaseStates:
         found = await read_blobs(self.database, self.name, [path])
         return entries_in(found[0][1], path) if found else {}
 
-    async def sweep(self, folders: Iterable[str]) -> None:
+    async def sweep(self, folders: Iterable[str], alive: Alive) -> None:
         """Do nothing: no unpublished content is ever stored."""

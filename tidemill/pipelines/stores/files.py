@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import socket
 import stat
 import sys
 import time
@@ -21,8 +22,12 @@ from typing import Any
 
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.base import (
+    FORGOTTEN_AFTER,
+    NO_BUILDER,
+    Alive,
     ContentError,
     ManifestEntry,
+    NotHereError,
     Prepared,
     Scan,
     SeenFile,
@@ -37,6 +42,7 @@ from tidemill.pipelines.stores.manifest import change_manifest, read_manifest
 
 CHUNK = 1 << 20
 TEMPORARY = ".tidemill-"  # prefix of hidden names
+IDENTITY = f"{TEMPORARY}root"
 ARCHIVE = ".archive"
 COARSE_NS = 1_000_000_000  # smaller differences of clocks are ignored
 _REMEDIES: dict[int | None, str] = {
@@ -58,6 +64,7 @@ class FileStates:
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        self.builder = NO_BUILDER
         self.skew_ns = 0  # how far the file system's clock is ahead of this host's
 
     def __eq__(self, other: object) -> bool:
@@ -68,6 +75,39 @@ class FileStates:
 
     def place(self, path: str) -> Path:
         return self.root / path
+
+    async def identify(self) -> str:
+        return self._read_id() or await asyncio.to_thread(self._create_id)
+
+    def _create_id(self) -> str:
+        """The id in the root's own hidden file: a host with another folder at the same path does not have it."""
+        temporary = f"{self.root}/{TEMPORARY}{self.builder}-{os.urandom(6).hex()}.tmp"
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with open(temporary, "x") as opened:
+                opened.write(os.urandom(8).hex())
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, self.root / IDENTITY)  # Of several writers, one wins.
+        except OSError as error:
+            raise self._unwritable(IDENTITY, error) from error
+        finally:
+            _unlink(temporary)
+        return self._read_id() or ""
+
+    async def check_identity(self, id: str) -> None:
+        found = self._read_id()
+        if found != id:
+            what = f"has no {IDENTITY}" if found is None else f"is another folder ({IDENTITY} says {found}, not {id})"
+            raise NotHereError(
+                f"{self.root} on {socket.gethostname()} {what}: mount the pipeline's root there, or do not serve its "
+                "queue on this host"
+            )
+
+    def _read_id(self) -> str | None:
+        try:
+            return (self.root / IDENTITY).read_text().strip()
+        except OSError:
+            return None
 
     async def scan(self, patterns: Sequence[Pattern]) -> Scan:
         return await asyncio.to_thread(self.scan_now, patterns)
@@ -87,7 +127,7 @@ class FileStates:
 
         Files have the file system's time, which decides whether one was changed just now.
         """
-        probe = f"{self.root}/{TEMPORARY}{os.urandom(6).hex()}.clock"
+        probe = f"{self.root}/{TEMPORARY}{self.builder}-{os.urandom(6).hex()}.clock"
         try:
             opened = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError:
@@ -212,7 +252,7 @@ class FileStates:
 
     def _write(self, draft: StateDraft, *, sync: bool) -> Prepared:
         folder = draft.path.rpartition("/")[0]
-        temporary = f"{self.root}/{folder}/{TEMPORARY}{os.urandom(6).hex()}.tmp"
+        temporary = f"{self.root}/{folder}/{TEMPORARY}{self.builder}-{os.urandom(6).hex()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
             opened = os.open(temporary, flags, 0o644)
@@ -298,27 +338,40 @@ class FileStates:
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
         return await asyncio.to_thread(read_manifest, self.root / directory)
 
-    async def sweep(self, folders: Iterable[str]) -> None:
-        await asyncio.to_thread(self.sweep_temporaries, list(folders))
+    async def sweep(self, folders: Iterable[str], alive: Alive) -> None:
+        left = await asyncio.to_thread(self._leftovers, ["", *folders])
+        if left:
+            living = await alive(left)
+            for builder, paths in left.items():
+                for path in paths if builder not in living else ():
+                    if builder != NO_BUILDER or _is_older(path, FORGOTTEN_AFTER):
+                        _unlink(path)
 
-    def sweep_temporaries(self, folders: Iterable[str], *, older: float = 3600) -> int:
-        """Delete unpublished files of dead builders."""
-        swept, limit = 0, time.time() - older
-        for folder in folders:
+    def _leftovers(self, folders: Iterable[str]) -> dict[str, list[str]]:
+        """The unpublished files in these folders, by builder."""
+        found: dict[str, list[str]] = {}
+        for folder in dict.fromkeys(folders):
             try:
-                with os.scandir(self.root / folder) as entries:
-                    for entry in entries:
-                        if entry.name.startswith(TEMPORARY) and entry.stat(follow_symlinks=False).st_mtime < limit:
-                            _unlink(entry.path)
-                            swept += 1
+                names = os.listdir(f"{self.root}/{folder}")
             except OSError:
                 continue
-        return swept
+            for name in names:
+                if name.startswith(TEMPORARY) and name.endswith((".tmp", ".clock")):
+                    builder = name.removeprefix(TEMPORARY).partition("-")[0]
+                    found.setdefault(builder, []).append(f"{self.root}/{folder}{name}")
+        return found
 
 
 def _write_all(opened: int, data: bytes) -> None:
     while data:
         data = data[os.write(opened, data) :]
+
+
+def _is_older(path: str, seconds: float) -> bool:
+    try:
+        return os.lstat(path).st_mtime < time.time() - seconds
+    except OSError:
+        return False
 
 
 def _unlink(path: str | None) -> None:

@@ -84,8 +84,12 @@ def change_manifest(directory: Path, changes: Mapping[str, ManifestEntry | None]
     """Add and remove entries; safe with concurrent writers."""
     with locked(directory):
         entries = changed_entries(_read(directory), changes)
-        for name in entries.keys() - set(os.listdir(directory)):
+        names = set(os.listdir(directory))
+        for name in entries.keys() - names:
             del entries[name]
+        for name in names:
+            if name.startswith(f"{MANIFEST}.") and name.endswith(".tmp"):  # Its writer has died: the lock is ours.
+                os.unlink(directory / name)
         text = written(entries)
         temporary = directory / f"{MANIFEST}.{os.getpid()}.tmp"
         try:

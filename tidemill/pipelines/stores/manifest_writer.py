@@ -101,9 +101,8 @@ class Manifests:
                 and entry.code_hash == step.stage.code.total
                 and entry.inputs == input_key(step.inputs)
             ):
-                found.append(
-                    Adoption(step.stage, step.entity, step.inputs, step.paths, fact.content, fact.size, fact.signature)
-                )
+                seen = (fact.content, fact.size, fact.signature)
+                found.append(Adoption(step.stage, step.entity, step.inputs, step.paths, *seen, step.version))
         return found
 
 

@@ -22,6 +22,9 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.stores.base import (
+    FORGOTTEN_AFTER,
+    NO_BUILDER,
+    Alive,
     ContentError,
     ManifestEntry,
     Prepared,
@@ -39,7 +42,6 @@ from tidemill.pipelines.stores.manifest import changed_manifest, entries_in
 AT_ONCE = 32
 PARTS_AT_ONCE = 3  # per upload, 5 MiB each: the memory limit of a large content
 UPLOADS = ".tidemill/uploads/"
-FORGOTTEN_AFTER = 86400.0  # seconds until an unpublished upload is deleted
 _TRIES = 20
 
 
@@ -59,6 +61,7 @@ class ObjectStates:
             raise ConfigError("states in an object store need obstore: pip install 'tidemill[s3]'") from error
         self._obstore = obstore
         self.store = store
+        self.builder = NO_BUILDER
         self._tags: dict[str, tuple[int, Any]] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -79,6 +82,12 @@ class ObjectStates:
         signature = int.from_bytes(blake2b(text.encode(), digest_size=7).digest(), "big") or 1
         self._tags[str(meta["path"])] = (signature, tag)
         return signature
+
+    async def identify(self) -> str:
+        return ""  # Each host that reaches the store has the same states.
+
+    async def check_identity(self, id: str) -> None:
+        """Do nothing: each host that reaches the store has the same states."""
 
     async def scan(self, patterns: Sequence[Pattern]) -> Scan:
         scan = Scan({}, {pattern: {} for pattern in patterns}, [], set())
@@ -171,7 +180,7 @@ class ObjectStates:
                 trouble.append(error)
                 raise
 
-        key = f"{UPLOADS}{secrets.token_hex(12)}"
+        key = f"{UPLOADS}{self.builder}-{secrets.token_hex(12)}"
         try:
             async with self._room:
                 await self.store.put_async(key, upload(), max_concurrency=PARTS_AT_ONCE)
@@ -241,13 +250,18 @@ class ObjectStates:
         except FileNotFoundError:
             return
 
-    async def sweep(self, folders: Iterable[str]) -> None:
+    async def sweep(self, folders: Iterable[str], alive: Alive) -> None:
         """Delete uploads of dead builders; they are all in one folder."""
-        limit = time.time() - FORGOTTEN_AFTER
+        limit, found = time.time() - FORGOTTEN_AFTER, dict[str, str]()
         async for chunk in self.store.list(prefix=UPLOADS):
             for meta in chunk:
-                if meta["last_modified"].timestamp() < limit:
-                    await self._drop(str(meta["path"]))
+                builder = str(meta["path"]).removeprefix(UPLOADS).partition("-")[0]
+                if builder != NO_BUILDER or meta["last_modified"].timestamp() < limit:
+                    found[str(meta["path"])] = builder
+        living = await alive(set(found.values())) if found else set()
+        for path, builder in found.items():
+            if builder not in living:
+                await self._drop(path)
 
     async def archive(self, paths: Sequence[str]) -> None:
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())

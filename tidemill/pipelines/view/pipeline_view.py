@@ -45,7 +45,6 @@ class PipelineView:
         self.distrusted: set[str] = set()  # changed just before they were read
         self.unknown: set[str] = set()  # the content may not have been read since the last change
         self.folders: dict[str, int] = {}
-        self.intents: list[tuple[str, str]] = []  # states that a builder was about to publish
         self.forgotten: list[str] = []  # sources that no longer exist, and are still in the database
         self._unseen: list[str] = []
         self._unreadable: dict[str, str] = {}
@@ -86,9 +85,8 @@ class PipelineView:
         async for chunk in rows.in_chunks(self.database, rows.LOAD_FILES, name):
             for path, signature, size, content in chunk:
                 files[path] = FileFact(0, signature, texts.setdefault(content, content), size)
-        self.intents.clear()
         async for chunk in rows.in_chunks(self.database, rows.LOAD_STATES, name):
-            for stage, entity, content, code, inputs, size, signature, version, invalid_by, intent in chunk:
+            for stage, entity, content, code, inputs, size, signature, version, invalid_by in chunk:
                 if stage not in stages:
                     continue
                 try:
@@ -98,8 +96,6 @@ class PipelineView:
                 content, code = texts.setdefault(content, content), texts.setdefault(code, code)
                 inputs = texts.setdefault(inputs, inputs)
                 world.records[stage][entity] = StateRecord(content, code, inputs, size, version, invalid_by)
-                if intent is not None:
-                    self.intents.append((stage, entity))
                 if signature and path:
                     files[path] = FileFact(0, signature, content, size)
         await self.load_requests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
@@ -274,6 +275,16 @@ def _size(snapshot: PipelineSnapshot, path: str) -> int | None:
     return None if fact is None else fact.size
 
 
+def unserved(jobs: Iterable[BuildJob]) -> list[str]:
+    """The queues of these jobs that no worker serves, as sentences."""
+    counts = Counter(job.queue for job in jobs if not job.is_served and job.state != "running")
+    return [
+        f"No worker serves queue {queue}, where {number:,} {'build waits' if number == 1 else 'builds wait'}: "
+        f"start one with `tidemill worker APP --queue {queue}`."
+        for queue, number in counts.items()
+    ]
+
+
 def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | None, kept: bool) -> list[str]:
     """Why a state is fresh, stale, failed and so on, in sentences."""
     not_fresh = snapshot.not_fresh[stage.name]
@@ -288,10 +299,13 @@ def _why(snapshot: PipelineSnapshot, stage: Stage, entity: str, job: BuildJob | 
     reason = str(step.reason)
     lines = [f"{reason[0].upper()}{reason[1:]}."]
     if job is not None and job.state == "running":
-        by = "in the process that keeps the pipeline" if job.id is None else f"job {job.id}"
+        by = f"by {job.builder}" if job.id is None else f"job {job.id}"
         lines.append(f"It is being built now: {by}.")
     elif job is not None:
         lines.append(f"Its build waits in queue {job.queue}: job {job.id}.")
+        lines += unserved([job])
+        if job.note:
+            lines.append(f"{job.note[0].upper()}{job.note[1:]}.")
     elif step.is_build and not kept:
         lines.append("No process keeps this pipeline up to date: start `tidemill up`, or `tidemill pipeline run`.")
     return lines

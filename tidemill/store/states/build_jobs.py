@@ -10,7 +10,7 @@ from tidemill.store.database import Database
 
 #: Queued and running build jobs of these tasks.
 LIST_BUILD_JOBS = """
-SELECT task, unique_key, id, state, queue, started_at FROM tidemill.job
+SELECT task, unique_key, id, state, queue, started_at, note FROM tidemill.job
 WHERE task = ANY ($1::text[]) AND unique_key IS NOT NULL
 """
 
@@ -27,6 +27,17 @@ SELECT EXISTS (
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND ((classid::bigint << 32) | objid::bigint) = hashtextextended($1, 7)) AS kept
 """
+
+
+#: The queues that living workers serve.
+SERVED_QUEUES = """
+SELECT DISTINCT queue FROM tidemill.worker, unnest(queues) AS queue WHERE ended_at IS NULL AND lease_until > now()
+"""
+
+
+async def served_queues(database: Database) -> set[str]:
+    """The queues that living workers serve."""
+    return {row["queue"] for row in await database.fetch(SERVED_QUEUES)}
 
 
 async def list_build_jobs(database: Database, tasks: Sequence[str]) -> list[asyncpg.Record]:

@@ -57,8 +57,8 @@ class NewFailure(msgspec.Struct):
 
 #: All states of a pipeline, with as few columns as possible.
 LOAD_STATES = """
-SELECT stage, entity, content, code, inputs, size, signature, version, invalid_by, intent_content
-FROM tidemill.state WHERE pipeline = $1
+SELECT stage, entity, content, code, inputs, size, signature, version, invalid_by FROM tidemill.state
+WHERE pipeline = $1
 """
 #: The known files, failures, codes and controls of a pipeline.
 LOAD_FILES = "SELECT path, signature, size, content FROM tidemill.state_file WHERE pipeline = $1"
@@ -84,6 +84,7 @@ LOAD_SOME_FAILURES = LOAD_FAILURES + " AND stage = $2 AND entity = ANY ($3::text
 KEEP_CODE = """
 INSERT INTO tidemill.state_code (pipeline, stage, code, parts)
 SELECT $1, stage, code, parts::json FROM unnest($2::text[], $3::text[], $4::text[]) AS new (stage, code, parts)
+ORDER BY stage
 ON CONFLICT (pipeline, stage, code) DO UPDATE SET seen_at = now()
 """
 #: Stores the code that the pipeline's driver runs.
@@ -94,16 +95,19 @@ SELECT code FROM tidemill.state_code WHERE pipeline = $1 AND stage = $2 ORDER BY
 #: Stores the content hashes of files.
 KEEP_FILES = """
 INSERT INTO tidemill.state_file AS f (pipeline, path, signature, size, content)
-SELECT $1, * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[])
+SELECT $1, * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[]) AS new (path) ORDER BY path
 ON CONFLICT (pipeline, path) DO UPDATE
     SET signature = excluded.signature, size = excluded.size, content = excluded.content
 """
 FORGET_FILES = "DELETE FROM tidemill.state_file WHERE pipeline = $1 AND path = ANY ($2::text[])"
 
-#: Updates the signatures of outputs whose content has not changed.
+#: Updates the signatures of outputs whose content has not changed; not of those that a builder is putting in place.
 TOUCH_STATES = """
+WITH free AS (
+    SELECT s.entity FROM tidemill.state AS s
+    WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = ANY ($3::text[]) FOR UPDATE SKIP LOCKED)
 UPDATE tidemill.state AS s SET signature = new.signature
-FROM unnest($3::text[], $4::bigint[]) AS new (entity, signature)
+FROM unnest($3::text[], $4::bigint[]) AS new (entity, signature) JOIN free USING (entity)
 WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
 """
 
@@ -114,6 +118,7 @@ INSERT INTO tidemill.state AS s (pipeline, stage, entity, version, intent_by, in
 SELECT $1, $2, new.entity, new.version, $3, new.content, new.code, new.inputs, new.size
 FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])
      AS new (entity, content, code, inputs, size, version)
+ORDER BY new.entity
 ON CONFLICT (pipeline, stage, entity) DO UPDATE
     SET intent_by = excluded.intent_by, intent_content = excluded.intent_content,
         intent_code = excluded.intent_code, intent_inputs = excluded.intent_inputs, intent_size = excluded.intent_size
@@ -147,7 +152,10 @@ history AS (
     SELECT $1, $2, entity, outcome, took, size, code, content, $3, reason, log FROM done),
 mended AS (
     DELETE FROM tidemill.state_failure AS f USING done
-    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = done.entity)
+    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = done.entity),
+released AS (
+    DELETE FROM tidemill.state_building AS b USING done
+    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = done.entity)
 SELECT entity, version FROM done
 """
 
@@ -159,6 +167,7 @@ WITH failed AS (
     SELECT $1, $2, new.entity, new.code, new.inputs, 1, new.error, new.log, now(), now(),
            now() + make_interval(secs => ($9::float8[])[1])
     FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS new (entity, code, inputs, error, log)
+    ORDER BY new.entity
     ON CONFLICT (pipeline, stage, entity) DO UPDATE SET
         attempts = CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.attempts + 1 ELSE 1 END,
         first_at = CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.first_at ELSE now() END,
@@ -170,33 +179,37 @@ WITH failed AS (
 history AS (
     INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, took, code, built_by, reason, log)
     SELECT $1, $2, failed.entity, 'failed', new.took, failed.code, $8, new.reason, failed.error || E'\n' || failed.log
-    FROM failed JOIN unnest($3::text[], $10::real[], $11::text[]) AS new (entity, took, reason) USING (entity))
+    FROM failed JOIN unnest($3::text[], $10::real[], $11::text[]) AS new (entity, took, reason) USING (entity)),
+released AS (
+    DELETE FROM tidemill.state_building AS b USING failed
+    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = failed.entity)
 SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 """
 
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
 
-#: Records outputs found in place as built.
+#: Records outputs found in place as built, where the state has not changed since it was read.
 ADOPT = """
-WITH new AS (
-    SELECT * FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[])
-        AS new (entity, content, code, inputs, size, signature)),
+WITH done AS (
+    INSERT INTO tidemill.state AS s (pipeline, stage, entity, content, code, inputs, size, signature, version,
+                                     built_at, built_by)
+    SELECT $1, $2, entity, content, code, inputs, size, signature, version + 1, now(), $10
+    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
+         AS new (entity, content, code, inputs, size, signature, version)
+    ORDER BY entity
+    ON CONFLICT (pipeline, stage, entity) DO UPDATE SET content = excluded.content, code = excluded.code,
+        inputs = excluded.inputs, size = excluded.size, signature = excluded.signature, version = excluded.version,
+        built_at = now(), built_by = excluded.built_by, invalid_by = NULL, intent_by = NULL, intent_content = NULL,
+        intent_code = NULL, intent_inputs = NULL, intent_size = NULL
+    WHERE s.version = excluded.version - 1
+    RETURNING s.entity, s.content, s.code, s.size, s.version),
+released AS (
+    DELETE FROM tidemill.state_building AS b USING done
+    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = done.entity),
 history AS (
     INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, size, code, content, built_by)
-    SELECT $1, $2, entity, $10, size, code, content, $9 FROM new)
-INSERT INTO tidemill.state AS s (pipeline, stage, entity, content, code, inputs, size, signature, version, built_at,
-                                 built_by)
-SELECT $1, $2, entity, content, code, inputs, size, signature, 1, now(), $9 FROM new
-ON CONFLICT (pipeline, stage, entity) DO UPDATE SET content = excluded.content, code = excluded.code,
-    inputs = excluded.inputs, size = excluded.size, signature = excluded.signature, version = s.version + 1,
-    built_at = now(), built_by = excluded.built_by, invalid_by = NULL, intent_by = NULL, intent_content = NULL,
-    intent_code = NULL, intent_inputs = NULL, intent_size = NULL
-RETURNING entity, version
-"""
-#: Intents that were never promoted.
-FIND_INTENTS = """
-SELECT entity, intent_content, intent_code, intent_inputs, intent_size FROM tidemill.state
-WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) AND intent_content IS NOT NULL
+    SELECT $1, $2, entity, $11, size, code, content, $10 FROM done)
+SELECT entity, version FROM done
 """
 FORGET_STATES = "DELETE FROM tidemill.state WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
 FORGET_FAILURES = "DELETE FROM tidemill.state_failure WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])"
@@ -347,13 +360,16 @@ async def adopt_states(
     database: Database,
     pipeline: str,
     stage: str,
-    states: Sequence[tuple[str, str, str, str, int, int]],
+    states: Sequence[tuple[str, str, str, str, int, int, int]],
     *,
     by: str,
     outcome: str = "adopted",
 ) -> dict[str, int]:
-    """Record outputs found in place as built: (entity, content, code, inputs, size, signature) each."""
-    rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 6), by, outcome)
+    """Record outputs found in place as built; returns the new versions of those that had not changed meanwhile.
+
+    A state is (entity, content, code, inputs, size, signature, version).
+    """
+    rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 7), by, outcome)
     return {row["entity"]: row["version"] for row in rows}
 
 

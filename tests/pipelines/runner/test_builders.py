@@ -1,0 +1,165 @@
+"""Several builders of one pipeline: each state is built by one of them at a time, and once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.support import eventually
+from tests.support.cli import TIDEMILL, environment
+from tests.support.pipelines import put, tree, update
+from tidemill import App
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.runner.driver import Driver
+from tidemill.store.database import Database
+
+SCRIPT = """
+import os, time
+from tidemill.pipelines import Pipeline
+
+p = Pipeline("p", root="states", approve_above=None)
+
+def called(stage, entity):
+    with open("calls.txt", "a") as calls:
+        calls.write(f"{stage}/{entity} {os.getpid()}\\n")
+    while os.path.exists("hold"):
+        time.sleep(0.01)
+
+@p.stage(input="in/{id}.txt", output="one/{id}.txt")
+def first(entity, text):
+    called("first", entity.id)
+    return text.upper()
+
+@p.stage(input="one/{id}.txt", output="two/{id}.txt")
+def second(entity, text):
+    called("second", entity.id)
+    return text + "!"
+
+@p.stage(input="two/{id}.txt", output="three/{id}.txt")
+async def third(entity, text):
+    called("third", entity.id)
+    return text + "?"
+"""
+STAGES = ("first", "second", "third")
+
+
+def project(tmp_path: Path, count: int) -> Path:
+    (tmp_path / "p.py").write_text(SCRIPT)
+    put(tmp_path / "states", {f"in/{n}.txt": f"text {n} " for n in range(count)})
+    return tmp_path
+
+
+def start(folder: Path, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*TIDEMILL, "pipeline", "run", "p.py", "--once", "--database-url", url],
+        cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def calls(folder: Path) -> Counter[str]:
+    """How often each state was built."""
+    return Counter(line.split()[0] for line in (folder / "calls.txt").read_text().splitlines())
+
+
+async def test_two_builders_build_each_state_once_and_share_the_work(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    folder = project(tmp_path, 150)
+    builders = [start(folder, database_url) for _ in range(2)]
+    said = await asyncio.gather(*(asyncio.to_thread(each.communicate) for each in builders))
+    assert [each.returncode for each in builders] == [0, 0], said
+    assert calls(folder) == {f"{stage}/{n}": 1 for stage in STAGES for n in range(150)}
+    assert all("450 fresh, 0 not" in text for text, _ in said), said
+    rows = await database.fetch("SELECT outcome, reason, count(*) AS n FROM tidemill.state_build GROUP BY 1, 2")
+    assert [tuple(row) for row in rows] == [("built", "it is missing", 450)]
+    assert len(tree(folder / "states")) == 600
+
+
+async def test_a_second_builder_waits_for_what_the_first_builds(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    folder = project(tmp_path, 1)
+    (folder / "hold").touch()
+    first = start(folder, database_url)
+    await eventually(lambda: (folder / "calls.txt").exists())
+    second = start(folder, database_url)
+    await eventually(partial(have_sessions, database, 2))
+    (folder / "hold").unlink()
+    said = await asyncio.gather(*(asyncio.to_thread(each.communicate) for each in (first, second)))
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert calls(folder) == {f"{stage}/0": 1 for stage in STAGES}
+
+
+async def test_a_builder_takes_over_what_a_killed_one_was_building(
+    tmp_path: Path, database: Database, database_url: str
+) -> None:
+    folder = project(tmp_path, 2)
+    (folder / "hold").touch()
+    first = start(folder, database_url)
+    await eventually(lambda: (folder / "calls.txt").exists())
+    second = start(folder, database_url)
+    await eventually(lambda: len((folder / "calls.txt").read_text().splitlines()) == 2)
+    first.kill()
+    await asyncio.to_thread(first.communicate)
+    (folder / "hold").unlink()
+    said, _ = await asyncio.to_thread(second.communicate)
+    assert second.returncode == 0, said
+    assert calls(folder) - Counter({f"{stage}/{n}": 1 for stage in STAGES for n in range(2)}) == {"first/0": 1}
+    rows = await database.fetch("SELECT stage, entity FROM tidemill.state_build")
+    assert Counter(tuple(row) for row in rows) == {(stage, str(n)): 1 for stage in STAGES for n in range(2)}
+
+
+async def have_sessions(database: Database, many: int) -> bool:
+    """Whether so many builders have a session."""
+    found = await database.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted")
+    return len(found) >= many
+
+
+async def test_a_builder_and_workers_build_each_state_once(app: App, tmp_path: Path) -> None:
+    pipeline, built = Pipeline("p", root=tmp_path, scan_interval=1), Counter[str]()
+
+    @pipeline.stage(input="in/{id}.txt", output="mid/{id}.txt", version="1")
+    async def first(entity: Any, text: str) -> str:
+        built[f"first/{entity.id}"] += 1
+        await asyncio.sleep(0.01)
+        return text
+
+    @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", version="1")
+    def second(entity: Any, text: str) -> str:
+        built[f"second/{entity.id}"] += 1
+        return text
+
+    put(tmp_path, {f"in/{n}.txt": str(n) for n in range(60)})
+    app.pipeline(pipeline)
+    async with app.running(), app.database() as database:
+        await update(database, pipeline)
+        await eventually(lambda: len(tree(tmp_path)) == 180)
+        rows = await database.fetch("SELECT stage, entity FROM tidemill.state_build")
+    assert Counter(tuple(row) for row in rows) == {(stage, str(n)): 1 for stage in STAGES[:2] for n in range(60)}
+    assert len(built) == 120
+
+
+async def test_what_another_builder_wrote_is_never_taken_for_an_edit(tmp_path: Path, database: Database) -> None:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1")
+    def only(entity: Any, text: str) -> str:
+        return text
+
+    put(tmp_path, {f"in/{n}.txt": str(n) for n in range(20)})
+    late = Driver(database, pipeline)
+    plan = await late.begin()
+    await update(database, pipeline)
+    await late.pipeline_view.scan()  # It sees the files of the other builder, and not yet its records.
+    await late.pipeline_view.read_unknown()
+    await late.act(late.pipeline_view.plan())
+    await late.act(plan)
+    await late.finish()
+    await late.close()
+    rows = await database.fetch("SELECT reason, count(*) AS n FROM tidemill.state_build GROUP BY 1")
+    assert [tuple(row) for row in rows] == [("it is missing", 20)]
+    assert late.pipeline_view.plan().steps == []

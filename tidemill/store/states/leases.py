@@ -1,0 +1,167 @@
+"""Leases of states: which builder builds a state now, so that no other does.
+
+A lease is held for a job, as long as the job runs, or by a session that has taken an advisory lock: it ends with the
+session's connection, or when the builder has been silent for long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import asyncpg
+import msgspec
+
+from tidemill.store.database import Connection, Database, columns
+
+#: Seconds after which the leases of a builder that has not renewed them lapse.
+LAPSE = 60.0
+
+
+_ID = re.compile(r"s([0-9a-f]{1,16})|j([0-9]{1,18})")
+
+
+class LeaseHolder(msgspec.Struct, frozen=True):
+    """The holder of leases: a session by its lock, or a job."""
+
+    builder: str
+    lock: int | None = None
+    job: int | None = None
+
+    @property
+    def id(self) -> str:
+        """A short name, unique in a database; `list_alive` knows it."""
+        return f"s{self.lock:x}" if self.lock is not None else f"j{self.job}"
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A state to lease: the version that it was planned on, and the key of its inputs."""
+
+    entity: str
+    version: int
+    inputs: str
+
+
+class Leased(msgspec.Struct):
+    """The states that were leased, and those that could not be.
+
+    `elsewhere` are those of other builders, `outdated` those that were built, have failed or changed since they were
+    planned. `intents` are results of dead builders, by entity: (content, code, inputs, size).
+    """
+
+    granted: set[str]
+    elsewhere: set[str]
+    outdated: set[str]
+    intents: dict[str, tuple[str, str, str, int]]
+
+
+#: Locks that sessions hold now, as `lock_session` takes them.
+_SESSIONS = """
+SELECT (classid::bigint << 32) | objid::bigint AS lock FROM pg_locks
+WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+#: Whether the lease of row `b` holds.
+_HOLDS = """(CASE WHEN b.job IS NOT NULL
+      THEN EXISTS (SELECT FROM tidemill.job AS j WHERE j.id = b.job AND j.state = 'running')
+      ELSE b.lock IN (SELECT lock FROM sessions) AND b.seen_at > now() - make_interval(secs => {lapse}) END)"""
+
+LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
+
+#: Leases states that no other builder has a lease of. The order is that of all statements, so that none deadlock.
+TAKE_LEASES = f"""
+WITH sessions AS MATERIALIZED ({_SESSIONS})
+INSERT INTO tidemill.state_building AS b (pipeline, stage, entity, builder, lock, job)
+SELECT $1, $2, entity, $3, $4, $5 FROM unnest($6::text[]) AS new (entity) ORDER BY entity
+ON CONFLICT (pipeline, stage, entity) DO UPDATE
+    SET builder = excluded.builder, lock = excluded.lock, job = excluded.job, began_at = now(), seen_at = now()
+    WHERE (b.lock = $4 OR b.job = $5) IS TRUE OR NOT {_HOLDS.format(lapse="$7")}
+RETURNING entity
+"""
+#: What the database has of leased states: read after the lease was taken, it stays so. A state whose version differs
+#: was built or changed meanwhile, one with a failure of the same code and inputs that is not due has failed meanwhile.
+READ_LEASED = """
+SELECT new.entity, coalesce(s.version, 0) <> new.version OR f.entity IS NOT NULL AS is_outdated,
+       s.intent_content, s.intent_code, s.intent_inputs, s.intent_size
+FROM unnest($4::text[], $5::bigint[], $6::text[]) AS new (entity, version, inputs)
+LEFT JOIN tidemill.state AS s ON s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity
+LEFT JOIN tidemill.state_failure AS f
+    ON f.pipeline = $1 AND f.stage = $2 AND f.entity = new.entity AND f.code = $3 AND f.inputs = new.inputs
+       AND (f.retry_at IS NULL OR f.retry_at > now() + interval '1 second')
+"""
+RELEASE = """
+DELETE FROM tidemill.state_building AS b
+WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = ANY ($3::text[]) AND (b.lock = $4 OR b.job = $5)
+"""
+RELEASE_ALL = "DELETE FROM tidemill.state_building WHERE lock = $1"
+RENEW = "UPDATE tidemill.state_building SET seen_at = now() WHERE lock = $1"
+
+#: The leases of a pipeline that hold.
+LIST_LEASES = f"""
+WITH sessions AS MATERIALIZED ({_SESSIONS})
+SELECT b.stage, b.entity, b.builder, b.job, b.began_at, b.lock FROM tidemill.state_building AS b
+WHERE b.pipeline = $1 AND {_HOLDS.format(lapse="$2")}
+"""
+#: Which of these sessions and jobs are alive.
+LIST_ALIVE = f"""
+SELECT 'lock' AS kind, lock AS number FROM ({_SESSIONS}) AS sessions WHERE lock = ANY ($1::bigint[])
+UNION ALL SELECT 'job', id FROM tidemill.job WHERE id = ANY ($2::bigint[]) AND state = 'running'
+"""
+
+
+async def lock_session(connection: Connection, lock: int) -> None:
+    """Take the lock of a session until its connection closes."""
+    await connection.execute(LOCK_SESSION, lock)
+
+
+async def take_leases(
+    database: Database, pipeline: str, stage: str, code: str, holder: LeaseHolder, states: Sequence[Wanted]
+) -> Leased:
+    """Lease the states that are free and still as they were planned."""
+    entities = [each.entity for each in states]
+    async with database.transaction() as connection:
+        rows = await connection.fetch(
+            database.sql(TAKE_LEASES), pipeline, stage, holder.builder, holder.lock, holder.job, entities, LAPSE
+        )
+        taken = {row["entity"] for row in rows}
+        mine = [(each.entity, each.version, each.inputs) for each in states if each.entity in taken]
+        found = await connection.fetch(database.sql(READ_LEASED), pipeline, stage, code, *columns(mine, 3))
+        outdated = {row["entity"] for row in found if row["is_outdated"]}
+        if outdated:
+            await connection.execute(database.sql(RELEASE), pipeline, stage, sorted(outdated), holder.lock, holder.job)
+    intents = {
+        row["entity"]: (row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"])
+        for row in found
+        if row["intent_content"] is not None and not row["is_outdated"]
+    }
+    return Leased(taken - outdated, set(entities) - taken, outdated, intents)
+
+
+async def release_leases(
+    database: Database, pipeline: str, stage: str, holder: LeaseHolder, entities: Iterable[str]
+) -> None:
+    """Give up the leases of states that are not built."""
+    await database.fetch(RELEASE, pipeline, stage, sorted(entities), holder.lock, holder.job)
+
+
+async def release_all_leases(database: Database, lock: int) -> None:
+    """Give up all leases of a session."""
+    await database.fetch(RELEASE_ALL, lock)
+
+
+async def renew_leases(database: Database, lock: int) -> None:
+    """Renew the leases of a session."""
+    await database.fetch(RENEW, lock)
+
+
+async def list_leases(database: Database, pipeline: str) -> list[asyncpg.Record]:
+    """The states that are being built, by whom and since when."""
+    return await database.fetch(LIST_LEASES, pipeline, LAPSE)
+
+
+async def list_alive(database: Database, ids: Iterable[str]) -> set[str]:
+    """The holders among these that are alive, by their ids."""
+    known = [found for found in map(_ID.fullmatch, ids) if found is not None]
+    locks, jobs = [int(each[1], 16) for each in known if each[1]], [int(each[2]) for each in known if each[2]]
+    rows = await database.fetch(LIST_ALIVE, locks, jobs)
+    return {LeaseHolder("", **{row["kind"]: row["number"]}).id for row in rows}
