@@ -4,7 +4,7 @@ from tidemill.monitors import Monitor, momentary, sustained
 from tidemill.sources import HttpSource
 """
 
-from tidemill.monitors.definition.channels import Command, Email, Slack, Webhook
+from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, PagerDuty, Slack, Webhook
 from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.hours import Hours
 from tidemill.monitors.definition.monitor import Monitor
@@ -13,11 +13,14 @@ from tidemill.monitors.reducer.state import AttributeDict
 
 __all__ = [
     "AttributeDict",
+    "Channel",
     "Command",
     "Email",
     "Event",
     "Hours",
     "Monitor",
+    "Notice",
+    "PagerDuty",
     "Slack",
     "Webhook",
     "absent",

@@ -109,9 +109,8 @@ async def _node(at: Local, run: str, name: str) -> Explanation:
 async def _alert(at: Local, id: str) -> Explanation:
     found = await at.do(get_alert, GetAlert(id=_number(id)))
     row = found.alert
-    state = "open" if row.resolved_at is None else "resolved"
     followed = [Followed(f"a{row.id}", f"{each.action} by {each.who}", each.detail or "") for each in found.history]
-    return Explanation(id=f"a{row.id}", kind="alert", state=state, why=found.why, followed=followed, alert=found)
+    return Explanation(id=f"a{row.id}", kind="alert", state=row.state, why=found.why, followed=followed, alert=found)
 
 
 async def _dead_letter(at: Local, id: str) -> Explanation:
@@ -143,10 +142,7 @@ async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explan
         why.append(f"Its last evaluation failed: {row['problem']}.")
     if lines[0].paused:
         why.append(f"Monitor {monitor} is paused.")
-    followed = [
-        Followed(f"a{each.id}", f"alert {each.severity}", "open" if each.resolved_at is None else "resolved")
-        for each in reversed(alerts)
-    ]
+    followed = [Followed(f"a{each.id}", f"alert {each.severity}", each.state) for each in reversed(alerts)]
     id = f"{monitor}/{trigger}/{entity}"
     return Explanation(id=id, kind="trigger", state=state, why=why, followed=followed)
 

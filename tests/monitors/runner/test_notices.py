@@ -22,11 +22,12 @@ from tests.support.watched import Pages, event, heat_monitor, watching
 from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.monitors import Command, Email, Slack, Webhook
+from tidemill.monitors import Command, Email, PagerDuty, Slack, Webhook
 from tidemill.monitors.definition.channels import Channel, Notice, NotifiedAlert
 from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
 from tidemill.store.database import Database
-from tidemill.store.monitors.alerts import list_alerts
+from tidemill.store.monitors.alerts import list_alerts, show_history
+from tidemill.store.monitors.monitors import list_problems
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 
@@ -257,6 +258,154 @@ async def test_the_end_of_an_alert_is_told_where_that_is_wanted(app: App, databa
         async with running_worker(app):
             await eventually(lambda: _none(database))
     assert sorted(a["what"] for r in server.requests for a in json.loads(r.body)["alerts"]) == ["opened", "resolved"]
+
+
+async def opened_and_resolved(app: App, database: Database, *channels: Channel) -> int:
+    """An alert that opens and is resolved a second later, with the application's task for notices at hand."""
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, heat=60))
+    watch = app.monitor(heat_monitor(source, notify=channels))
+    async with watching(database, watch, clock, task=app.declarations.tasks[TASK]) as watcher:
+        await watcher.one_tick()
+        source.add(event(2, 1000.0, heat=0))
+        clock.advance(1.0)
+        await watcher.one_tick()
+    return (await list_alerts(database))[0]["id"]
+
+
+async def deliveries(database: Database, alert: int) -> list[tuple[str, str, str | None]]:
+    rows = await show_history(database, alert)
+    return [(row["action"], row["who"], row["detail"]) for row in rows if row["action"].startswith("notice")]
+
+
+@pytest.mark.parametrize("digest", [0, "0.1s"], ids=["at once", "digest"])
+async def test_the_end_of_an_alert_is_not_told_before_its_beginning_and_every_try_is_in_its_history(
+    app: App, database: Database, digest: Any
+) -> None:
+    failing, source, clock = [True], Pages(), VirtualClock(1000.0)
+    source.add(event(1, 999.0, heat=60))
+
+    def answer(request: Request) -> tuple[int, bytes]:
+        return (500, b"not yet") if failing[0] else (200, b"")
+
+    async def is_tried() -> bool:
+        return len(server.requests) > 0
+
+    with receiver(answer) as server:
+        channel = Webhook(url=server.url, resolved=True, digest=digest)
+        watch = app.monitor(heat_monitor(source, notify=[channel]))
+        task = app.declarations.tasks[TASK]
+        async with (
+            watching(database, watch, clock, task=task) as watcher,
+            running_maintenance(app),
+            running_worker(app),
+        ):
+            await watcher.one_tick()
+            await eventually(is_tried)
+            source.add(event(2, 1000.0, heat=0))
+            clock.advance(1.0)
+            await watcher.one_tick()
+            failing[0] = False
+            await eventually(lambda: _none(database))
+        alert = (await list_alerts(database))[0]["id"]
+    told = [each["what"] for request in server.requests for each in json.loads(request.body)["alerts"]]
+    assert told == ["opened"] * (len(told) - 1) + ["resolved"]
+    assert len({request.headers["Idempotency-Key"] for request in server.requests}) == 2
+    failed = ("notice failed", "webhook", "opened: http://127.0.0.1 answered 500: not yet")
+    sent = [("notice sent", "webhook", "opened"), ("notice sent", "webhook", "resolved")]
+    assert await deliveries(database, alert) == [failed] * (len(told) - 2) + sent
+
+
+async def test_an_alert_is_escalated_unless_it_is_acknowledged_or_over_by_then(app: App, database: Database) -> None:
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(*(event(number, 999.0, who, heat=60) for number, who in enumerate("abc")))
+    with receiver() as server:
+        first = Webhook(url=f"{server.url}/first", name="first")
+        boss = Webhook(url=f"{server.url}/boss", name="boss", after="10m", resolved=True)
+        watch = app.monitor(heat_monitor(source, notify=[first, boss]))
+        async with watching(database, watch, clock, task=app.declarations.tasks[TASK]) as watcher:
+            await watcher.one_tick()
+            due = "SELECT extract(epoch FROM due_at)::int FROM tidemill.job WHERE args ->> 'channel' = 'boss'"
+            assert await value(database, due) == 1600
+            alerts = {row["entity"]: row["id"] for row in await list_alerts(database)}
+            await ack_alerts(database, [alerts["a"]], by="me", at=1001.0)
+            source.add(event("over", 1000.0, "b", heat=0))
+            clock.advance(1.0)
+            await watcher.one_tick()
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    told = {(r.path, each["entity"], each["what"]) for r in server.requests for each in json.loads(r.body)["alerts"]}
+    assert told == {*(("/first", who, "opened") for who in "abc"), ("/boss", "c", "opened")}
+    dropped = [each for each in await deliveries(database, alerts["a"]) if each[1] == "boss"]
+    assert dropped == [("notice dropped", "boss", "opened: it was acknowledged before")]
+    dropped = [each[::2] for each in await deliveries(database, alerts["b"]) if each[1] == "boss"]
+    assert dropped == [
+        ("notice dropped", "opened: it was resolved before"),
+        ("notice dropped", "resolved: its opening was not sent either"),
+    ]
+
+
+async def test_pagerduty_gets_an_incident_for_each_alert_and_its_end(app: App, database: Database) -> None:
+    with receiver() as server:
+        alert = await opened_and_resolved(app, database, PagerDuty(routing_key="r0uting", url=server.url))
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    events = [json.loads(request.body) for request in server.requests]
+    assert [(each["event_action"], each["dedup_key"]) for each in events] == [
+        ("trigger", f"tidemill/heat/{alert}"),
+        ("resolve", f"tidemill/heat/{alert}"),
+    ]
+    assert {each["routing_key"] for each in events} == {"r0uting"}
+    assert events[0]["payload"]["severity"] == "warning"
+    assert events[0]["payload"]["source"] == "a"
+    assert "hot" in events[0]["payload"]["summary"]
+
+
+async def test_a_digest_has_one_message_for_each_group(app: App, database: Database) -> None:
+    source = Pages()
+    source.add(*(event(i, 999.0, f"e{i}", heat=95) for i in range(3)))
+    with receiver() as server:
+        channel = Webhook(url=server.url, digest="10s", group_by=("trigger",))
+        await told(app, database, source, channel)
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    found = [json.loads(request.body)["alerts"] for request in server.requests]
+    assert sorted((each[0]["trigger"], len(each)) for each in found) == [("hot", 3), ("peak", 3)]
+
+
+class Own(Channel, frozen=True, kw_only=True):
+    """A channel of a user: it fails at first, and its filter does for one trigger."""
+
+    got: list[Notice]
+
+    def wants(self, trigger: str, severity: str) -> bool:
+        if trigger == "peak":
+            raise SystemExit("no such trigger")
+        return True
+
+    def send(self, notice: Notice) -> None:
+        self.got.append(notice)
+        if len(self.got) == 1:
+            raise ValueError("not yet")
+
+
+async def test_a_channel_of_a_user_may_fail_without_harm_to_alerts_or_other_channels(
+    app: App, database: Database
+) -> None:
+    source, got = Pages(), list[Notice]()
+    source.add(event(1, 999.0, heat=95))
+    with receiver() as server:
+        await told(app, database, source, Own(got=got), Webhook(url=server.url))
+        soon = '{"retry": {"max_attempts": 9, "backoff": 0.01}}'
+        await database.fetch("UPDATE tidemill.job SET options = $1::text::json", soon)
+        async with running_maintenance(app), running_worker(app):
+            await eventually(lambda: _none(database))
+    assert [[alert.trigger for alert in notice.alerts] for notice in got] == [["hot"], ["hot"]]
+    assert {alert["trigger"] for r in server.requests for alert in json.loads(r.body)["alerts"]} == {"hot", "peak"}
+    problems = await list_problems(database, "heat")
+    assert [(each["place"], each["entity"], each["error"]) for each in problems] == [
+        ("channel own", "a", "SystemExit: no such trigger")
+    ]
 
 
 async def _none(database: Database) -> bool:

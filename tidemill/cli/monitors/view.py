@@ -84,7 +84,7 @@ def alerts_table(rows: Sequence[Alert], now: datetime) -> Table:
         lasted = "" if row.kind == "momentary" or row.started_at is None else ended - row.started_at
         made.add_row(
             str(row.id),
-            alert_state(row),
+            row.state,
             Text(row.severity, style=SEVERITIES.get(row.severity, "")),
             row.trigger,
             row.entity,
@@ -95,18 +95,11 @@ def alerts_table(rows: Sequence[Alert], now: datetime) -> Table:
     return made
 
 
-def alert_state(row: Alert) -> str:
-    """The state of an alert in one word."""
-    if row.resolved_at is not None and row.kind != "momentary":
-        return "resolved"
-    return "acked" if row.acked_at is not None else "open"
-
-
 def print_alert(found: AlertDetails) -> None:
     """Why an alert was opened, and its history."""
     console, row = out(), found.alert
     record = found.record or {}
-    console.print(Text.assemble((f"alert {row.id}  ", "bold"), f"{row.trigger} of {row.entity}  {alert_state(row)}"))
+    console.print(Text.assemble((f"alert {row.id}  ", "bold"), f"{row.trigger} of {row.entity}  {row.state}"))
     console.print("\nwhy", style="bold")
     for sentence in found.why:
         console.print(f"  {sentence}", soft_wrap=True)

@@ -1,10 +1,11 @@
-"""Channels for notices of alerts: a webhook, mail, a Slack-compatible webhook, or a command.
+"""Channels for notices of alerts: a webhook, mail, a Slack-compatible webhook, PagerDuty, a command, or your own.
 
 Monitor(..., notify=[
     Webhook("https://host/alerts", secret="..."),
     Email("ops@example.org", server="mail.example.org", sender="tidemill@example.org", digest="10m"),
     Slack("https://hooks.example.org/T0/B0"),
     Command(["notify-send", "{title}"], severities=("critical",)),
+    PagerDuty(routing_key="...", after="10m"),  # unless the alert is acknowledged by then
 ])
 
 Notices are stored with the alert and sent by a job, which retries until they are received. Every message has an id that
@@ -32,6 +33,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     """The options of every channel.
 
     name          its name in stored notices; by default the kind of channel
+    after         escalation: send only if the alert is still open and not acknowledged after this time
     digest        collect notices for this long and send them as one message
     group_by      send one message for each of these within a batch: "trigger", "entity", "severity"
     resolved      send a notice also when an alert is resolved
@@ -40,6 +42,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str = ""
+    after: Duration = 0
     digest: Duration = 0
     group_by: Group = ()
     resolved: bool = False
@@ -51,6 +54,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
         if wrong := set(self.group_by) - {"trigger", "entity", "severity"}:
             raise ConfigError(f"group_by {min(wrong)!r} is not one of trigger, entity, severity")
         parse_duration(self.digest, what="digest")
+        parse_duration(self.after, what="after")
 
     def wants(self, trigger: str, severity: str) -> bool:
         """Whether this channel receives such alerts."""
@@ -58,13 +62,18 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
             return False
         return any(fnmatchcase(trigger, pattern) for pattern in self.triggers)
 
-    def batch(self, alert: Mapping[str, str], at: float, tick: int) -> tuple[str, float | None]:
-        """The batch of a notice, and when it is sent; None for now."""
+    @property
+    def is_escalation(self) -> bool:
+        return parse_duration(self.after, what="after") > 0
+
+    def batch(self, alert: Mapping[str, str], at: float, tick: int, *, over: bool = False) -> tuple[str, float | None]:
+        """The batch of a notice, and when it is sent; None for now. The end of an alert is not escalated."""
         group = "/".join(alert[part] for part in self.group_by)
         gathering = parse_duration(self.digest, what="digest")
+        after = 0.0 if over else parse_duration(self.after, what="after")
         if not gathering:
-            return f"t{tick}/{group}", None
-        window = int(at // gathering)
+            return (f"e{tick}/{group}", at + after) if after else (f"t{tick}/{group}", None)
+        window = int((at + after) // gathering)
         return f"d{window}/{group}", (window + 1) * gathering
 
 
@@ -89,6 +98,39 @@ class Slack(Channel, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_http_url(self.url)
         super().__post_init__()
+
+
+class PagerDuty(Channel, frozen=True, kw_only=True):
+    """Sends events to PagerDuty: one incident for each alert, which is resolved with it."""
+
+    routing_key: str
+    url: str = "https://events.pagerduty.com/v2/enqueue"
+    timeout: Duration = "10s"
+    resolved: bool = True
+
+    def __post_init__(self) -> None:
+        check_http_url(self.url)
+        super().__post_init__()
+
+    def events(self, notice: Notice) -> list[dict[str, Any]]:
+        """The events of a notice, one for each alert."""
+        return [
+            {
+                "routing_key": self.routing_key,
+                "event_action": "resolve" if alert.what == "resolved" else "trigger",
+                "dedup_key": f"tidemill/{alert.monitor}/{alert.alert}",
+                "payload": {
+                    "summary": alert.sentence()[:1024],
+                    "source": alert.entity,
+                    "severity": alert.severity,
+                    "timestamp": datetime.fromtimestamp(alert.started_at, UTC).isoformat(),
+                    "class": alert.trigger,
+                    "group": alert.monitor,
+                    "custom_details": msgspec.to_builtins(alert),
+                },
+            }
+            for alert in notice.alerts
+        ]
 
 
 class Email(Channel, frozen=True, kw_only=True):
@@ -173,4 +215,9 @@ class Notice(msgspec.Struct, frozen=True):
 
 def named(channels: Iterable[Channel]) -> dict[str, Channel]:
     """Channels by their names in stored notices."""
-    return {channel.name or type(channel).__name__.lower(): channel for channel in channels}
+    return {channel_name(channel): channel for channel in channels}
+
+
+def channel_name(channel: Channel) -> str:
+    """The name of a channel, by default its kind."""
+    return channel.name or type(channel).__name__.lower()

@@ -17,6 +17,8 @@ class Event(msgspec.Struct, frozen=True):
     entity: str
     data: Any
     tick: int = 0
+    past: bool = False
+    """Whether it is of the time before its entity was followed."""
 
     def __getitem__(self, name: str) -> Any:
         return self.data[name]

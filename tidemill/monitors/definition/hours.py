@@ -42,6 +42,15 @@ class Hours:
                     return start, end
         return None
 
+    def around_or_next(self, moment: float) -> tuple[float, float] | None:
+        """The interval that contains a time, or the first one after it; None if there is none for a year."""
+        here = datetime.fromtimestamp(moment, self._zone).date()
+        for ahead in range(-1, 370):
+            for start, end in sorted(self._of_day(here + timedelta(days=ahead))):
+                if end > moment:
+                    return start, end
+        return None
+
     def _of_day(self, day: date) -> Iterable[tuple[float, float]]:
         if day in self._closed:
             return

@@ -20,7 +20,7 @@ from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory_size import parse_memory
-from tidemill.monitors.definition.channels import Channel
+from tidemill.monitors.definition.channels import Channel, channel_name
 from tidemill.monitors.definition.triggers import Momentary, Trigger
 from tidemill.monitors.reducer.state import AttributeDict, read_state
 from tidemill.sources.base import PageReader, PartitionReader, Source
@@ -143,7 +143,7 @@ class Monitor:
         self.memory = parse_memory(memory, what="memory")
         self.notify = tuple(notify)
         _check_names(name, "trigger", [trigger.name for trigger in self.triggers])
-        _check_names(name, "channel", [channel.name for channel in self.notify])
+        _check_names(name, "channel", [channel_name(channel) for channel in self.notify])
 
     def __repr__(self) -> str:
         return f"<Monitor {self.name}: {len(self.triggers)} triggers>"

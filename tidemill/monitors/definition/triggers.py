@@ -69,6 +69,7 @@ class Absent(Trigger, frozen=True, kw_only=True):
     """Open while an entity has sent nothing for a time."""
 
     after: float
+    from_start: bool = True
     only_while: Callable[[Any, float], Any] | None = None
     hours: Hours | None = None
     realert: float | None = None
@@ -177,6 +178,7 @@ def absent(
     name: str,
     *,
     after: Duration,
+    from_start: bool = True,
     only_while: Callable[[Any, float], Any] | None = None,
     hours: Hours | None = None,
     realert: Duration | None = None,
@@ -190,6 +192,7 @@ def absent(
 ) -> Absent:
     """An alert that is open while an entity has been silent for `after`.
 
+    from_start    whether an entity that was added to the list and has never sent anything counts, too
     only_while    one more condition, such as being logged in; entities labelled present=false never count
     hours         only within these hours, and only for silences that began within the same interval
     """
@@ -199,6 +202,7 @@ def absent(
     return Absent(
         name=_checked(name, severity),
         after=seconds,
+        from_start=from_start,
         only_while=only_while,
         hours=hours,
         realert=_seconds(realert, "realert"),

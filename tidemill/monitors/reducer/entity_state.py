@@ -12,6 +12,8 @@ from tidemill.monitors.reducer.settings_history import SettingHistory
 from tidemill.monitors.reducer.state import write_state
 
 RECENT = 10
+HISTORY = "history"
+"""The resolution of a momentary alert of the time before its entity was followed."""
 
 
 class EventMark(msgspec.Struct, omit_defaults=True):
@@ -33,6 +35,8 @@ class EventMarks(msgspec.Struct, omit_defaults=True):
     triggers: dict[str, EventMark] = {}
     recent: list[tuple[str, float]] = []
     """The newest events, for explanations."""
+    expected_from: float | None = None
+    """When it was added to the list: from then on its events are expected."""
 
 
 class AlertRecord(AlertFacts, kw_only=True):
@@ -90,6 +94,8 @@ class EntityState(msgspec.Struct):
     labels: dict[str, Any] = {}
     label_history: SettingHistory | None = None
     """The labels at each tick, where they change; `labels` are those of the last evaluation."""
+    added: frozenset[int] = frozenset()
+    """The ticks at which it was added to the list."""
     marks: EventMarks = msgspec.field(default_factory=EventMarks)
     alerts: dict[str, AlertRecord] = {}
     checkpoints: list[Checkpoint] = []

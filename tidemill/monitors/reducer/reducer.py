@@ -98,6 +98,8 @@ def _advance(
             break
         tick = ticks[at]
         _switch_off(rules, entity_state, done, tick.number, outcome)
+        if any(done < number <= tick.number for number in entity_state.added):
+            entity_state.marks.expected_from = tick.at
         done = tick.number
         entity_state.labels = label_history.at(tick.number)
         evaluate_tick(rules, entity_state, arrivals.get(tick.number, ()), tick, outcome, past=past)
@@ -125,7 +127,7 @@ def evaluate_tick(
         problems, late = take_events(rules.fold, entity_state, came, tick, past=past)
         outcome.problems += problems
         outcome.late += late
-    check_triggers(rules, entity_state, tick, outcome, folded=bool(came))
+    check_triggers(rules, entity_state, tick, outcome, came)
 
 
 def _switch_off(rules: MonitorRules, entity_state: EntityState, after: int, upto: int, outcome: EntityOutcome) -> None:

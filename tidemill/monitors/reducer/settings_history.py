@@ -41,7 +41,13 @@ def history_of(changes: Iterable[Any], now: Any) -> SettingHistory:
     if not found:
         return SettingHistory(now)
     made = tuple(SettingChange(change["tick"], decode(change["after"]), change["at"]) for change in found)
-    return SettingHistory(decode(found[0]["before"]), made)
+    first = decode(found[0]["before"])
+    return SettingHistory({} if first is None else first, made)
+
+
+def added_ticks(changes: Iterable[Any]) -> frozenset[int]:
+    """The ticks at which an entity was added to the list: it had no labels before, not even none."""
+    return frozenset(change["tick"] for change in changes if decode(change["before"]) is None)
 
 
 def switched_on(off: SettingHistory, after: int, upto: int) -> list[int]:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tidemill.monitors.definition.event import MonitorTick
+from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.triggers import Absent, Momentary, Sustained, Trigger
-from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState, EventMark
+from tidemill.monitors.reducer.entity_state import HISTORY, AlertRecord, EntityProblem, EntityState, EventMark
 from tidemill.monitors.reducer.fold import describe, restore_state
 from tidemill.monitors.reducer.new_alert import new_alert
 from tidemill.monitors.reducer.rules import EntityOutcome, MonitorRules
@@ -34,10 +34,10 @@ class TriggerVerdict(msgspec.Struct, frozen=True):
 
 
 def check_triggers(
-    rules: MonitorRules, entity_state: EntityState, tick: MonitorTick, outcome: EntityOutcome, *, folded: bool
+    rules: MonitorRules, entity_state: EntityState, tick: MonitorTick, outcome: EntityOutcome, came: Sequence[Event]
 ) -> None:
     """Call the fold's `on_tick`, check every trigger by itself, and set the next timer."""
-    now = tick.at
+    now, folded = tick.at, bool(came)
     if entity_state.state is None:
         entity_state.state = rules.fold.start()
     dues: list[float | None] = []
@@ -52,7 +52,7 @@ def check_triggers(
         try:
             rules.begin(f"trigger {trigger.name}")
             if isinstance(trigger, Momentary):
-                failed[trigger.name] = _raise_occurrences(rules, entity_state, trigger, tick, outcome)
+                failed[trigger.name] = _raise_occurrences(rules, entity_state, trigger, tick, outcome, came)
             elif isinstance(trigger, Sustained | Absent):
                 dues.append(_follow(rules, entity_state, trigger, tick, outcome, folded=folded))
         except BaseException as error:  # noqa: BLE001 - user code: the other triggers go on
@@ -108,10 +108,16 @@ def forget_occurrences(
 
 
 def _raise_occurrences(
-    rules: MonitorRules, entity_state: EntityState, trigger: Momentary, tick: MonitorTick, outcome: EntityOutcome
+    rules: MonitorRules,
+    entity_state: EntityState,
+    trigger: Momentary,
+    tick: MonitorTick,
+    outcome: EntityOutcome,
+    came: Sequence[Event],
 ) -> list[Any]:
     """Open an alert for each occurrence; returns those whose check has failed."""
     failed: list[Any] = []
+    past = [event.at for event in came if event.past]
     for occurrence in list(trigger.of(entity_state.state) or ()):
         try:
             rules.begin(f"trigger {trigger.name}")
@@ -122,12 +128,21 @@ def _raise_occurrences(
             began = tick.at if moment is None else moment
             alert = new_alert(rules, entity_state, trigger, tick, began, outcome, about=occurrence)
             alert.key = key
-            alert.resolved_at, alert.resolution = tick.at, "momentary"
+            is_history = bool(past) and _is_history(key, moment, came, max(past))
+            alert.resolved_at, alert.resolution = tick.at, HISTORY if is_history else "momentary"
             outcome.opened.append(alert)
         except BaseException as error:  # noqa: BLE001 - user code: the other occurrences go on
             outcome.note(trigger, entity_state, error)
             failed.append(occurrence)
     return failed
+
+
+def _is_history(key: str, moment: float | None, came: Sequence[Event], past_until: float) -> bool:
+    """Whether an occurrence is of the time before its entity was followed: by its event, or else by its time."""
+    own = next((event for event in came if event.id == key), None)
+    if own is not None:
+        return own.past
+    return all(event.past for event in came) if moment is None else moment <= past_until
 
 
 def _follow(
@@ -194,15 +209,39 @@ def check_condition(
 
 
 def _check_absence(trigger: Absent, entity_state: EntityState, now: float) -> TriggerVerdict:
-    if entity_state.last_at is None or entity_state.labels.get("present") is False:
+    if entity_state.labels.get("present") is False:
         return TriggerVerdict(False)
-    moment = entity_state.last_at + trigger.after
+    last, expected_from = entity_state.last_at, entity_state.marks.expected_from
+    if expected_from is not None and (trigger.from_start if last is None else last < expected_from):
+        return _check_unheard(trigger, entity_state, expected_from, now)
+    if last is None:
+        return TriggerVerdict(False)
+    moment = last + trigger.after
     end = None
     if trigger.hours is not None:
-        stretch = trigger.hours.around(entity_state.last_at)
+        stretch = trigger.hours.around(last)
         if stretch is None or moment >= stretch[1] or now >= stretch[1]:
             return TriggerVerdict(False)
         end = stretch[1]
+    return _absent_from(trigger, entity_state, moment, end, now)
+
+
+def _check_unheard(trigger: Absent, entity_state: EntityState, expected_from: float, now: float) -> TriggerVerdict:
+    """The absence of an entity that has sent nothing since it was added to the list."""
+    moment, end = expected_from + trigger.after, None
+    if trigger.hours is not None:
+        stretch = trigger.hours.around_or_next(now)
+        if stretch is None:
+            return TriggerVerdict(False)
+        moment, end = max(expected_from, stretch[0]) + trigger.after, stretch[1]
+        if moment >= end:
+            return TriggerVerdict(False, due=end)
+    return _absent_from(trigger, entity_state, moment, end, now)
+
+
+def _absent_from(
+    trigger: Absent, entity_state: EntityState, moment: float, end: float | None, now: float
+) -> TriggerVerdict:
     if now < moment:
         return TriggerVerdict(False, due=moment)
     if trigger.only_while is not None and not trigger.only_while(entity_state.state, now):

@@ -23,7 +23,7 @@ from tidemill.monitors.definition.triggers import Trigger
 from tidemill.monitors.reducer.entity_state import AlertRecord, EntityProblem, EntityState
 from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, evaluate_tick
-from tidemill.monitors.reducer.settings_history import history_of
+from tidemill.monitors.reducer.settings_history import added_ticks, history_of
 from tidemill.monitors.runner.evaluate import read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import READ_ACKS
@@ -35,6 +35,7 @@ from tidemill.store.monitors.settings_history import read_settings_history
 STEP = 0.5
 MOST_LOOKS = 1_000_000
 MOST_SINCE = 256
+MOST_ENTITIES = 10_000_000
 
 
 class BacktestReport(msgspec.Struct):
@@ -94,17 +95,22 @@ async def replay(database: Database, watch: Monitor, since: float, until: float)
     row = await read_monitor(database, watch.name)
     off = history_of((change for change in changes if change["entity"] is None), list(row["off"]))
     rules = MonitorRules(watch.name, watch.fold, watch.triggers, acks, off)
-    labels = {each["entity"]: each["labels"] for each in await list_roster(database, watch.name, inactive=True)}
+    roster = await list_roster(database, watch.name, inactive=True, limit=MOST_ENTITIES)
+    labels = {each["entity"]: each["labels"] for each in roster}
+    own_changes: dict[str, list[Any]] = {}
+    for change in changes:
+        own_changes.setdefault(change["entity"], []).append(change)
+    silent = {entity for entity, own in own_changes.items() if added_ticks(own)}
     ticks = TickIndex(MonitorTick(*each) for each in await read_ticks(database, watch.name, since, until))
-    async for entity, events in _by_entity(database, watch.name, -1e12, until, None):
+    async for entity, events in _with_silent(_by_entity(database, watch.name, -1e12, until, None), silent):
         report.entities += 1
         report.events += len(events)
         arrivals: dict[int, list[Event]] = {}
         for event in events:
             arrivals.setdefault(event.tick, []).append(event)
-        own_changes = [change for change in changes if change["entity"] == entity]
-        now = labels.get(entity)
-        entity_state = EntityState(entity, label_history=history_of(own_changes, {} if now is None else decode(now)))
+        own, now = own_changes.get(entity, []), labels.get(entity)
+        history = history_of(own, {} if now is None else decode(now))
+        entity_state = EntityState(entity, label_history=history, added=added_ticks(own))
         try:
             outcome = advance(rules, entity_state, arrivals, ticks, past=events)
         except BaseException as error:  # noqa: BLE001 - user code: the other entities go on
@@ -192,6 +198,17 @@ async def _by_entity(
         gathered.append(read_event(row))
     if current is not None:
         yield current, sorted(gathered, key=lambda event: event.place)
+
+
+async def _with_silent(
+    entities: AsyncIterator[tuple[str, list[Event]]], silent: set[str]
+) -> AsyncIterator[tuple[str, list[Event]]]:
+    """All entities with events, and those that were added and have none."""
+    async for entity, events in entities:
+        silent.discard(entity)
+        yield entity, events
+    for entity in sorted(silent):
+        yield entity, []
 
 
 def as_identity(alerts: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

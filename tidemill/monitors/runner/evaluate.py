@@ -20,10 +20,17 @@ from tidemill.engine.jobs.task import Task
 from tidemill.monitors.definition.channels import named
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.monitors.reducer.entity_state import AlertRecord, Checkpoint, EntityProblem, EntityState, EventMarks
+from tidemill.monitors.reducer.entity_state import (
+    HISTORY,
+    AlertRecord,
+    Checkpoint,
+    EntityProblem,
+    EntityState,
+    EventMarks,
+)
 from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_before, describe, first_late
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, rebuild
-from tidemill.monitors.reducer.settings_history import history_of, switched_on
+from tidemill.monitors.reducer.settings_history import added_ticks, history_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.notices import notify_job
@@ -60,7 +67,8 @@ def shard_of(entity: str) -> int:
 
 
 def read_event(row: Any) -> Event:
-    return Event(row["source_id"], row["at"], row["entity"], msgspec.json.decode(row["data"]), row["tick"])
+    data = msgspec.json.decode(row["data"])
+    return Event(row["source_id"], row["at"], row["entity"], data, row["tick"], row["past"])
 
 
 class Moved(msgspec.Struct):
@@ -264,6 +272,7 @@ class Evaluation:
             count=row["count"],
             due=min((each for each in due if each is not None), default=None),
             label_history=history_of(changes, {} if row["labels"] is None else decode(row["labels"])),
+            added=added_ticks(changes),
             marks=EventMarks() if row["marks"] is None else decode(row["marks"], EventMarks),
             alerts=alerts,
         )
@@ -336,7 +345,7 @@ class Evaluation:
             silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
             rows = [_as_row(alert, silences) for alert in opened]
             made = await open_alerts(self._database, connection, rows, [alert.explain for alert in opened])
-            await self._store_notices(connection, made, opened, resolved, silences)
+            problems += await self._store_notices(connection, made, opened, resolved, silences)
             await note_problems(self._database, connection, name, problems)
         for each in moved:
             if each.entity_state.raw is not None:
@@ -349,24 +358,31 @@ class Evaluation:
         opened: Sequence[AlertRecord],
         resolved: Sequence[AlertRecord],
         silences: Sequence[Silence],
-    ) -> None:
-        """Store the notices, and the jobs that send them."""
+    ) -> list[tuple[str, str, str]]:
+        """Store the notices, and the jobs that send them; returns the problems of channels."""
+        problems: list[tuple[str, str, str]] = []
         if not self._channels or self._task is None or not (made or resolved):
-            return
+            return problems
         by_key = {(a.entity, a.trigger, a.key, a.tick): a for a in opened}
         news = [(row["id"], by_key[(row["entity"], row["trigger"], row["key"], row["tick"])]) for row in made]
         notices: list[tuple[int, str, str, str]] = []
         jobs: dict[tuple[str, str], float | None] = {}
         for id, alert in [*news, *((alert.id, alert) for alert in resolved)]:
+            if alert.resolution == HISTORY:
+                continue
             over = alert.resolved_at is not None and alert.kind != "momentary"
             what = "resolved" if over else "opened" if alert.again_after is None else "again"
             moment = alert.resolved_at if over and alert.resolved_at is not None else alert.opened_at
             silence = None if over else find_silence(silences, alert.facts, alert.opened_at)
             for channel_name, channel in self._channels.items():
-                if not channel.wants(alert.trigger, alert.severity) or (over and not channel.resolved):
+                try:
+                    if not channel.wants(alert.trigger, alert.severity) or (over and not channel.resolved):
+                        continue
+                    batch, at = channel.batch(alert.facts, moment, alert.tick, over=over)
+                except BaseException as error:  # noqa: BLE001 - the code of a user's channel
+                    problems.append((f"channel {channel_name}", alert.entity, storable(describe(error))))
                     continue
-                batch, at = channel.batch(alert.facts, moment, alert.tick)
-                if silence is not None:
+                if silence is not None and not channel.is_escalation:
                     batch, at = f"{SILENCED}{silence.id}", silence.ends_at
                 notices.append((id, channel_name, what, batch))
                 jobs[(channel_name, batch)] = at
@@ -374,6 +390,7 @@ class Evaluation:
         new = [notify_job(self._task, self._watch.name, name, batch, at) for (name, batch), at in jobs.items()]
         if new:
             await insert_jobs(self._database, connection, new, notify=True)
+        return problems
 
 
 def _changed_since(tick: MonitorTick, entity_state: EntityState, rules: MonitorRules) -> bool:

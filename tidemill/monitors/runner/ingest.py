@@ -42,6 +42,7 @@ from tidemill.store.monitors.monitors import (
     keep_lateness,
     note_problems,
     read_lateness,
+    start_monitor,
 )
 from tidemill.store.monitors.roster import move_backfill, next_backfills
 from tidemill.store.monitors.source_positions import move_parts, read_parts, share_of_part
@@ -58,6 +59,7 @@ CHEAP_PAGES = 2
 KEPT_BUFFERS = 31 << 20
 MOST_NAME = 600  # characters of an id or an entity: both are in indexes
 MOST_REPORTED = 10_000
+NEWS = 60.0  # what is not older than this when an entity is first followed is no history
 
 
 class EntityBackfill(msgspec.Struct, omit_defaults=True):
@@ -99,6 +101,7 @@ class Ingest:
         self._reached = reached
         self.lateness: Lateness | None = None
         """None before the first poll of this process."""
+        self._started_at: float | None = None
         self._known: set[str] = set()
         self._failed: list[str] = []
         self._reported: OrderedDict[str, None] = OrderedDict()
@@ -108,6 +111,7 @@ class Ingest:
     async def read_pages(self, reader: PageReader, cursor: SourceCursor, now: float) -> Ingested:
         """Store all new events. Raises `SourceError` if the source fails."""
         least, most = reader.overlap, reader.overlap_most
+        started = await self._start(now)
         lateness = await self._known_lateness()
         probing = cursor.at is not None and now >= self._probe_at and most > least
         if cursor.at is None:
@@ -126,7 +130,7 @@ class Ingest:
             elif events:
                 seen.append(max(events, key=lambda event: event.at))
             move = CursorMove(cursor.at, cursor.id, cursor.token) if page.complete else CursorMove()
-            stored = await self._store(events, unreadable, move, began)
+            stored = await self._store(events, unreadable, move, began, started - NEWS)
             late = [] if began.at is None else [began.at - at for at in stored.behind]
             lateness.observe(len(page.records), stored.count, late)
             count += stored.count
@@ -139,6 +143,12 @@ class Ingest:
         if lateness.end_poll(now) and most > least:
             await keep_lateness(self._database, self._watch.name, lateness.usual(now), lateness.minutes)
         return Ingested(count, read_until)
+
+    async def _start(self, now: float) -> float:
+        """When the monitor was first followed; what happened long before that is history."""
+        if self._started_at is None:
+            self._started_at = await start_monitor(self._database, self._watch.name, now)
+        return self._started_at
 
     async def _known_lateness(self) -> Lateness:
         """How late events are, as the process before this one has left it."""
@@ -156,13 +166,14 @@ class Ingest:
         parts, name = await _answer_of(reader.partitions()), self._watch.name
         own = [part for part in range(parts) if share_of_part(part) in set(shares)]
         positions: dict[int, int | None] = {**dict.fromkeys(own), **await read_parts(self._database, name, own)}
+        past = await self._start(now) - NEWS
         count = pages = 0
         async for page in _pages_of(reader.read(positions, now)):
             events, unreadable = self._read(page, now)
             new = await self._columns(events)
             move = CursorMove(at=min(now, max(new.times))) if new.times else CursorMove()
             async with self._database.transaction() as connection:
-                count += (await ingest(self._database, connection, name, new, move)).count
+                count += (await ingest(self._database, connection, name, new, move, past=past)).count
                 await move_parts(self._database, connection, name, owner, page.positions, page.read_until)
                 await self._note_unreadable(connection, unreadable)
             self._reached("ingest")
@@ -192,10 +203,11 @@ class Ingest:
         unreadable: Sequence[str],
         move: CursorMove,
         began: SourceCursor,
+        past: float,
     ) -> Stored:
         new = await self._columns(events)
         async with self._database.acquire() as connection:
-            stored = await ingest(self._database, connection, self._watch.name, new, move, behind=began.at)
+            stored = await ingest(self._database, connection, self._watch.name, new, move, behind=began.at, past=past)
             await self._note_unreadable(connection, unreadable)
         return stored
 
@@ -293,7 +305,8 @@ class Ingest:
             if page is not None:
                 events, unreadable = self._read(page, now)
                 new = await self._columns(events)
-                count = (await ingest(self._database, connection, name, new, CursorMove())).count
+                stored = await ingest(self._database, connection, name, new, CursorMove(), past=now - NEWS)
+                count = stored.count
                 await self._note_unreadable(connection, unreadable)
             plan = EntityBackfill(plan.since, page.token if page else None, plan.pages + 1, plan.events + count)
             await move_backfill(self._database, connection, name, entity, plan if follows else None)

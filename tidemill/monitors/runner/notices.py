@@ -2,6 +2,8 @@
 
 The notices of a message are stored before it is sent. If the process dies in between, the same message is sent again
 with the same id: the `Idempotency-Key` of a webhook, the `Message-ID` of a mail, `TIDEMILL_MESSAGE_ID` of a command.
+The notices of an alert go to a channel in their order: one that follows another that is not sent yet joins its batch.
+Every try is in the history of the alert.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import inspect
 import os
 import smtplib
 import ssl
@@ -27,13 +30,33 @@ from tidemill.core.retry import retry
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
-from tidemill.monitors.definition.channels import Channel, Command, Email, Notice, NotifiedAlert, Slack, Webhook, named
+from tidemill.monitors.definition.channels import (
+    Channel,
+    Command,
+    Email,
+    Notice,
+    NotifiedAlert,
+    PagerDuty,
+    Slack,
+    Webhook,
+    named,
+)
 from tidemill.monitors.definition.monitor import Monitor
+from tidemill.monitors.reducer.fold import describe
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.monitors.alerts import Silence, hold_silences
-from tidemill.store.monitors.notices import NOTIFY_TASK, SILENCED, bind_notices, mark_notices, put_off, release_notices
+from tidemill.store.monitors.notices import (
+    NOTIFY_TASK,
+    SILENCED,
+    bind_notices,
+    join_earlier,
+    mark_notices,
+    put_off,
+    record_deliveries,
+    release_notices,
+)
 
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
@@ -54,7 +77,7 @@ def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str,
         if chosen is None:
             raise ConfigError(f"monitor {monitor} has no channel {channel!r} in this application")
         database = await reach()
-        if batch.startswith(SILENCED):
+        if batch.startswith(SILENCED) or chosen.is_escalation:
             await keep_silent(database, task, monitor, channel, batch)
         return await send_batch(database, monitor, chosen, channel, batch)
 
@@ -88,27 +111,54 @@ async def keep_silent(database: Database, task: Task[Any, Any], monitor: str, ch
 
 
 async def send_batch(database: Database, monitor: str, channel: Channel, name: str, batch: str) -> int:
-    """Send the unsent notices of a batch, message by message, and mark them."""
-    message = hashlib.blake2b(f"{monitor}/{name}/{batch}/{time.time_ns()}".encode(), digest_size=12).hexdigest()
-    sent = 0
-    for id, rows in groupby(
-        await bind_notices(database, monitor, name, batch, message), key=lambda row: row["message"]
-    ):
-        waiting = list(rows)
-        wanted = [row for row in waiting if _still_wanted(row, batch)]
-        if wanted:
-            await deliver(channel, Notice(id, monitor, name, tuple(_notified_alert(row) for row in wanted)))
-            sent += len(wanted)
-        await mark_notices(database, [row["id"] for row in wanted], "sent")
-        await mark_notices(database, [row["id"] for row in waiting if row not in wanted], "not needed any more")
-    return sent
+    """Send the unsent notices of a batch, message by message, and mark them; then those that have joined it."""
+    sent, untold = 0, set[int]()
+    while True:
+        await join_earlier(database, monitor, name, batch)
+        message = hashlib.blake2b(f"{monitor}/{name}/{batch}/{time.time_ns()}".encode(), digest_size=12).hexdigest()
+        bound = await bind_notices(database, monitor, name, batch, message)
+        if not bound:
+            return sent
+        for id, rows in groupby(bound, key=lambda row: row["message"]):
+            sent += await _send_message(database, channel, Notice(id, monitor, name, ()), list(rows), batch, untold)
 
 
-def _still_wanted(row: Any, batch: str) -> bool:
-    """A notice that was silenced is sent afterwards only if its alert still needs attention."""
-    if not batch.startswith(SILENCED):
-        return True
-    return row["resolved_at"] is None and row["acked_at"] is None
+async def _send_message(
+    database: Database, channel: Channel, empty: Notice, waiting: Sequence[Any], batch: str, untold: set[int]
+) -> int:
+    """Send one message with all notices that are still wanted; returns how many. The alerts of the rest are untold."""
+    dropped: dict[int, str] = {}
+    for row in waiting:
+        if (why := _not_wanted(row, batch, channel, untold)) is not None:
+            dropped[row["id"]] = why
+            untold.add(row["alert"])
+    wanted = [row for row in waiting if row["id"] not in dropped]
+    if wanted:
+        notice = msgspec.structs.replace(empty, alerts=tuple(_notified_alert(row) for row in wanted))
+        told = [(row["alert"], row["what"]) for row in wanted]
+        try:
+            await deliver(channel, notice)
+        except Exception as error:
+            failed = [(alert, f"{what}: {error}") for alert, what in told]
+            await record_deliveries(database, "notice failed", empty.channel, failed)
+            raise
+        await mark_notices(database, [row["id"] for row in wanted], "sent", empty.channel, told)
+    unsent = [(row["alert"], f"{row['what']}: {dropped[row['id']]}") for row in waiting if row["id"] in dropped]
+    await mark_notices(database, list(dropped), "not needed any more", empty.channel, unsent)
+    return len(wanted)
+
+
+def _not_wanted(row: Any, batch: str, channel: Channel, untold: set[int]) -> str | None:
+    """Why a notice is not sent, if so: its alert needs no attention any more, or its opening was not sent either."""
+    if row["what"] == "resolved":
+        was_told = row["alert"] not in untold and row["opened_outcome"] in (None, "sent", "waiting")
+        return None if was_told else "its opening was not sent either"
+    if not batch.startswith(SILENCED) and not channel.is_escalation:
+        return None
+    if row["acked_at"] is not None:
+        return "it was acknowledged before"
+    is_over = row["resolved_at"] is not None and (row["kind"] != "momentary" or batch.startswith(SILENCED))
+    return "it was resolved before" if is_over else None
 
 
 def _notified_alert(row: Any) -> NotifiedAlert:
@@ -139,10 +189,27 @@ async def deliver(channel: Channel, message: Notice) -> None:
         await asyncio.to_thread(_post, channel.url, body, {}, message.id, channel.timeout)
     elif isinstance(channel, Email):
         await asyncio.to_thread(_mail, channel, message)
+    elif isinstance(channel, PagerDuty):
+        for number, incident in enumerate(channel.events(message)):
+            body = msgspec.json.encode(incident)
+            await asyncio.to_thread(_post, channel.url, body, {}, f"{message.id}-{number}", channel.timeout)
     elif isinstance(channel, Command):
         await _run(channel, message)
+    elif callable(send := getattr(channel, "send", None)):
+        await _call(send, message)
     else:
-        raise ConfigError(f"{channel!r} is not a channel that can be sent to")
+        raise ConfigError(f"{type(channel).__name__} cannot be sent to: give it a method send(self, notice)")
+
+
+async def _call(send: Callable[[Notice], Any], message: Notice) -> None:
+    """Send through a channel of the user."""
+    try:
+        if inspect.iscoroutinefunction(send):
+            await send(message)
+        else:
+            await asyncio.to_thread(send, message)
+    except Exception as error:
+        raise NotSentError(describe(error)) from error
 
 
 def signature(secret: str | None, body: bytes, *, now: float | None = None) -> dict[str, str]:

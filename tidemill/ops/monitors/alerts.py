@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.json_rows import value_of
+from tidemill.monitors.reducer.entity_state import HISTORY
 from tidemill.monitors.view.alert_reasons import why_opened
 from tidemill.ops.monitors.monitors import MonitorName
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
@@ -80,10 +81,20 @@ class SilenceRef(Arguments, frozen=True, kw_only=True):
     id: Annotated[int, doc("The silence's id.")]
 
 
+AlertState = Literal["open", "acknowledged", "resolved", "fired", "history"]
+
+
 class Alert(msgspec.Struct, frozen=True):
     """An alert, and what people did with it."""
 
     id: int
+    state: Annotated[
+        AlertState,
+        doc(
+            "open or resolved, or fired if it is momentary; acknowledged; history: momentary, and of the time before "
+            "its entity was followed, with nothing to acknowledge."
+        ),
+    ]
     monitor: str
     trigger: Annotated[str, doc("The trigger that opened it.")]
     entity: Annotated[str, doc("What it is about.")]
@@ -237,7 +248,17 @@ async def end_silence(tx: Transaction, args: SilenceRef) -> None:
 
 
 def _alert(row: Any) -> Alert:
-    return Alert(**{name: row[name] for name in Alert.__struct_fields__})
+    fields = {name: row[name] for name in Alert.__struct_fields__ if name != "state"}
+    return Alert(state=_state(row), **fields)
+
+
+def _state(row: Any) -> AlertState:
+    if row["resolution"] == HISTORY:
+        return "history"
+    is_over = row["resolved_at"] is not None and row["kind"] != "momentary"
+    if row["acked_at"] is not None and not is_over:
+        return "acknowledged"
+    return "resolved" if is_over else "fired" if row["kind"] == "momentary" else "open"
 
 
 def _known(alert: int) -> int:

@@ -28,7 +28,7 @@ DELETE FROM tidemill.monitor_tick AS t USING tidemill.monitor AS m WHERE m.name 
 
 #: The events of a time span, per entity, in the order in which they happened.
 READ_SPAN = """
-SELECT entity, source_id, at, tick, data FROM tidemill.monitor_event
+SELECT entity, source_id, at, tick, data, past FROM tidemill.monitor_event
 WHERE monitor = $1 AND at >= $2 AND at < $3 AND ($4::text[] IS NULL OR entity = ANY ($4))
 ORDER BY entity, at
 """

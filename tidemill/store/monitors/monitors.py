@@ -87,8 +87,8 @@ WITH held AS (SELECT tick + 1 AS tick FROM tidemill.monitor WHERE name = $1 FOR 
 kept AS (
     SELECT entity FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($11::text[]) AND active),
 stored AS (
-    INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data)
-    SELECT $1, new.entity, new.source_id, new.at, held.tick, new.data
+    INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data, past)
+    SELECT $1, new.entity, new.source_id, new.at, held.tick, new.data, coalesce(new.at < $12, false)
     FROM unnest($2::text[], $3::float8[], $4::text[], $5::json[]) AS new(source_id, at, entity, data)
     JOIN kept ON kept.entity = new.entity CROSS JOIN held
     ON CONFLICT DO NOTHING RETURNING entity, at),
@@ -111,6 +111,11 @@ SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.sto
     cursor_token = coalesce($9, m.cursor_token)
 FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.behind, c.given - c.followed AS ignored
+"""
+
+#: Stores when a monitor was first followed.
+START_MONITOR = """
+UPDATE tidemill.monitor SET started_at = coalesce(started_at, $2) WHERE name = $1 RETURNING started_at
 """
 
 #: How late the events of a source are, minute by minute, and what is usual.
@@ -175,7 +180,7 @@ FROM tidemill.monitor_entity WHERE monitor = $1 AND shard = ANY ($2) AND active
 
 #: The events of entities that are not folded yet.
 FRESH_EVENTS = """
-SELECT e.entity, e.source_id, e.at, e.tick, e.data
+SELECT e.entity, e.source_id, e.at, e.tick, e.data, e.past
 FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, fresh_at, folded)
 JOIN tidemill.monitor_event AS e
     ON e.monitor = $1 AND e.entity = w.entity AND e.at >= w.fresh_at AND e.tick > w.folded
@@ -184,7 +189,7 @@ WHERE e.at >= $5 AND e.tick <= $6
 
 #: The newest events of entities from a time on, up to a tick each; at most `$5`.
 PAST_EVENTS = """
-SELECT e.entity, e.source_id, e.at, e.tick, e.data
+SELECT e.entity, e.source_id, e.at, e.tick, e.data, e.past
 FROM unnest($2::text[], $3::float8[], $4::bigint[]) AS w(entity, since, tick) CROSS JOIN LATERAL (
     SELECT * FROM tidemill.monitor_event
     WHERE monitor = $1 AND entity = w.entity AND at >= w.since AND tick <= w.tick ORDER BY at DESC LIMIT $5) AS e
@@ -352,8 +357,12 @@ async def ingest(
     move: CursorMove,
     *,
     behind: float | None = None,
+    past: float | None = None,
 ) -> Stored:
-    """Store a page and move the cursor, in one statement; an event from before `behind` is late."""
+    """Store a page and move the cursor, in one statement.
+
+    An event from before `behind` is late, and one from before `past` is of the time before it was followed.
+    """
     row = await connection.fetchrow(
         database.sql(INGEST),
         name,
@@ -367,10 +376,17 @@ async def ingest(
         move.token,
         behind,
         list(set(events.entities)),
+        past,
     )
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
     return Stored(row["stored"], row["behind"], row["ignored"])
+
+
+async def start_monitor(database: Database, name: str, now: float) -> float:
+    """When a monitor was first followed: now, unless it is known."""
+    row = await database.fetchrow(START_MONITOR, name, now)
+    return now if row is None else row["started_at"]
 
 
 async def read_lateness(database: Database, name: str) -> list[tuple[float, float]]:

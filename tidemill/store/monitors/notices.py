@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import asyncpg
 
+from tidemill.core.codec import storable
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
 
@@ -19,6 +20,22 @@ INSERT INTO tidemill.alert_notice (monitor, alert, channel, what, batch)
 SELECT $1, * FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[]) ON CONFLICT DO NOTHING RETURNING id
 """
 
+#: Moves the notices of a batch that follow an unsent one of the same alert to the batch of that one. It is locked, so
+#: that it is marked as sent either before this, or after it and is then followed by them.
+JOIN_EARLIER = """
+WITH earlier AS (
+    SELECT DISTINCT ON (n.id) n.id, e.batch FROM tidemill.alert_notice AS n JOIN tidemill.alert_notice AS e
+        ON e.alert = n.alert AND e.channel = n.channel AND e.id < n.id AND e.batch <> n.batch AND e.sent_at IS NULL
+    WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL AND n.message IS NULL
+    ORDER BY n.id, e.id),
+held AS (
+    SELECT e.batch FROM tidemill.alert_notice AS e
+    WHERE e.monitor = $1 AND e.channel = $2 AND e.batch IN (SELECT batch FROM earlier) AND e.sent_at IS NULL
+    ORDER BY e.id FOR UPDATE)
+UPDATE tidemill.alert_notice AS n SET batch = earlier.batch FROM earlier
+WHERE n.id = earlier.id AND earlier.batch IN (SELECT batch FROM held)
+"""
+
 #: Binds the waiting notices of a batch to a message; those already bound stay.
 BIND_NOTICES = """
 UPDATE tidemill.alert_notice SET message = $4
@@ -27,11 +44,15 @@ WHERE monitor = $1 AND channel = $2 AND batch = $3 AND sent_at IS NULL AND messa
 
 #: The unsent notices of a batch, by message.
 WAITING_NOTICES = """
-SELECT n.id, n.message, n.what, a.id AS alert, a.monitor, a.trigger, a.entity, a.kind, a.severity, a.started_at,
+SELECT n.id, n.message, n.what,
+       (SELECT coalesce(e.outcome, 'waiting') FROM tidemill.alert_notice AS e
+        WHERE e.alert = n.alert AND e.channel = n.channel AND e.id < n.id AND e.message <> n.message
+        ORDER BY e.id DESC LIMIT 1) AS opened_outcome,
+       a.id AS alert, a.monitor, a.trigger, a.entity, a.kind, a.severity, a.started_at,
        a.opened_at, a.resolved_at, a.resolution, a.acked_at, a.owner, a.key, a.note
 FROM tidemill.alert_notice AS n JOIN tidemill.alert AS a ON a.id = n.alert
 WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL AND n.message IS NOT NULL
-ORDER BY n.message, n.id
+ORDER BY min(n.id) OVER (PARTITION BY n.message), n.id
 """
 
 #: The notices of a batch that are not bound yet, with the silence of their alert.
@@ -41,8 +62,19 @@ WHERE n.monitor = $1 AND n.channel = $2 AND n.batch = $3 AND n.sent_at IS NULL A
 """
 #: Moves notices to another batch.
 PUT_OFF = "UPDATE tidemill.alert_notice SET batch = $2 WHERE id = ANY ($1)"
-#: Marks notices as sent.
-MARK_NOTICES = "UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL"
+#: Marks notices as sent, and writes this to the history of their alerts.
+MARK_NOTICES = """
+WITH done AS (
+    UPDATE tidemill.alert_notice SET sent_at = now(), outcome = $2 WHERE id = ANY ($1) AND sent_at IS NULL),
+recorded AS (SELECT * FROM unnest($5::bigint[], $6::text[]) AS n(alert, detail))
+INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+SELECT alert, now(), $3, $4, detail FROM recorded ORDER BY alert
+"""
+#: Writes deliveries to the history of alerts.
+RECORD_DELIVERIES = """
+INSERT INTO tidemill.alert_history (alert, at, action, who, detail)
+SELECT alert, now(), $1, $2, detail FROM unnest($3::bigint[], $4::text[]) AS n(alert, detail) ORDER BY alert
+"""
 
 #: Sends notices now that wait for the end of a silence.
 SEND_SILENCED_NOW = """
@@ -81,8 +113,25 @@ async def put_off(database: Database, connection: Executor, ids: Sequence[int], 
     await connection.execute(database.sql(PUT_OFF), list(ids), batch)
 
 
-async def mark_notices(database: Database, ids: Sequence[int], outcome: str) -> None:
-    await database.fetch(MARK_NOTICES, list(ids), outcome)
+async def join_earlier(database: Database, monitor: str, channel: str, batch: str) -> None:
+    """Let the notices of a batch follow earlier ones of their alerts that are not sent yet."""
+    await database.fetch(JOIN_EARLIER, monitor, channel, batch)
+
+
+async def mark_notices(
+    database: Database, ids: Sequence[int], outcome: str, channel: str, recorded: Sequence[tuple[int, str]]
+) -> None:
+    """Mark notices, with an entry in the history of each alert."""
+    if ids:
+        action = "notice sent" if outcome == "sent" else "notice dropped"
+        alerts, details = [alert for alert, _ in recorded], [storable(detail) for _, detail in recorded]
+        await database.fetch(MARK_NOTICES, list(ids), outcome, action, channel, alerts, details)
+
+
+async def record_deliveries(database: Database, action: str, channel: str, recorded: Sequence[tuple[int, str]]) -> None:
+    """Write entries to the history of alerts."""
+    alerts, details = [alert for alert, _ in recorded], [storable(detail)[:500] for _, detail in recorded]
+    await database.fetch(RECORD_DELIVERIES, action, channel, alerts, details)
 
 
 async def send_silenced_now(database: Database, connection: Executor, monitor: str, silence: int) -> None:

@@ -18,13 +18,15 @@ from tidemill.store.transaction import Transaction
 
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
-#: Adds entities, and starts the backfill of new ones.
+#: Adds entities, starts the backfill of new ones, and makes them due: from now on their events are expected.
 ADD_TO_ROSTER = """
-INSERT INTO tidemill.monitor_entity AS e (monitor, entity, shard, backfill)
-SELECT $1, n.entity, n.shard, $4::json FROM unnest($2::text[], $3::smallint[]) AS n(entity, shard)
-ON CONFLICT (monitor, entity) DO UPDATE SET active = true, backfill = excluded.backfill, added_at = now()
+INSERT INTO tidemill.monitor_entity AS e (monitor, entity, shard, backfill, due_at)
+SELECT $1, n.entity, n.shard, $4::json, m.tick_at - 0.00001
+FROM unnest($2::text[], $3::smallint[]) AS n(entity, shard) JOIN tidemill.monitor AS m ON m.name = $1
+ON CONFLICT (monitor, entity) DO UPDATE
+SET active = true, backfill = excluded.backfill, added_at = now(), due_at = excluded.due_at
     WHERE NOT e.active
-RETURNING entity
+RETURNING entity, coalesce(labels, '{}') AS labels
 """
 
 #: Stops following entities; their data stays.
@@ -110,9 +112,11 @@ async def add_to_roster(
     tx: Transaction, monitor: str, entities: Sequence[str], shards: Sequence[int], *, backfill: object
 ) -> list[str]:
     """Follow entities; returns those that were not followed before, whose past is read from now on."""
-    await read_monitor(tx, monitor)
+    held = await hold_monitor(tx, monitor)
     plan = None if backfill is None else encode(backfill)
     rows = await tx.fetch(ADD_TO_ROSTER, monitor, list(entities), list(shards), plan)
+    for row in rows:
+        await write_setting(tx, monitor, held["tick"], row["entity"], None, decode(row["labels"]))
     added = sorted(row["entity"] for row in rows)
     if added:
         await _record(tx, monitor, "roster.add", after={"entities": added})
