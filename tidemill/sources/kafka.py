@@ -43,6 +43,7 @@ HIGH, LOW = 4000, 2000  # buffered messages at which the client is no longer ask
 HIGH_BYTES, LOW_BYTES = 32 * 2**20, 16 * 2**20  # the same for their size
 AT_ONCE = 1000
 POLL = 0.1
+PROBLEM_LASTS = 30.0  # seconds after the last error that the client has reported
 PATIENCE = (
     2.0  # when the buffer is full for longer than this, partitions are paused: the client drops what it has fetched
 )
@@ -139,6 +140,8 @@ class KafkaConsumer:
         self._failure: BaseException | None = None
         self._has_acks = False
         self._behind: int | None = None
+        self._problem: str | None = None
+        self._problem_at = 0.0
         self._incremental = False
         self._client: Any = None
         self._thread: threading.Thread | None = None
@@ -162,6 +165,7 @@ class KafkaConsumer:
             "enable.auto.offset.store": False,
             **({} if by_broker else {"partition.assignment.strategy": "range,roundrobin"}),
             "fetch.wait.max.ms": 50,
+            "error_cb": self._report,
             "fetch.queue.backoff.ms": 5,  # The default waits a second each time that enough was fetched ahead.
         }
         try:
@@ -170,6 +174,14 @@ class KafkaConsumer:
             raise SourceError(f"source {self._source.name}: {error}") from error
         self._thread = threading.Thread(target=self._run, name=f"kafka {self._source.name}", daemon=True)
         self._thread.start()
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps the client from its brokers; it goes on trying by itself."""
+        return self._problem if time.monotonic() - self._problem_at < PROBLEM_LASTS else None
+
+    def _report(self, error: Any) -> None:
+        self._problem, self._problem_at = str(error), time.monotonic()
 
     async def poll(self, most: int) -> list[Delivery]:
         if not self._buffer:
@@ -225,6 +237,7 @@ class KafkaConsumer:
         return self._behind
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
+        self._problem = None
         self._buffer.extend(deliveries)
         self._size += size_of(deliveries)
         self._arrival.set()

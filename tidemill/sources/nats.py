@@ -7,6 +7,7 @@ extended. The key of a message is its subject, so that `ordered=True` keeps the 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from tidemill.store.database import Executor
 log = structlog.get_logger("tidemill.sources")
 
 WAIT = 1.0
+CONNECT_WITHIN = 5.0
+PROBLEM_LASTS = 5.0  # seconds after the last error that the client has reported
 AT_ONCE = 500
 
 
@@ -64,9 +67,11 @@ class NatsConsumer:
         self._acked: list[Any] = []
         self._nacked: list[Any] = []
         self._keeping_alive: asyncio.Task[None] | None = None
+        self._problem: str | None = None
+        self._problem_at = 0.0
 
     async def start(self) -> None:
-        import nats
+        from nats.aio.client import Client
         from nats.errors import Error
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -77,14 +82,16 @@ class NatsConsumer:
             ack_wait=self._source.ack_wait,
             max_ack_pending=self._source.max_pending,
         )
+        self._client = Client()
         try:
-            self._client = await nats.connect(
-                self._source.servers.split(","),
-                max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
-                error_cb=self._report,
-                allow_reconnect=True,
-            )
+            async with asyncio.timeout(CONNECT_WITHIN):  # The client itself would try for ever.
+                await self._client.connect(
+                    self._source.servers.split(","),
+                    max_reconnect_attempts=-1,
+                    reconnect_time_wait=0.2,
+                    error_cb=self._report,
+                    allow_reconnect=True,
+                )
             stream = self._source.stream or await self._client.jetstream().find_stream_name_by_subject(
                 self._source.subject
             )
@@ -92,9 +99,9 @@ class NatsConsumer:
                 self._source.subject, durable=self._durable, stream=stream, config=wanted
             )
         except (Error, OSError) as error:
-            if self._client is not None:
-                await self._client.close()
-            raise SourceError(f"source {self._source.name}: {error or type(error).__name__}") from error
+            await self._client.close()
+            why = self.problem or str(error) or type(error).__name__
+            raise SourceError(f"source {self._source.name}: {why}") from error
         self._keeping_alive = asyncio.create_task(self._keep_alive())
 
     async def poll(self, most: int) -> list[Delivery]:
@@ -173,5 +180,12 @@ class NatsConsumer:
                     log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
 
+    @property
+    def problem(self) -> str | None:
+        """What keeps the client from its servers; it goes on trying by itself."""
+        return self._problem if time.monotonic() - self._problem_at < PROBLEM_LASTS else None
+
     async def _report(self, error: Exception) -> None:
-        log.warning("the NATS client reports an error", source=self._source.name, error=str(error))
+        if self.problem is None:
+            log.warning("the NATS client reports an error", source=self._source.name, error=str(error))
+        self._problem, self._problem_at = str(error), time.monotonic()

@@ -7,8 +7,11 @@ import threading
 import time
 from typing import Any
 
+import pytest
+
 from tests.support.bench import bench
 from tests.support.waiting import turns
+from tidemill.core.retry import RetryAfter
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Batched, BreakerRule, Plan, task
 
@@ -51,6 +54,53 @@ async def test_a_batch_that_returns_the_wrong_number_fails_all_of_it_in_words() 
         tickets = made.give(b"1", b"2")
         for ticket in tickets:
             assert "was given 2 items and returned 1" in (await made.answer(ticket)).failures[0].error
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_a_batch_that_raises_is_split_until_the_guilty_items_are_found(threaded: bool) -> None:
+    sizes: list[int] = []
+
+    def work(items: list[Any]) -> list[Any]:
+        sizes.append(len(items))
+        bad = [item.value for item in items if item.value in (3, 4, 20)]
+        if bad:
+            raise ValueError(f"cannot read {bad[0]}")
+        return [item.value for item in items]
+
+    class Strict(Plan, eligibility="x"):
+        if threaded:
+
+            @task(batch=Batch(max_size=23, max_wait="40s"))
+            def classify(self, items: list[Any]) -> list[Any]:
+                return work(items)
+        else:
+
+            @task(batch=Batch(max_size=23, max_wait="40s"))
+            async def classify(self, items: list[Any]) -> list[Any]:
+                return work(items)
+
+    async with bench(Strict) as made:
+        tickets = made.give(*[str(number).encode() for number in range(23)])
+        answers = [await made.answer(ticket) for ticket in tickets]
+    failed = {number: answer.failures[0].error for number, answer in enumerate(answers) if answer.status != "ok"}
+    assert failed == {number: f"cannot read {number}" for number in (3, 4, 20)}, "each with its own error"
+    assert len(sizes) < 23, "fewer calls than one for each"
+
+
+@pytest.mark.parametrize("error", [RetryAfter("30s", "busy"), ConnectionRefusedError("nobody listens")])
+async def test_an_error_that_is_not_of_an_item_fails_the_batch_in_one_call(error: Exception) -> None:
+    calls = []
+
+    class Down(Plan, eligibility="x"):
+        @task(batch=Batch(max_size=8, max_wait="40s"))
+        async def classify(self, items: list[Any]) -> list[Any]:
+            calls.append(len(items))
+            raise error
+
+    async with bench(Down) as made:
+        tickets = made.give(*[b"1"] * 8)
+        assert {(await made.answer(ticket)).failures[0].kind for ticket in tickets} == {type(error).__name__}
+    assert calls == [8]
 
 
 async def test_one_model_can_be_batched_over_several_plans() -> None:

@@ -45,15 +45,20 @@ def _title(line: StreamLine, each: Mapping[str, Any]) -> Text:
 
 
 def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
-    columns = ("source", "weight", "limit", "rate", "lag", "in flight", "done", "retried", "dead", "expired", "twice")
-    made = table(*columns, numbers=columns[1:])
+    columns = (
+        "source", "health", "weight", "limit", "rate", "lag", "waiting", "in flight", "done", "retried", "dead",
+        "expired", "twice",
+    )  # fmt: skip
+    made = table(*columns, numbers=columns[2:])
     for each in sources:
         made.add_row(
             Text(each["name"], style="" if each["enabled"] else "dim strike"),
+            Text(each.get("health", ""), style="red" if each.get("health") == "failing" else "dim"),
             f"{each['weight']:g}",
-            "" if each["max_qps"] is None else f"{each['max_qps']:g}/s",
+            _limit(each),
             f"{each['rate']:,.0f}/s",
             "" if each["lag"] is None else f"{each['lag']:,}",
+            f"{each.get('waiting', 0):,}",
             f"{each['in_flight']:,}",
             f"{each['done']:,}",
             f"{each['retried']:,}",
@@ -61,7 +66,24 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
             f"{each['expired']:,}",
             f"{each['duplicates']:,}",
         )
-    return made
+    errors = [
+        Text(f"{each['name']}: {each['error']}", style="red") for each in sources if each.get("health") == "failing"
+    ]
+    return Group(made, *errors)
+
+
+def _limit(source: Mapping[str, Any]) -> str:
+    """The limits of a source: messages a second with their burst, and the part that this dispatcher has of them."""
+    words: list[str] = []
+    if source["max_qps"] is not None:
+        words.append(f"{source['max_qps']:g}/s")
+        if source.get("burst") is not None:
+            words.append(f"burst {source['burst']:g}")
+        if source.get("qps_part") not in (None, source["max_qps"]):
+            words.append(f"here {source['qps_part']:.3g}/s")
+    if source.get("max_concurrency") is not None:
+        words.append(f"{source['max_concurrency']} at once")
+    return ", ".join(words)
 
 
 def _plans(plans: Mapping[str, Mapping[str, Any]]) -> RenderableType:

@@ -43,6 +43,9 @@ _OF_SOURCES = (
     ("weight", "tidemill_stream_weight", "The share of a source against the others."),
     ("max_qps", "tidemill_stream_limit", "The most messages a second that a source may send; without, no limit."),
     ("enabled", "tidemill_stream_enabled", "Whether a source is enabled."),
+    ("up", "tidemill_stream_source_up", "Whether a source can be read."),
+    ("burst", "tidemill_stream_burst", "How many messages may pass a limit at once; without, as the limit has it."),
+    ("qps_part", "tidemill_stream_limit_part", "The part of the limit that this dispatcher uses now."),
 )
 
 
@@ -63,7 +66,7 @@ def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iter
             ((stream, source["name"], *who), source[field])
             for (stream, *who), status in told
             for source in status["sources"]
-            if source[field] is not None
+            if source.get(field) is not None
         ]
         yield gauge(shown, about, ("stream", "source", "host", "pid"), values)
     engines = [(who, status["engines"]) for who, status in told]

@@ -6,8 +6,10 @@
     ...
     vector = await embed(text)                  # in any task of any plan
 
-The function gets a list and returns a list of the same length; an exception in that list fails one call, a raised
-exception fails all. A plain function runs in a thread.
+The function gets a list and returns a list of the same length; an exception in that list fails one call. When the
+function raises, it is called again with each half, until the items are found that make it raise: only these fail.
+`RetryAfter`, `Snooze` and errors of the network (`OSError`, which includes timeouts) are not the fault of an item and
+fail all. A plain function runs in a thread.
 """
 
 from __future__ import annotations
@@ -21,7 +23,11 @@ from typing import Any
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
+from tidemill.core.retry import RetryAfter, Snooze
 from tidemill.engine.worker.threads import WorkThreads
+
+#: Errors that say nothing about a single item.
+_OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
 
 Entry = tuple[Any, "asyncio.Future[Any]", float]
 
@@ -98,6 +104,22 @@ class Batched:
             call.cancel()
 
     async def _call(self, entries: list[Entry]) -> None:
+        try:
+            await self._run(entries)
+        except BaseException:
+            for _, answer, _ in entries:
+                if not answer.done():
+                    answer.set_exception(asyncio.CancelledError())
+            raise
+        finally:
+            self._free += 1
+            self._begin_soon()
+
+    async def _run(self, entries: list[Entry]) -> None:
+        """Call the function; if it raises, call it with each half, until the items are found that make it raise."""
+        entries = [entry for entry in entries if not entry[1].done()]
+        if not entries:
+            return
         items = [entry[0] for entry in entries]
         try:
             if self._threaded:
@@ -105,15 +127,17 @@ class Batched:
             else:
                 results = await self._function(items)
             self._answer(entries, results)
-        except BaseException as error:
+            return
+        except Exception as raised:  # noqa: BLE001 - it is the answer of the items
+            error = raised
+        if len(entries) == 1 or isinstance(error, _OF_ALL):
             for _, answer, _ in entries:
                 if not answer.done():
-                    answer.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._free += 1
-            self._begin_soon()
+                    answer.set_exception(error)
+            return
+        half = len(entries) // 2
+        await self._run(entries[:half])
+        await self._run(entries[half:])
 
     def _answer(self, entries: list[Entry], results: Any) -> None:
         if not isinstance(results, Sequence) and not hasattr(results, "__len__"):

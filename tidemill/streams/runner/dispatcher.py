@@ -48,6 +48,7 @@ from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.runner.shared_limits import SharedLimits
+from tidemill.streams.runner.source_health import SourceHealth
 from tidemill.streams.view.report import StreamReporter
 
 log = structlog.get_logger("tidemill.streams")
@@ -56,6 +57,7 @@ FLUSH_EVERY = 0.05
 PREFETCH = 4000  # the most messages of a source that wait here
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
+FIRST_CONNECT = 10.0  # seconds that a source has for its first connection before the stream is ready without it
 
 
 #: Serves the live requests of a stream at its own addresses while the block lasts.
@@ -100,8 +102,12 @@ class Dispatcher:
         share = stream.prefetch // (len(stream.sources) + 1)
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_concurrency), share) for _ in stream.sources]
         self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
-        context = SourceContext(stream.name, self.id, database, on_lost=self._drop_lost, on_notify=self._on_notify)
-        self.consumers: list[Consumer] = [open_consumer(source, context) for source in stream.sources]
+        self._context = SourceContext(
+            stream.name, self.id, database, on_lost=self._drop_lost, on_notify=self._on_notify
+        )
+        self.consumers: list[Consumer] = [open_consumer(source, self._context) for source in stream.sources]
+        self.health = [SourceHealth() for _ in stream.sources]
+        self._is_open = [False] * len(stream.sources)
         self._committer = OutcomeCommitter(
             database=database,
             stream=stream.name,
@@ -154,13 +160,12 @@ class Dispatcher:
             await self.control.apply()
             await self.limits.renew()
             await self._attempts.forget_old()
-            for consumer in self.consumers:
-                await self._until(consumer.start(), helpers)
             self._feeders = [
                 self._spawn(self._feed(index), f"feed {source.name}")
                 for index, source in enumerate(self.stream.sources)
             ]
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
+            await self._until(self._sources_tried(), [*helpers, *self._feeders])
             helpers += [
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self.limits.run(), "limits"),
@@ -181,6 +186,14 @@ class Dispatcher:
 
     def _serving(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._serve is None else self._serve(self.stream, self.live_requests, self._database)
+
+    async def _sources_tried(self) -> None:
+        """Return when every source is open or has failed once; one that does not answer is not waited for for long."""
+        waiting = [asyncio.create_task(health.tried.wait()) for health in self.health]
+        if waiting:
+            await asyncio.wait(waiting, timeout=FIRST_CONNECT)
+        for task in waiting:
+            task.cancel()
 
     async def _engines_ready(self) -> None:
         while not self.engines.ready:
@@ -231,11 +244,11 @@ class Dispatcher:
         await end([*others, *self._storing])
         back = self.reducer.give_back()
         for index, consumer in enumerate(self.consumers):
-            consumer.nack([each for each in back if each.source == index and each.retry_row is None])
-            if self.life.is_ready:
-                await self._best_effort(
-                    consumer.stop(), f"source {self.stream.sources[index].name} could not be closed"
-                )
+            if not self._is_open[index]:
+                continue
+            mine = [each for each in back if each.source == index and each.retry_row is None]
+            consumer.nack(sorted(mine, key=lambda each: (each.part, each.position)))
+            await self._best_effort(consumer.stop(), f"source {self.stream.sources[index].name} could not be closed")
         if self.life.is_ready:
             await self._best_effort(self.retries.give_back(back), "claimed retries could not be released")
             await self._best_effort(self._attempts.flush(), "stored attempts could not be deleted")
@@ -269,10 +282,32 @@ class Dispatcher:
 
     # -- arrivals ---------------------------------------------------------------------------------
 
+    async def _open(self, index: int) -> Consumer:
+        """Open a source. One that cannot be reached is tried again by itself, and the others go on."""
+        source, health, pause = self.stream.sources[index], self.health[index], ERROR_PAUSE[0]
+        while True:
+            consumer = self.consumers[index]
+            try:
+                await consumer.start()
+            except Exception as error:
+                if isinstance(error, ConfigError):
+                    raise
+                health.failed(error)
+                log.warning(
+                    "the source cannot be opened now: retrying", source=source.name, error=str(error), after=pause
+                )
+                self.consumers[index] = open_consumer(source, self._context)
+                await asyncio.sleep(pause)
+                pause = min(ERROR_PAUSE[1], pause * 2)
+            else:
+                self._is_open[index] = True
+                health.succeeded()
+                return consumer
+
     async def _feed(self, index: int) -> None:
         """Keep some messages of a source ready to be sent."""
-        source, consumer = self.stream.sources[index], self.consumers[index]
-        room, ahead = self._room[index], self._ahead[index]
+        source, consumer = self.stream.sources[index], await self._open(index)
+        health, room, ahead = self.health[index], self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
         while not is_ending():
             while not (most := ahead.room(self.reducer.waiting(index), self.reducer.waiting_size(index))):
@@ -281,9 +316,12 @@ class Dispatcher:
             try:
                 deliveries = await consumer.poll(most)
                 pause = ERROR_PAUSE[0]
+                if health.failures:
+                    health.succeeded()
             except Exception as error:
                 if isinstance(error, ConfigError):
                     raise
+                health.failed(error)
                 level = log.warning if is_transient(error) else log.error
                 level("the source cannot be read now: retrying", source=source.name, error=str(error), after=pause)
                 await asyncio.sleep(pause)
@@ -450,6 +488,7 @@ class Dispatcher:
                 except Exception as error:
                     if not is_transient(error):  # An unreachable broker is a passing error, too.
                         raise
+                    self.health[index].failed(error)
                     self._to_flush.add(index)
             await self.retries.flush()
             await self._attempts.flush()

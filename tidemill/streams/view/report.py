@@ -79,7 +79,9 @@ class StreamReporter:
                     **msgspec.to_builtins(limits),
                     "rate": round((done[index] - before[index]) / seconds, 1),
                     "lag": self._lags[index],
-                    "waiting": reducer.waiting(index),
+                    "waiting": reducer.waiting(index) + reducer.waiting_again(index),
+                    "waiting_for_key": reducer.waiting_for_key(index),
+                    **_health(dispatcher, index),
                     "in_flight": reducer.in_flight[index],
                     **msgspec.to_builtins(reducer.counts[index]),
                 }
@@ -130,12 +132,22 @@ class StreamReporter:
             return
         self._lag_at = time.monotonic() + LAG_EVERY
         for index, consumer in enumerate(self._dispatcher.consumers):
+            if self._dispatcher.health[index].state == "connecting":
+                continue
             try:
                 async with asyncio.timeout(2.0):
                     self._lags[index] = await consumer.lag()
             except Exception as error:  # noqa: BLE001 - an unknown lag is no reason to stop
                 self._lags[index] = None
                 log.debug("the lag is not known", error=str(error))
+
+
+def _health(dispatcher: Dispatcher, index: int) -> dict[str, Any]:
+    """Whether the source can be read, and its last error."""
+    health = dispatcher.health[index]
+    problem = getattr(dispatcher.consumers[index], "problem", None)
+    state = "failing" if problem is not None and health.state == "ok" else health.state
+    return {"health": state, "up": state == "ok", "error": problem or health.error, "error_at": health.error_at}
 
 
 def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:
