@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable
+from tidemill.store.database_url import check_database_url, place_of, to_primary
 from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_name, schema_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
         check_schema_name(self.schema)
         for url in (self.url, self.listen_url):
             if url is not None:
-                _check_url(url)
+                check_database_url(url)
         if self.pool_size < 1:
             raise ConfigError("pool_size must be at least 1")
         return self
@@ -128,7 +128,7 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        return self.embedded.dsn if self.embedded else str(self.settings.url)
+        return self.embedded.dsn if self.embedded else to_primary(str(self.settings.url))
 
     @property
     def installation(self) -> str:
@@ -344,7 +344,7 @@ class Database:
         return self._pool
 
     async def _connect_listener(self) -> Connection:
-        return _watched(await asyncpg.connect(self.settings.listen_url or self.dsn, timeout=10))
+        return _watched(await asyncpg.connect(to_primary(self.settings.listen_url or self.dsn), timeout=10))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:
@@ -396,24 +396,13 @@ class Database:
         """The server's address for messages, without the password."""
         if self.embedded is not None:
             return f"{Path(self.settings.directory).resolve()} (embedded)"
-        parts = urlsplit(str(self.settings.url))
-        return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+        return place_of(str(self.settings.url))
 
 
 def _log() -> Any:
     import structlog  # slow to load, and rarely needed
 
     return structlog.get_logger("tidemill.store")
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-    except ValueError as error:
-        raise ConfigError(f"the database URL cannot be read: {error}") from error
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError("the database URL must start with postgresql://")
 
 
 async def _roll_back(transaction: Any) -> None:

