@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from typing_extensions import TypeVar, Unpack
 
+from tidemill.atomic import Atomic, AtomicSync, atomic, atomic_sync
 from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
@@ -436,6 +437,19 @@ class App:
     def publish_sync(self, topic: str, value: Any, **options: Unpack[PublishOptions]) -> None:
         """`publish` for plain code; `conn` is then a plain connection."""
         self.streams.publish_sync(topic, value, **options)
+
+    def atomic(self, conn: Any, /) -> AbstractAsyncContextManager[Atomic]:
+        """Rows of yours, jobs, runs, events and messages in one transaction on your connection: all, or none.
+
+        async with app.atomic(connection) as tx:
+            await connection.execute("INSERT INTO orders VALUES (7)")
+            await tx.enqueue(send_receipt.call(order_id=7))
+        """
+        return atomic(self, conn)
+
+    def atomic_sync(self, conn: Any, /) -> AbstractContextManager[AtomicSync]:
+        """`atomic` for plain code and a plain connection."""
+        return atomic_sync(self, conn)
 
     # -- operations -------------------------------------------------------------------------------
 

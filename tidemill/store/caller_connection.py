@@ -52,6 +52,30 @@ def run_sync(database: Database, connection: Any, statements: Statements[T]) -> 
         return done.value
 
 
+def nested_async(connection: Any) -> Any:
+    """A block on a caller's async connection that is rolled back as a whole: a transaction, or a savepoint in one."""
+    kind = _kind(connection)
+    if kind == "sqlalchemy async":
+        return connection.begin_nested() if connection.in_transaction() else connection.begin()
+    if kind not in _FETCH_ASYNC:
+        raise ConfigError(f"a {kind} connection is not async: use `with app.atomic_sync(conn)`")
+    return connection.transaction()
+
+
+def nested_sync(connection: Any) -> Any:
+    """The same on a caller's sync connection."""
+    kind = _kind(connection)
+    if kind == "django":
+        from django.db.transaction import atomic  # pyright: ignore[reportMissingImports] - the caller has it
+
+        return atomic(using=connection.alias)
+    if kind == "sqlalchemy":
+        return connection.begin_nested() if connection.in_transaction() else connection.begin()
+    if kind not in _FETCH_SYNC:
+        raise ConfigError(f"a {kind} connection is async: use `async with app.atomic(conn)`")
+    return connection.transaction()
+
+
 def _located(database: Database, statements: Statements[T]) -> Statements[T]:
     """The statements, preceded by a lookup of the application's schema if it is unknown."""
     if not database.applications:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ from tidemill.engine.worker.log_capture import CapturedLines, listen
 
 if TYPE_CHECKING:
     from tidemill.engine.models.cache import ModelUse
+    from tidemill.engine.worker.job_transaction import JobTransaction
+    from tidemill.store.database import Connection
 
 _current: ContextVar[RunningJob] = ContextVar("tidemill_job")
 
@@ -54,6 +58,8 @@ class RunningJob:
         "stall",
         "started",
         "task",
+        "writes",
+        "writes_factory",
     )
 
     def __init__(self, id: int, attempt: int, queue: str, task: str, origin: bytes | None = None) -> None:
@@ -74,6 +80,8 @@ class RunningJob:
         self.overrun: str | None = None
         self.models: ModelUse | None = None
         self.lines: CapturedLines | None = None
+        self.writes: JobTransaction | None = None
+        self.writes_factory: Callable[[], JobTransaction] | None = None
 
     @property
     def origin(self) -> Origin | None:
@@ -128,6 +136,29 @@ class RunningJob:
                 "a task with isolation='process' has none, because models are loaded in the worker's own process"
             )
         return self.models
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection whose writes commit with the result of this job, or not at all.
+
+        async with current_job().transaction() as connection:
+            await connection.execute("UPDATE account SET paid = true WHERE id = $1", 7)
+            await app.enqueue(thank.call(account=7), conn=connection)
+
+        All blocks of an attempt share one transaction. It commits when the task has returned, together with the end of
+        the job; if the task raises, is cancelled, or its worker dies or no longer owns the job, nothing is written. An
+        error in a block rolls back that block.
+        """
+        if self.writes is None:
+            if self.writes_factory is None:
+                raise ConfigError(
+                    "current_job().transaction() is for async tasks in a worker's own process: a plain function or a "
+                    "task with isolation='process' has none"
+                )
+            self.writes = self.writes_factory()
+        connection = await self.writes.open()
+        async with connection.transaction():
+            yield connection
 
     @property
     def cancelled(self) -> bool:

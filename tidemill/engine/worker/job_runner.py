@@ -29,6 +29,7 @@ from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
 from tidemill.engine.worker.context import JobCancelled, RunningJob, enter_job
 from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.engine.worker.outcome import (
     OVERRUNS,
@@ -89,6 +90,7 @@ class JobRunner:
         self.worker = ""
         self.models = models
         self.invoke_context: InvokeContext | None = None
+        self.open_writes: Callable[[], JobTransaction] | None = None
         self.grace = CANCEL_GRACE
         self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
@@ -262,6 +264,8 @@ class JobRunner:
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
         isolated = options.isolation == "process"
+        if task.is_async and not isolated:
+            job.writes_factory = self.open_writes
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated, task.is_async and not isolated)
         if options.budget is not None or options.stall is not None:
             job.budget, job.stall = options.budget, options.stall
@@ -279,6 +283,7 @@ class JobRunner:
         claim, job = slot.claim, slot.job
         enter_job(job)
         ended: Finish | Requeue
+        is_written = False
         try:
             kwargs = self._load_args(claim, task)
             if self.models is not None:
@@ -292,6 +297,7 @@ class JobRunner:
             else:
                 result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
             ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
+            is_written = job.writes is not None and await job.writes.commit(ended)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)
         except UnknownArgument as error:
@@ -303,6 +309,8 @@ class JobRunner:
             ended = self._after_error(claim, job, error)
         if job.models is not None and not slot.abandoned:
             job.models.close()
+        if job.writes is not None:
+            job.writes.close()
         if job.lines is not None:
             self.logs.append(log_of(job))
             job.lines = None
@@ -314,7 +322,8 @@ class JobRunner:
         if self.watched:
             self.watched.pop(claim.id, None)
         self.meter.ended(claim, ended, job.started)
-        self._note_end(ended)
+        if not is_written:
+            self._note_end(ended)
         if self.backlog:
             self._start_more()
         self._on_change()

@@ -13,6 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -35,6 +36,7 @@ from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children
 from tidemill.engine.worker.job_runner import JobRunner, log_of
+from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
@@ -183,6 +185,7 @@ class Worker:
         """Claim and run jobs until stopped."""
         self._life = life
         self.runner.worker = f"{self.host}:{os.getpid()}#{life.worker_id}"
+        self.runner.open_writes = partial(JobTransaction, self._database, life.worker_id)
         await declare_queues(self._database, self._limits)
         if self.models is not None:
             self.models.start()

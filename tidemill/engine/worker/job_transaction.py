@@ -1,0 +1,48 @@
+"""The transaction of an attempt at a job: what the task writes in it commits with the job's result, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemill.core.job import Finish
+from tidemill.store.database import Connection, Database
+from tidemill.store.jobs.claims import finish_jobs
+
+PATIENCE = 30.0
+
+
+class JobTransaction:
+    """Opened when the task first asks for it; one statement in it finishes the job, if its worker still owns it."""
+
+    def __init__(self, database: Database, worker_id: int) -> None:
+        self._database = database
+        self._worker_id = worker_id
+        self._connection: Connection | None = None
+        self._transaction: Any = None
+
+    async def open(self) -> Connection:
+        """The connection, in a transaction that stays open until the job has ended."""
+        if self._connection is None:
+            connection = await self._database.connect(patience=PATIENCE)
+            self._transaction = connection.transaction()
+            await self._transaction.start()
+            self._connection = connection
+        return self._connection
+
+    async def commit(self, ended: Finish) -> bool:
+        """Finish the job and commit; False, and nothing is written, if the worker no longer owns it.
+
+        After a lost connection it is unknown whether this has committed; a later end of the same attempt then changes
+        nothing, since the job is no longer running.
+        """
+        if self._connection is None or self._transaction is None:
+            return False
+        owned = await finish_jobs(self._database, self._connection, self._worker_id, [ended])
+        await (self._transaction.commit() if owned else self._transaction.rollback())
+        return bool(owned)
+
+    def close(self) -> None:
+        """Close the connection, which rolls back what is not committed."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
