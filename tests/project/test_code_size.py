@@ -22,9 +22,13 @@ SHARED_NAMES = {"Context", "Event", "StateStore"}
 
 
 def sources() -> dict[str, str]:
-    """The text of each module of the package, without generated ones."""
-    found = (path for path in PACKAGE.rglob("*.py") if "static" not in path.parts and not path.stem.endswith("_pb2"))
-    return {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in found}
+    """The text of each module of the package, without generated ones and the template of `tidemill new`."""
+    found = (path for path in PACKAGE.rglob("*.py") if not path.stem.endswith("_pb2"))
+    return {
+        path.relative_to(PACKAGE).as_posix(): path.read_text()
+        for path in found
+        if not {"static", "template"} & set(path.relative_to(PACKAGE).parts)
+    }
 
 
 def test_no_file_of_the_package_is_too_long_to_read() -> None:
