@@ -31,6 +31,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
+from tidemill.core.memory_size import Memory
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup
 from tidemill.core.web.page import Page
@@ -150,6 +151,7 @@ class App:
         budget: Duration | None = None,
         stall: Duration | None = None,
         isolation: Literal["process"] | None = None,
+        memory: Memory | None = None,
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
         max_concurrency: int = 1,
@@ -170,6 +172,7 @@ class App:
         budget           the longest an attempt may run before the watchdog ends it
         stall            the longest an attempt may be silent after its first progress report
         isolation        "process": run it in a child process that can be killed
+        memory           how much memory the child process of an isolated task may take for it: "512 MB"
         concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.size_limits import use_size_limits
 from tidemill.core.web.page import Page
 from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import Hooks, ResolvingTasks
@@ -60,6 +61,7 @@ class Declarations:
         """The settings in force: arguments of App(...), environment, pyproject.toml, defaults."""
         if self._settings is None:
             self._settings = load_settings(**{**self._arguments, "application": self.name})
+            use_size_limits(self._settings.size_limits())
         return self._settings
 
     def configure(self, **settings: Any) -> None:

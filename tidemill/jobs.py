@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, check_name
+from tidemill.core.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 from tidemill.core.schedule import Catchup
 from tidemill.declarations import Declarations
@@ -138,6 +139,7 @@ def declare_task(
     budget: Duration | None = None,
     stall: Duration | None = None,
     isolation: Literal["process"] | None = None,
+    memory: Memory | None = None,
     tags: Iterable[str] = (),
     concurrency_key: str | None = None,
     max_concurrency: int = 1,
@@ -156,6 +158,7 @@ def declare_task(
         budget=None if budget is None else parse_duration(budget, what="budget"),
         stall=None if stall is None else parse_duration(stall, what="stall"),
         isolation=isolation,
+        memory=None if memory is None else parse_memory(memory, what="memory"),
         tags=tuple(tags),
         concurrency_key=concurrency_key,
         max_concurrency=max_concurrency,

@@ -71,7 +71,7 @@ def runs_role(
     reached = database or declared.database(label=f"tidemill run worker {declared.name}")
     store, settings = PostgresRunStore(reached), declared.settings
     return run_worker_role(
-        RunWorker(store, declared.runs.kinds, is_quarantine=is_quarantine),
+        RunWorker(store, declared.runs.kinds, is_quarantine=is_quarantine, max_losses=settings.max_losses),
         store,
         reached,
         lease_seconds=settings.lease_seconds,

@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
+from tidemill.core.size_limits import check_payload
 from tidemill.core.ticks import Received
 from tidemill.engine.connections import Connections
 from tidemill.engine.role import Role
@@ -113,7 +114,8 @@ class Streams:
 
 def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mapping[str, str] | None) -> list[Entry]:
     told = None if headers is None else encode(dict(headers))
-    return [Entry(topic, value if isinstance(value, bytes) else encode(value), key, told) for value in values]
+    payloads = (value if isinstance(value, bytes) else encode(value) for value in values)
+    return [Entry(topic, check_payload(each, f"a message for topic {topic}"), key, told) for each in payloads]
 
 
 async def _append(database: Database, entries: list[Entry]) -> None:

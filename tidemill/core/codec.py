@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.size_limits import check_payload
 
 SECRET, MASK = "$secret", "**********"
 _NULL = b"null"
@@ -169,6 +170,7 @@ class Signature:
             data = encode(arguments)
         except PayloadError as error:
             raise PayloadError(f"{self._where}: {error}") from error
+        check_payload(data, f"{self._where}: its arguments")
         if _NUL in data and _ESCAPED_NUL.search(data):
             raise PayloadError(f"{self._where}: a string in the arguments contains a NUL character; remove it")
         try:

@@ -66,6 +66,11 @@ def make_crash_memory() -> int:
     return descriptor
 
 
+def died_in_call(descriptor: int) -> bool:
+    """Whether the process that had this memory has died in a call that it had noted."""
+    return any(any(os.pread(descriptor, 4, slot * SLOT_BYTES)) for slot in range(SLOTS))
+
+
 class CrashRecord:
     """The calls that run now, and those that earlier processes died in. Calls may begin and end in any thread."""
 

@@ -19,12 +19,14 @@ from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import parse_memory
+from tidemill.core.size_limits import SizeLimits
 from tidemill.engine.maintenance import MaintenanceSettings
 from tidemill.engine.outbound_http import read_allowed_hosts
 from tidemill.engine.telemetry.address import read_address
 from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
 
+_SIZES = {"model_memory", "max_payload", "max_state", "max_output"}
 _DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "stall_limit", "model_patience", "sample_every"}
 
 
@@ -55,6 +57,14 @@ class Settings(msgspec.Struct, frozen=True):
     """How long a stopping worker waits for its running jobs."""
     stall_limit: float = 60.0
     """How long code may keep the event loop of its process from turning, before the process is ended."""
+    max_losses: int = 3
+    """How often a process may die while it runs nothing but one run, build or callback, before that is given up."""
+    max_payload: int = SizeLimits().max_payload
+    """How large the arguments or the result of a job, an event or a message may be ("32 MiB")."""
+    max_state: int = SizeLimits().max_state
+    """How large the state of an entity that a monitor follows may be."""
+    max_output: int = SizeLimits().max_output
+    """How large an output may be that a build returns as a whole; those that it yields have no limit."""
     model_memory: int | None = None
     """How much memory the models of a worker process may take together ("8 GB"); unset means no limit."""
     model_patience: float = 30.0
@@ -75,6 +85,9 @@ class Settings(msgspec.Struct, frozen=True):
     """debug, info, warning or error."""
     log_format: str = "auto"
     """human, json, or auto: human on a terminal, JSON otherwise."""
+
+    def size_limits(self) -> SizeLimits:
+        return SizeLimits(self.max_payload, self.max_state, self.max_output)
 
     def database(self) -> DatabaseSettings:
         return DatabaseSettings(
@@ -120,6 +133,10 @@ class SettingOptions(TypedDict, total=False):
     heartbeat_seconds: Duration
     grace_seconds: Duration
     stall_limit: Duration
+    max_losses: int
+    max_payload: int | str
+    max_state: int | str
+    max_output: int | str
     model_memory: int | str | None
     model_patience: Duration
     host_priority: Literal["highest", "lowest"]
@@ -192,6 +209,8 @@ def settings_from(found: list[ResolvedSetting]) -> Settings:
     """The settings as one value, checked."""
     settings = Settings(**{item.name: item.value for item in found})
     settings.database().validate()
+    if settings.max_losses < 1:
+        raise ConfigError(f"max_losses {settings.max_losses}: at least 1 is needed to run anything")
     if settings.metrics is not None:
         read_address(settings.metrics)
     if settings.host_priority not in ("highest", "lowest"):
@@ -224,7 +243,7 @@ def _typed(name: str, value: Any, origin: str) -> Any:
             return parse_duration(value, what=name)
         if name == "allow_hosts" and isinstance(value, str):
             return tuple(filter(None, re.split(r"[\s,]+", value)))
-        if name == "model_memory":
+        if name in _SIZES:
             return parse_memory(value, what=name)
         if kind is bool and isinstance(value, str):
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[value.lower()]

@@ -29,14 +29,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
-from tidemill.engine.crash_record import inherit_crash_record, make_crash_memory
+from tidemill.engine.crash_record import died_in_call, inherit_crash_record, make_crash_memory
 from tidemill.engine.exit_status import EXIT_MISCONFIGURED, EXITS
 
 log = structlog.get_logger("tidemill.supervisor")
 
 #: Says to a child who its supervisor is; the child takes it out of its environment.
 VARIABLE = "TIDEMILL_SUPERVISOR"
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_FOR_CALLS = 0.1, 10.0, 0.5
 SETTLED = 3.0  # a child that has lived this long has started
 TRIES = 4  # to start a child that never settles
 KILL_MARGIN = 15.0
@@ -113,12 +113,15 @@ class Supervisor(msgspec.Struct, eq=False):
             if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
                 stable, deaths = True, 0
             deaths += 1
+            # A process that died in user code has started, and the next one will do without that call.
+            is_in_call = died_in_call(self.crash_memories[spec.name])
+            stable = stable or is_in_call
             if not stable and should_give_up(status, deaths):
                 self.failed = True
                 log.error("cannot be started: giving up", role=spec.name, why=describe_exit(status))
                 self.stop()
                 return
-            pause = pause_after(deaths)
+            pause = min(pause_after(deaths), LONGEST_PAUSE_FOR_CALLS if is_in_call else LONGEST_PAUSE)
             log.warning("starting again", role=spec.name, why=describe_exit(status), after=f"{pause:g}s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):

@@ -17,6 +17,7 @@ from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import Catchup, Schedule, parse_schedule
+from tidemill.core.size_limits import check_payload
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,8 +38,12 @@ class TaskOptions(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
     max_concurrency: int = 1
     required_model: str | None = None
+    memory: int | None = None
+    """How much memory an isolated task may take beyond what its process takes before it."""
 
     def __post_init__(self) -> None:
+        if self.memory is not None and self.isolation is None:
+            raise ConfigError("memory= limits a process of its own: add isolation='process'")
         if self.isolation not in (None, "process"):
             raise ConfigError(f"isolation {self.isolation!r} is not known: leave it out, or say 'process'")
 
@@ -235,6 +240,7 @@ def encode_result(task: str, value: Any) -> bytes | None:
     if value is None:
         return None
     try:
-        return encode(value)
+        data = encode(value)
     except PayloadError as error:
         raise PayloadError(f"task {task} returned something that is not JSON: {error}") from error
+    return check_payload(data, f"the result of task {task}")

@@ -66,7 +66,14 @@ class RunWorker:
 
     channels: Mapping[str, None] = {}  # The store listens, so that the simulation decides which notifications arrive.
 
-    def __init__(self, store: RunStore, kinds: Mapping[str, RunKind], *, is_quarantine: bool = False) -> None:
+    def __init__(
+        self,
+        store: RunStore,
+        kinds: Mapping[str, RunKind],
+        *,
+        is_quarantine: bool = False,
+        max_losses: int = MAX_LOSSES,
+    ) -> None:
         """One that `is_quarantine` owns only suspects, and stops when there are none."""
         self.runs: dict[int, DurableRun] = {}
         self.quarantine: Quarantine | None = None
@@ -74,6 +81,7 @@ class RunWorker:
         """How long steps may go on when it is asked to stop."""
         self.threads = WorkThreads(STEP_THREADS, "tidemill-step", self._replace_process)
         self.is_quarantine = is_quarantine
+        self._max_losses = max_losses
         self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
         self._has_suspects = False
         self._suspects_since = 0.0
@@ -515,7 +523,7 @@ class RunWorker:
         self._hand_over(run, urgent)
         if run.loop.state.status != "running":
             self._taken.difference_update(each["id"] for each in others)
-        elif row["losses"] >= MAX_LOSSES:
+        elif row["losses"] >= self._max_losses:
             self._taken.difference_update(each["id"] for each in others)
             why = f"the process that ran it died {row['losses']} times while it ran nothing but {run.in_progress}"
             run.stop_for_attention(why, ways_out=LOST_WAYS_OUT)

@@ -21,6 +21,7 @@ from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.jobs.task import encode_result
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
+from tidemill.engine.memory_limit import limited_memory
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
@@ -72,8 +73,9 @@ def serve(app_path: str) -> None:
         try:
             task = tasks.require(order.task)
             kwargs = task.signature.load(bytes(order.args))
-            result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
-            data = encode_result(task.name, result)
+            with limited_memory(task.options.memory):
+                result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
+                data = encode_result(task.name, result)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the parent
             say(_word_of(error))
         else:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
+from tidemill.engine.crash_record import crash_record
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
@@ -43,6 +44,7 @@ class Monitors(dict[str, Monitor]):
             lease_seconds=settings.lease_seconds,
             heartbeat_seconds=min(settings.heartbeat_seconds, 1.0),
             stall_limit=settings.stall_limit,
+            record=crash_record(max_losses=settings.max_losses),
             **options,
         )
 

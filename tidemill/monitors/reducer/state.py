@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.core.codec import decode, encode
+from tidemill.core.size_limits import check_state
 
 
 class AttributeDict(dict[str, Any]):
@@ -33,7 +34,7 @@ def read_state(kind: type | None, data: bytes) -> Any:
 
 def write_state(state: Any) -> bytes:
     """A state as JSON; a `PayloadError` says what in it has no JSON form."""
-    return encode(state)
+    return check_state(encode(state), "the state")
 
 
 def _with_attributes(value: Any) -> Any:

@@ -21,6 +21,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
+from tidemill.core.size_limits import check_output
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.pattern import PatternError
 from tidemill.pipelines.definition.pipeline import Entity, Stage
@@ -248,17 +249,18 @@ class StageCaller:
 
 def to_content(value: Any, stage: str) -> Any:
     """The content to write: bytes, or an iterable of them."""
+    what = f"the output of stage {stage}"
     if isinstance(value, str):
-        return value.encode()
+        return check_output(value.encode(), what)
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
+        return check_output(bytes(value), what)
     if value is None or value is SKIP:
         raise BuildError(f"stage {stage} returned nothing; return its output as text or bytes, or SKIP for the whole")
     if isinstance(value, Path):
         return _pieces_of_file(value)
     if isinstance(value, Iterator):
         return (_bytes(piece) for piece in value)
-    return encode(value) + b"\n"
+    return check_output(encode(value) + b"\n", what)
 
 
 def _bytes(piece: str | bytes) -> bytes:

@@ -33,6 +33,7 @@ from tidemill.store.states.leases import LeaseHolder, Wanted, release_leases, ta
 from tidemill.store.states.states import NEWEST_CODE, StatesChanged, notify_states
 
 CHUNK = 500
+MAX_LOSSES = 3
 PATIENCE_WITH_OLD_WORKERS = 10.0
 WAIT_FOR_OTHERS = 2.0
 
@@ -64,7 +65,7 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
             queue=options.queue or stage.pipeline.queue,
             priority=options.priority,
             # The queue retries errors of writing; failures of the code are not retried there.
-            retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",)),
+            retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",), max_losses=MAX_LOSSES),
             budget=options.budget,
             concurrency_key=None if options.max_concurrency is None else key,
             max_concurrency=options.max_concurrency or 1,

@@ -427,6 +427,7 @@ def pipeline_role(
     migrations: Sequence[Chain] = (),
 ) -> Role[Any]:
     """A pipeline runner, or the work around it, with its lease and watchdog, as a role."""
+    runner.record.max_losses = settings.max_losses
     lease = Lease(
         database,
         runner.describe,

@@ -1,0 +1,59 @@
+"""How large what is stored may be. One value for each process, set from its settings.
+
+A value that is too large is refused where it comes from: an enqueue or a publish raises, a task, step or build fails.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tidemill.core.errors import PayloadError
+from tidemill.core.memory_size import format_memory
+
+
+class SizeLimits(msgspec.Struct, frozen=True):
+    """The settings of this name."""
+
+    max_payload: int = 32 << 20
+    """Of the arguments or the result of a job, an event of a flow, a message of a stream."""
+    max_state: int = 64 << 20
+    """Of the state of an entity that a monitor follows."""
+    max_output: int = 1 << 30
+    """Of an output that a build returns as a whole."""
+
+
+_limits = SizeLimits()
+
+
+def use_size_limits(limits: SizeLimits) -> None:
+    """Hold these from now on, in this process."""
+    global _limits
+    _limits = limits
+
+
+def check_payload(data: bytes, what: str) -> bytes:
+    """Raise a `PayloadError` if arguments, a result, an event or a message are too large."""
+    if len(data) > _limits.max_payload:
+        _refuse(data, what, "max_payload", _limits.max_payload)
+    return data
+
+
+def check_state(data: bytes, what: str) -> bytes:
+    """Raise a `PayloadError` if a state is too large."""
+    if len(data) > _limits.max_state:
+        _refuse(data, what, "max_state", _limits.max_state)
+    return data
+
+
+def check_output(data: bytes, what: str) -> bytes:
+    """Raise a `PayloadError` if an output is too large."""
+    if len(data) > _limits.max_output:
+        _refuse(data, what, "max_output", _limits.max_output)
+    return data
+
+
+def _refuse(data: bytes, what: str, setting: str, limit: int) -> None:
+    raise PayloadError(
+        f"{what} would take {format_memory(len(data))}, and the limit is {format_memory(limit)}: store it as a file or "
+        f"an object and pass its address, or raise the setting {setting}"
+    )
