@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.support.console import ARTEFACTS
+from tests.support.console import keep_screenshot
 from tests.support.oidc import Provider, provider
 from tests.support.server import TestServer
 from tests.support.web import LOGIN_NEEDED, WebServer
@@ -66,8 +66,7 @@ def test_users_log_in_at_the_provider_and_see_what_their_role_allows(team: Team,
     rows = ann.get_by_role("region", name="Sessions").get_by_role("row")
     expect(rows.filter(has_text="ben")).to_be_visible()
     expect(ann.get_by_role("button", name="Create token")).to_be_visible()
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    ann.screenshot(path=ARTEFACTS / "accounts-team.png")
+    keep_screenshot(ann, "accounts-team")
     ann.get_by_role("button", name=re.compile("End session .* of ben")).click()
     ann.get_by_role("dialog").get_by_role("button", name="End session").click()
     expect(rows.filter(has_text="ben")).to_have_count(0)
@@ -75,7 +74,7 @@ def test_users_log_in_at_the_provider_and_see_what_their_role_allows(team: Team,
     expect(ben.get_by_role("link", name="Log in with Harbour ID")).to_be_visible()
     ann.get_by_role("button", name="Log out").click()
     expect(ann.get_by_role("link", name="Log in with Harbour ID")).to_be_visible()
-    ann.screenshot(path=ARTEFACTS / "login-oidc.png")
+    keep_screenshot(ann, "login-oidc")
     crew.close()
     captains.close()
 

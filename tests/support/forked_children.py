@@ -1,6 +1,6 @@
 """Children of a supervisor that begin at once: forked from a template of the nursery, not started as a new Python.
 
-`tidemill up` and `tidemill worker` start `python -m tidemill.cli.main ROLE` for each role, which imports Tidemill for
+`tidemill up`, `tidemill worker` and others start `python -m tidemill.cli.main ROLE`, which imports Tidemill for
 more than half a second. In a process of the nursery, such a start asks a template, a fork that has imported everything,
 for another fork. The role is a real child of its supervisor, with its own arguments, environment, files and session.
 """
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-SUPERVISORS = ("up", "worker")
+SUPERVISORS = (["up"], ["worker"], ["stream", "run"], ["monitor", "run"], ["pipeline", "run"])
 TEMPLATE = "template of children"
 LARGEST_ORDER = 1 << 17
 MOST_FILES = 16
@@ -46,7 +46,8 @@ class ChildOrder(NamedTuple):
 
 def can_fork(module: str, argv: list[str]) -> bool:
     """Whether a process starts children that can be forked for it."""
-    return sys.platform == "linux" and module == "tidemill.cli.main" and argv[:1] in [[name] for name in SUPERVISORS]
+    supervises = any(argv[: len(words)] == words for words in SUPERVISORS) and "--no-supervise" not in argv
+    return sys.platform == "linux" and module == "tidemill.cli.main" and supervises
 
 
 def fork_children() -> ChildOrder | None:

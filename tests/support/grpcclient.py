@@ -26,14 +26,14 @@ class Rpc:
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     async def __call__(
-        self, service: str, method: str, *, timeout: float = 20.0, idempotency_key: str | None = None, **fields: Any
+        self, service: str, method: str, *, timeout: float = 60.0, idempotency_key: str | None = None, **fields: Any
     ) -> Any:
         return await self.send(
             service, method, _method(service, method)[1](**fields), timeout=timeout, idempotency_key=idempotency_key
         )
 
     async def send(
-        self, service: str, method: str, request: Any, *, timeout: float = 20.0, idempotency_key: str | None = None
+        self, service: str, method: str, request: Any, *, timeout: float = 60.0, idempotency_key: str | None = None
     ) -> Any:
         path, taken, given = _method(service, method)
         call = self._channel.unary_unary(
@@ -49,7 +49,7 @@ class Rpc:
             return None
         return msgspec.to_builtins(read_message(response, operation.result))
 
-    def many(self, service: str, method: str, *, timeout: float = 20.0, **fields: Any) -> Any:
+    def many(self, service: str, method: str, *, timeout: float = 60.0, **fields: Any) -> Any:
         path, taken, given = _method(service, method)
         call = self._channel.unary_stream(
             path, request_serializer=taken.SerializeToString, response_deserializer=given.FromString

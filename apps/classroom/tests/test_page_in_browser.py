@@ -42,7 +42,7 @@ class School:
 
     def board(self) -> Any:
         try:
-            with urllib.request.urlopen(f"{self.url}/pages/classroom/api/board", timeout=20) as answer:
+            with urllib.request.urlopen(f"{self.url}/pages/classroom/api/board", timeout=60) as answer:
                 return json.load(answer)
         except OSError:
             return None

@@ -278,4 +278,4 @@ async def test_equal_events_of_one_attempt_are_all_sent() -> None:
             found = ctx.collect_events(ev, [Same, Same])
             return None if found is None else StopEvent(result=len(found))
 
-    assert await Twice(timeout=20).run() == 2
+    assert await Twice(timeout=60).run() == 2

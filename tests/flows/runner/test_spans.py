@@ -80,7 +80,7 @@ STEPS = [
 
 
 async def test_a_run_in_memory_is_a_span_with_one_for_each_step_inside(spans: list[Any]) -> None:
-    handler = Writing(timeout=20).run()
+    handler = Writing(timeout=60).run()
     await handler.send_event(Go(word="on"))
     assert await handler == "written"
     assert spans == STEPS
@@ -97,7 +97,7 @@ async def test_a_durable_run_has_the_same_spans_in_the_process_that_drives_it(ap
 
 async def test_a_step_that_fails_drops_its_span_and_that_of_its_run(spans: list[Any]) -> None:
     with pytest.raises(ValueError, match="not today"):
-        await Failing(timeout=20).run()
+        await Failing(timeout=60).run()
     assert [(what, name) for what, name, _ in spans] == [
         ("enter", "Failing.run"),
         ("enter", "Failing.fail"),
