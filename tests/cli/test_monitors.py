@@ -198,7 +198,9 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     newest = ("tail", "--entity", "lamp", "--lines", "3")
     assert there(*newest) == run(folder, "monitor", *newest).stdout
     here, away = (told(folder, "backtest", *more, "--last", "1h") for more in (("app.py",), server))
-    assert {**here, "since": 0, "until": 0} == {**away, "since": 0, "until": 0}
+    for each in (here, away):  # The second looks at a later hour, in which a broken trigger was tried once more.
+        each |= {"since": 0, "until": 0, "problems": sorted(set(each["problems"]))}
+    assert here == away
     assert "the server has the application" in run(folder, "monitor", "backtest", "app.py", *server).stderr
 
 

@@ -152,7 +152,7 @@ def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: H
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     watched = Watched(context, shop.url)
     page = watched.open(f"/runs/{number}", "wide")
-    expect(page.locator(".react-flow__node")).to_have_count(1000, timeout=60_000)
+    expect(page.locator(".react-flow__node")).to_have_count(1000, timeout=180_000)
     box = page.locator(".react-flow__pane").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + 20
