@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from tidemill.declarations import Declarations
 from tidemill.engine.maintenance import maintenance_role
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
-from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.worker.worker import Worker, worker_role
+from tidemill.engine.workflow_access import granting_access
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain
 
@@ -42,7 +42,7 @@ def jobs_role(
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
         max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])
     reached = database or declared.database(label=f"tidemill worker {declared.name}")
-    with allowing_hosts(declared.settings.allow_hosts):  # Its jobs run in the context that it is made in.
+    with granting_access(declared.settings, reached):  # Its jobs run in the context that it is made in.
         worker = Worker(
             reached,
             declared.tasks,
@@ -122,7 +122,7 @@ async def running_here(
         declared.runs.run_workers[loop] = runs.work
         try:
             async with AsyncExitStack() as running:
-                with allowing_hosts(settings.allow_hosts):  # The tasks of the roles keep the context they start in.
+                with granting_access(settings, database):  # The tasks of the roles keep the context they start in.
                     await running.enter_async_context(run_roles(*roles))
                 try:
                     yield

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from tests.invariants.operations.admin import CASES as ADMIN_CASES
+from tests.invariants.operations.admin import CASES as ADMIN_CASES, KEY
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import CASES as JOB_CASES
 from tests.invariants.operations.monitors import CASES as MONITOR_CASES
@@ -36,6 +36,7 @@ from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
+from tidemill.engine.key_ring import KEYS
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, retry_jobs
 from tidemill.ops.operator.errors import error_of, kind_of
@@ -93,13 +94,14 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("workflows"))
+    os.environ[KEYS] = KEY
     url, address = server.create(), f"127.0.0.1:{free_port()}"
     web = WebServer(url, f"--grpc={address}")
     asyncio.run(web.wait_ready())
     yield Site(web, url, address)
     web.close()
     server.drop(url)
-    del os.environ[FOLDER]
+    del os.environ[FOLDER], os.environ[KEYS]
 
 
 @pytest.fixture

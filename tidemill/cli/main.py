@@ -65,6 +65,7 @@ COMMANDS = {
         "admin.audit:audit",
         "admin.forget:forget",
         "admin.tokens:token",
+        "admin.credentials:commands credentials",
         "admin.sessions:session",
         "admin.db:commands db",
         "admin.deploy:commands deploy",

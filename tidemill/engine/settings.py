@@ -81,6 +81,10 @@ class Settings(msgspec.Struct, frozen=True):
     """The folder of workflow files that are run, and that the console's editor may change; unset means none."""
     allow_hosts: tuple[str, ...] = ()
     """Hosts, host:port pairs and networks that requests of workflow files may reach though they are not public."""
+    allow_env: tuple[str, ...] = ()
+    """Environment variables that workflow files may read as `$env.NAME`."""
+    secret_key_file: str | None = None
+    """The file with the keys that seal credentials; unset means TIDEMILL_SECRET_KEYS, or directory/secret.key."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"
@@ -145,6 +149,8 @@ class SettingOptions(TypedDict, total=False):
     sample_every: Duration
     workflow_folder: str | None
     allow_hosts: Sequence[str]
+    allow_env: Sequence[str]
+    secret_key_file: str | None
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "human", "json"]
 
@@ -241,7 +247,7 @@ def _typed(name: str, value: Any, origin: str) -> Any:
     try:
         if name in _DURATIONS:
             return parse_duration(value, what=name)
-        if name == "allow_hosts" and isinstance(value, str):
+        if name in ("allow_hosts", "allow_env") and isinstance(value, str):
             return tuple(filter(None, re.split(r"[\s,]+", value)))
         if name in _SIZES:
             return parse_memory(value, what=name)

@@ -5,16 +5,27 @@ from __future__ import annotations
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import two_jobs
 from tests.support.operate import create_token
-from tidemill.ops.admin import audit, forget, overview, search, sessions, tokens
+from tidemill.engine.credentials import seal_fields
+from tidemill.engine.key_ring import read_keys
+from tidemill.ops.admin import audit, credentials, forget, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
+from tidemill.store.credentials import set_credential as store_credential
 from tidemill.store.retention_settings import Retention
 from tidemill.store.sessions import BrowserInfo, open_session
 from tidemill.store.tokens import find_token
 from tidemill.store.transaction import transaction
 
+KEY = "a2V5IGZvciB0ZXN0cywgMzIgYnl0ZXMgbG9uZyAuLi4="
+
 
 async def a_token(world: World) -> None:
     await create_token(world.database, "ops", "operator", by="ann")
+
+
+async def a_credential(world: World) -> None:
+    ring = read_keys(KEY, "the test")
+    async with transaction(world.database, by="ann") as tx:
+        await store_credential(tx, "news", ["token"], *seal_fields(ring, {"token": "s3cret"}, "news"))
 
 
 async def a_session(world: World) -> None:
@@ -49,6 +60,22 @@ CASES: dict[str, Case] = {
     ),
     "create_login_link": Case(Nothing(), command="token link"),
     "revoke_token": Case(tokens.TokenRef(id=1), a_token, (tokens.TokenRef(id=9),), command="token revoke 1"),
+    "list_credentials": Case(Nothing(), a_credential, command="credentials --json", items=True),
+    "set_credential": Case(
+        credentials.SetCredential(name="mail", fields={"user": "ann", "password": "s3cret"}),
+        wrong=(
+            credentials.SetCredential(name="", fields={"token": "x"}),
+            credentials.SetCredential(name="mail", fields={}),
+            credentials.SetCredential(name="mail", fields={"no space": "x"}),
+        ),
+    ),
+    "delete_credential": Case(
+        credentials.CredentialRef(name="news"),
+        a_credential,
+        (credentials.CredentialRef(name="none"),),
+        command="credentials delete news",
+    ),
+    "rotate_credentials": Case(Nothing(), a_credential, command="credentials rotate --json"),
     "list_sessions": Case(Nothing(), a_session, command="session list --json", items=True),
     "end_session": Case(sessions.SessionRef(id=1), a_session, (sessions.SessionRef(id=9),), command="session end 1"),
     "get_retention": Case(Nothing()),

@@ -7,7 +7,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -32,8 +32,8 @@ from tidemill.cli.run.roles import Part, child, run_role, run_supervised
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.outbound_http import allow_hosts
-from tidemill.engine.settings import load_settings
+from tidemill.engine.settings import Settings
+from tidemill.engine.workflow_access import grant_access
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
 from tidemill.ops.pipelines.pipelines import (
@@ -52,8 +52,9 @@ from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline,
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.pipelines.view.state_details import Build
-from tidemill.pipelines.workflows import load_workflow
+from tidemill.pipelines.workflows import TriggerWorkflow, load_workflow
 from tidemill.pipelines.workflows.folder import read_folder
+from tidemill.pipelines.workflows.names import credential_names
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 from tidemill.store.migrate import OWN_CHAIN
@@ -201,6 +202,7 @@ def trigger(
     /,
     *,
     allow_unknown: AllowUnknown = False,
+    place: ConnectionOptions = HERE,
 ) -> int:
     """Run a workflow file once, as its webhook or schedule would, and print what each node gave."""
     try:
@@ -212,10 +214,19 @@ def trigger(
         sys.stderr.write(f"warning: {note}\n")
     if not loaded.triggers:
         raise ConfigError(f"{file} is a pipeline, and nothing that is run once: `tidemill pipeline run {file}`")
-    allow_hosts(load_settings().allow_hosts)
+    settings = place.settings()
     for workflow in loaded.triggers:
-        print_json(asyncio.run(workflow.run(given)))
+        print_json(asyncio.run(_run_trigger(workflow, given, settings)))
     return 0
+
+
+async def _run_trigger(workflow: TriggerWorkflow, payload: Any, settings: Settings) -> dict[str, Any]:
+    if not credential_names(workflow.graph.nodes.values()):
+        grant_access(settings)
+        return await workflow.run(payload)
+    async with Database(settings.database(), label="tidemill cli") as database:
+        grant_access(settings, database)
+        return await workflow.run(payload)
 
 
 async def _plans(at: Operator, pipeline: str | None, *, limit: int) -> list[PlanReport]:
@@ -226,8 +237,8 @@ async def _run_once(target: PipelineTarget, name: str | None, approve: bool, pla
     left = 0
     settings = settings_of(target, place)
     configure_logs("warning", settings.log_format)
-    allow_hosts(settings.allow_hosts)
     async with opened(target, place, create=True) as database:
+        grant_access(settings, database)
         for pipeline in _in_order(target.choose(name)):
             began = time.monotonic()
             driver = Driver(database, pipeline)

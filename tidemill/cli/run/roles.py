@@ -24,7 +24,6 @@ from tidemill.core.errors import ConfigError, LeaseLostError
 from tidemill.engine.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.outbound_http import allow_hosts
 from tidemill.engine.quarantine import announcer
 from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
@@ -32,6 +31,7 @@ from tidemill.engine.supervisor import ChildSpec, Supervisor, end_with_superviso
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
+from tidemill.engine.workflow_access import grant_access
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate
@@ -210,7 +210,7 @@ def run_role(make: Callable[[], Part]) -> int:
             configure_logs(part.settings.log_level, form, colours=True)
         else:
             configure_logs(part.settings.log_level, part.settings.log_format)
-        allow_hosts(part.settings.allow_hosts)
+        grant_access(part.settings, part.database)
         end_tracing = configure_tracing(part.role.name)
         run_loop(_run_role(part, supervised=supervised is not None))
     except LeaseLostError as error:

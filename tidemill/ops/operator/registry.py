@@ -11,8 +11,8 @@ from tidemill.ops.operator.operation import REGISTRY, Operation
 NOUNS = (
     "admin.overview", "jobs.jobs", "runs.runs", "runs.start", "runs.journal", "runs.events", "runs.cancel",
     "runs.migrate", "runs.dags", "runs.inputs", "jobs.queues", "jobs.workers", "jobs.schedules", "admin.hosts",
-    "admin.search", "admin.audit", "admin.tokens", "admin.sessions", "admin.retention", "admin.forget", "admin.deploy",
-    "streams.streams", "streams.dead_letters",
+    "admin.search", "admin.audit", "admin.tokens", "admin.credentials", "admin.sessions", "admin.retention",
+    "admin.forget", "admin.deploy", "streams.streams", "streams.dead_letters",
     "monitors.monitors", "monitors.roster", "monitors.alerts", "monitors.backtests", "pipelines.pipelines",
     "pipelines.states", "pipelines.plan", "pipelines.change", "pipelines.triggers", "workflows.files", "explain",
 )  # fmt: skip

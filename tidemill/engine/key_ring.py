@@ -1,0 +1,117 @@
+"""The keys that seal secrets at rest. The first seals; each of them opens what it has sealed.
+
+    TIDEMILL_SECRET_KEYS          keys in base64, the newest first: KEY or KEY,OLDER_KEY
+    TIDEMILL_SECRET_KEY_FILE      a file with the same, one key on a line
+    .tidemill/secret.key          is made beside the embedded PostgreSQL if neither is set
+
+To rotate: put a new key first, `tidemill credentials rotate`, then remove the old one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tidemill.core.errors import ConfigError
+from tidemill.engine.settings import Settings
+
+KEYS = "TIDEMILL_SECRET_KEYS"
+KEY_BYTES, NONCE_BYTES = 32, 12
+
+
+class KeyRing(msgspec.Struct, frozen=True):
+    """Keys by their ids, the newest first."""
+
+    keys: Mapping[str, bytes]
+
+    @property
+    def newest(self) -> str:
+        return next(iter(self.keys))
+
+    def seal(self, data: bytes, about: str) -> tuple[str, bytes]:
+        """Encrypt data with the newest key; it can be opened only as `about` the same. Returns the key's id too."""
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return self.newest, nonce + AESGCM(self.keys[self.newest]).encrypt(nonce, data, about.encode())
+
+    def open(self, key_id: str, sealed: bytes, about: str) -> bytes:
+        """Decrypt data."""
+        from cryptography.exceptions import InvalidTag
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        if key_id not in self.keys:
+            raise ConfigError(
+                f"{about} is sealed with key {key_id}, which is not among the keys here: add it to {KEYS}"
+            )
+        try:
+            return AESGCM(self.keys[key_id]).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about.encode())
+        except InvalidTag:
+            raise ConfigError(f"{about} cannot be opened: it was changed, or moved here from something else") from None
+
+
+def new_key() -> str:
+    """A new key, as it is written."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def read_keys(text: str, origin: str) -> KeyRing:
+    """The keys of a text; an error names no key."""
+    found: dict[str, bytes] = {}
+    for at, word in enumerate(filter(None, re.split(r"[\s,]+", text)), 1):
+        try:
+            key = base64.b64decode(word, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise ConfigError(
+                f"{origin}: key {at} is not {KEY_BYTES} bytes in base64; `tidemill credentials key` makes one"
+            )
+        found[hashlib.sha256(key).hexdigest()[:8]] = key
+    if not found:
+        raise ConfigError(f"{origin} holds no key; `tidemill credentials key` makes one")
+    return KeyRing(found)
+
+
+def find_key_ring(settings: Settings) -> KeyRing | None:
+    """The keys of this process; None if there are none."""
+    if text := os.environ.get(KEYS):
+        return read_keys(text, KEYS)
+    named = settings.secret_key_file
+    place = Path(named) if named else Path(settings.directory) / "secret.key"
+    try:
+        return read_keys(place.read_text(), str(place))
+    except FileNotFoundError:
+        if named:
+            raise ConfigError(f"the key file {place} does not exist: `tidemill credentials key > {place}`") from None
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the key file {place} cannot be read: {error}") from error
+
+
+def require_key_ring(settings: Settings) -> KeyRing:
+    """The keys of this process; beside an embedded database, one is made if there is none."""
+    found = find_key_ring(settings)
+    if found is not None:
+        return found
+    if settings.database_url is not None:
+        raise ConfigError(
+            f"there is no key to seal secrets with: set {KEYS} or TIDEMILL_SECRET_KEY_FILE on every host; "
+            "`tidemill credentials key` makes one"
+        )
+    place = Path(settings.directory) / "secret.key"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{new_key()}\n")
+    except FileExistsError:
+        pass  # Another process has made one.
+    return read_keys(place.read_text(), str(place))
