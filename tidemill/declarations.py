@@ -23,7 +23,7 @@ from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import DeclaredSchedule
+from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
     from tidemill.streaming import Streams
+
+
+#: What declares the stored schedules of an application: its program, and its workflow files.
+DECLARERS = (PROGRAM, "workflow files")
 
 
 class Declarations:
@@ -134,13 +138,8 @@ class Declarations:
         self.schedules[check_name("schedule", schedule.name)] = schedule
 
     def add_trigger(self, workflow: TriggerWorkflow) -> Task[Any, Any]:
-        """Declare the task of a workflow file that runs once for each event, and its schedules."""
-        task = self.pipelines.declare_trigger(workflow)
-        for at, spec in enumerate(workflow.schedules):
-            name = task.name if at == 0 else f"{task.name}#{at + 1}"
-            args = task.signature.bind((), {"payload": {"schedule": name}})
-            self.add_schedule(Periodic(name, task.name, spec, args, catchup="one", jitter=0.0))
-        return task
+        """Declare the task of a workflow file that runs once for each event; its schedules are stored too."""
+        return self.pipelines.declare_trigger(workflow)
 
     def add_page(self, page: Page) -> None:
         if page.name in self.pages:
@@ -164,7 +163,7 @@ class Declarations:
                 jitter=periodic.jitter,
             )
             for periodic in self.schedules.values()
-        ]
+        ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])
 
     def served_queues(self) -> Iterable[str]:
         """The queues that the tasks, dags and workflow files name."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tidemill.declarations import Declarations
+from tidemill.declarations import DECLARERS, Declarations
 from tidemill.engine.maintenance import maintenance_role
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
 from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
@@ -85,7 +85,8 @@ def runs_role(
 def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
     """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
     chains: Sequence[Chain] = () if declared is None else declared.chains
-    scheduler = Scheduler(database, None if declared is None else declared.stored_schedules())
+    schedules = None if declared is None else declared.stored_schedules()
+    scheduler = Scheduler(database, schedules, declared_by=DECLARERS)
     return RoleGroup(
         "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
     )

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -21,7 +22,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from tests.invariants.operations.admin import CASES as ADMIN_CASES, KEY
+from tests.invariants.operations.admin import CASES as ADMIN_CASES, KEY, KEY_FILE
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import CASES as JOB_CASES
 from tests.invariants.operations.monitors import CASES as MONITOR_CASES
@@ -36,7 +37,6 @@ from tests.support.web_app import make_app
 from tidemill.cli import main
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
-from tidemill.engine.key_ring import KEYS
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, retry_jobs
 from tidemill.ops.operator.errors import error_of, kind_of
@@ -94,19 +94,22 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("workflows"))
-    os.environ[KEYS] = KEY
+    os.environ[KEY_FILE] = str(tmp_path_factory.mktemp("keys") / "secret.key")
+    Path(os.environ[KEY_FILE]).write_text(KEY)
+    os.environ["TIDEMILL_SECRET_KEY_FILE"] = os.environ[KEY_FILE]  # for commands on the database
     url, address = server.create(), f"127.0.0.1:{free_port()}"
     web = WebServer(url, f"--grpc={address}")
     asyncio.run(web.wait_ready())
     yield Site(web, url, address)
     web.close()
     server.drop(url)
-    del os.environ[FOLDER], os.environ[KEYS]
+    del os.environ[FOLDER], os.environ[KEY_FILE], os.environ["TIDEMILL_SECRET_KEY_FILE"]
 
 
 @pytest.fixture
 async def world(site: Site) -> AsyncIterator[World]:
-    app = make_app(database_url=site.database_url, workflow_folder=os.environ[FOLDER])
+    files = {"workflow_folder": os.environ[FOLDER], "secret_key_file": os.environ[KEY_FILE]}
+    app = make_app(database_url=site.database_url, **files)
     declare(app)
     async with Database(DatabaseSettings(url=site.database_url)) as database:
         yield World(app, database, site.web.url)

@@ -74,7 +74,7 @@ def make_ovens() -> Monitor:
     return Monitor("ovens", source=JsonlSource("ovens.jsonl"), entity=lambda e: e["oven"], fold=Oven, triggers=[hot])
 
 
-app = make_app(workflow_folder=os.environ.get("WEB_WORKFLOWS"))
+app = make_app(workflow_folder=os.environ.get("WEB_WORKFLOWS"), secret_key_file=os.environ.get("WEB_SECRET_KEY_FILE"))
 app.pipeline(make_notes())
 for workflow in make_greetings():
     app.trigger(workflow)

@@ -6,7 +6,7 @@ It sleeps until the next fire, or until a schedule changes. What to do about lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.schedules import (
+    PROGRAM,
     SCHEDULES_CHANNEL,
     DeclaredSchedule,
     declare_schedules,
@@ -44,17 +45,19 @@ class Scheduler:
         database: Database,
         declared: Sequence[DeclaredSchedule] | None,
         *,
+        declared_by: Collection[str] = (PROGRAM,),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._database = database
         self._declared = declared
+        self._declared_by = declared_by
         self._clock = clock
         self._logged: dict[str, float] = {}
 
     async def work(self, life: Life) -> None:
         """Fire until stopped."""
         if self._declared is not None:
-            await declare_schedules(self._database, self._declared)
+            await declare_schedules(self._database, self._declared, by=self._declared_by)
         life.ready()
         log.info("scheduler started", schedules=len(self._declared or ()))
         while await life.wait(await self._fire()):

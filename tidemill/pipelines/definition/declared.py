@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
-from tidemill.engine.jobs.origin import origin_here
-from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry
+from tidemill.engine.jobs.task import Task, TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.store.database import Database
-from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
 
 if TYPE_CHECKING:  # slow to load, and rarely needed
     from tidemill.pipelines.view.pipeline_cache import PipelineCache
@@ -91,7 +90,9 @@ class Pipelines:
         """A workflow file that runs once for each event; each run is a job of the task that is returned."""
         if workflow.name in self.declared_triggers:
             raise ConfigError(f"two workflows are called {workflow.name!r}: give one of them another name")
-        task = _trigger_task(workflow)
+        from tidemill.pipelines.workflows.schedules import trigger_task
+
+        task = trigger_task(workflow)
         self._tasks.add(task)
         self.declared_triggers[workflow.name] = workflow
         return task
@@ -108,7 +109,9 @@ class Pipelines:
             if owner in folder.pipelines and stage in folder.pipelines[owner].stages:
                 self._filed_tasks[name] = stage_task(folder.pipelines[owner].stages[stage], self._reach)
             elif owner == "workflow" and stage in folder.triggers:
-                self._filed_tasks[name] = _trigger_task(folder.triggers[stage])
+                from tidemill.pipelines.workflows.schedules import trigger_task
+
+                self._filed_tasks[name] = trigger_task(folder.triggers[stage])
         return self._filed_tasks.get(name)
 
     def filed_queues(self) -> list[str]:
@@ -122,6 +125,16 @@ class Pipelines:
     def trigger_task(self, name: str) -> Task[Any, Any]:
         """The task that runs a declared workflow."""
         return self._tasks[f"workflow/{name}"]
+
+    def schedules(self) -> list[DeclaredSchedule]:
+        """The schedules of workflows: those that the program declares, and those of files."""
+        from tidemill.pipelines.workflows.schedules import FILES, workflow_schedules
+
+        found = workflow_schedules(self.declared_triggers.values(), self.trigger_task, PROGRAM)
+        folder = self.folder
+        return found + (
+            [] if folder is None else workflow_schedules(folder.triggers.values(), self.trigger_task, FILES)
+        )
 
     def admin_node_of(self, task: str) -> str | None:
         """The node that only an admin may run in the workflow of a task; None for every other task."""
@@ -144,31 +157,11 @@ class Pipelines:
             return pipeline_role(runner, runner, database, settings)
         from tidemill.pipelines.workflows.runner import WorkflowRunner
 
-        async def enqueue(workflow: TriggerWorkflow, payload: Any) -> None:
-            task = self.trigger_task(workflow.name)
-            job = task.new_job(task.signature.bind((payload,), {}), origin=origin_here("workflow schedule"))
-            async with database.transaction() as connection:
-                await insert_jobs(database, connection, [job], notify=True)
-
         work = WorkflowRunner(
-            database, folder, beside=declared, task_of=self.task_of, fire=enqueue, keep_days=keep_days
+            database, folder, beside=declared, task_of=self.task_of, tasks=self._tasks, keep_days=keep_days
         )
         return pipeline_role(work, work.pipelines, database, settings)
 
     @property
     def task_of(self) -> Callable[[Stage], Any]:
         return lambda stage: self._tasks[task_name(stage)]
-
-
-def _trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
-    async def run(payload: Any = None) -> dict:
-        return await workflow.run(payload)
-
-    run.__doc__ = f"Run the workflow {workflow.name} once."
-    options = TaskOptions(
-        queue=QUEUE,
-        tags=("workflow",),
-        concurrency_key=workflow.concurrency_key,
-        max_concurrency=workflow.max_concurrency,
-    )
-    return Task(run, f"workflow/{workflow.name}", options)

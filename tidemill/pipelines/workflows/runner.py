@@ -1,4 +1,4 @@
-"""The role that runs a folder of workflow files: drives its pipelines and fires its schedules.
+"""The role that runs a folder of workflow files: drives its pipelines and stores its schedules.
 
 A changed file is re-read, and its declarations replace the previous ones; nothing else is affected. An unreadable file
 changes nothing, and is logged.
@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import watchfiles
 
-from tidemill.core.schedule import Schedule, next_fire
-from tidemill.engine.cancellation import end, is_ending
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.role import Life
+from tidemill.engine.hooks import ResolvingTasks
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.maintenance import MaintenanceSettings, maintenance_role
+from tidemill.engine.role import Life, Role, Runnable, run_roles
+from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.worker.worker import Worker, WorkerSettings, worker_role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.runner import STAND_BY, PipelineRunner
-from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.workflows.folder import WorkflowFolder
-from tidemill.pipelines.workflows.read import TriggerWorkflow
+from tidemill.pipelines.workflows.schedules import FILES, QUEUE, trigger_task, workflow_schedules
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_unavailable
-from tidemill.store.states import states as rows
+from tidemill.store.jobs.schedules import declare_schedules
 
 LOOK_ANYWAY_MS = 10_000  # poll interval without notifications
-
-#: Runs a workflow once for an event.
-Fire = Callable[[TriggerWorkflow, Any], Awaitable[Any]]
+GRACE = 10.0  # seconds that a run of a workflow has to end
 
 
 class WorkflowRunner:
@@ -44,17 +43,16 @@ class WorkflowRunner:
         *,
         beside: Iterable[Pipeline] = (),
         task_of: Callable[[Stage], Any] | None = None,
-        fire: Fire | None = None,
+        tasks: Mapping[str, Task[Any, Any]] | None = None,
         keep_days: int = 30,
     ) -> None:
-        """`beside` are further pipelines to drive. Without `task_of` and `fire`, everything runs in this process."""
+        """`beside` are further pipelines to drive. Without `task_of` and `tasks`, everything runs in this process."""
         self._database = database
         self._folder = folder
         self._beside = list(beside)
-        self._fire = fire or self._run_here
-        self._slots = Slots(database)
+        self._tasks = tasks if tasks is not None else ResolvingTasks(None, self._filed_task)
+        self._runs_jobs = tasks is None
         self._version = -1
-        self._fired: dict[tuple[str, int], float] = {}  # when each schedule was last due
         self._changed = asyncio.Event()
         folder.refresh()
         self.pipelines = PipelineRunner(database, self._pipelines(), task_of, keep_days=keep_days)
@@ -111,56 +109,39 @@ class WorkflowRunner:
     # -- schedules ----------------------------------------------------------------------------------
 
     async def _keep_schedules(self, life: Life) -> None:
-        """Fire due schedules, unless another process does it for these files."""
+        """Store the schedules of the files whenever they change; without an application, also fire and run them."""
         await life.wait_ready()
-        while True:
-            self._changed.clear()
-            if not any(workflow.schedules for workflow in self._folder.triggers.values()):
+        async with contextlib.AsyncExitStack() as running:
+            is_running = False
+            while True:
+                self._changed.clear()
+                schedules = workflow_schedules(self._folder.triggers.values(), self._task_of_workflow, FILES)
+                try:
+                    await declare_schedules(self._database, schedules, by=(FILES,))
+                except Exception as error:
+                    if not is_unavailable(error):
+                        raise
+                    log.warning("the database is unavailable", error=str(error))
+                    await wait_for_event(self._changed, STAND_BY)
+                    continue
+                if schedules and self._runs_jobs and not is_running:
+                    await running.enter_async_context(run_roles(*self._job_roles()))
+                    is_running = True
                 await self._changed.wait()
-                continue
-            try:
-                await self._lead_schedules()
-            except Exception as error:
-                if not is_unavailable(error):
-                    raise
-                log.warning("the database is unavailable", error=str(error))
-            await wait_for_event(self._changed, STAND_BY)
 
-    async def _lead_schedules(self) -> None:
-        """Fire due schedules while the files and the connection stay; return if another process does it."""
-        connection = await self._database.connect_to_listen()
-        try:
-            name = f"{self._database.schema}:schedules of {self._folder.path.resolve()}"
-            if not await connection.fetchval(rows.TAKE_LEAD, name):
-                return
-            lost = asyncio.Event()
-            connection.add_termination_listener(lambda _: lost.set())
-            keeping = [
-                asyncio.create_task(self._keep_schedule(workflow, at, schedule))
-                for workflow in self._folder.triggers.values()
-                for at, schedule in enumerate(workflow.schedules)
-            ]
-            waiting = [asyncio.create_task(lost.wait()), asyncio.create_task(self._changed.wait())]
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                await end([*waiting, *keeping])
-        finally:
-            connection.terminate()
+    def _job_roles(self) -> list[Runnable]:
+        """What fires schedules and runs their jobs in a process without an application."""
+        worker = Worker(self._database, self._tasks, WorkerSettings((QUEUE,), grace_seconds=GRACE))
+        return [
+            maintenance_role(self._database, MaintenanceSettings()),
+            Role(Scheduler(self._database, None), self._database),
+            worker_role(worker, self._database),
+        ]
 
-    async def _run_here(self, workflow: TriggerWorkflow, payload: Any) -> None:
-        async with self._slots.hold(workflow.concurrency_key, workflow.max_concurrency):
-            await workflow.run(payload)
+    def _task_of_workflow(self, name: str) -> Task[Any, Any]:
+        return self._tasks[f"workflow/{name}"]
 
-    async def _keep_schedule(self, workflow: TriggerWorkflow, at: int, schedule: Schedule) -> None:
-        after = self._fired.setdefault((workflow.name, at), time.time())
-        while not is_ending():
-            after = next_fire(schedule, after)
-            await asyncio.sleep(max(0.0, after - time.time()))
-            self._fired[workflow.name, at] = after
-            try:
-                await self._fire(workflow, {"scheduledAt": after})
-                log.info("workflow ran", workflow=workflow.name)
-            except Exception as error:  # noqa: BLE001 - a failed run must not stop the schedule
-                log.error("workflow failed", workflow=workflow.name, error=f"{type(error).__name__}: {error}")
-            after = max(after, time.time() - 1.0)  # Fires missed during the run are skipped.
+    def _filed_task(self, name: str) -> Task[Any, Any] | None:
+        owner, _, workflow = name.partition("/")
+        found = self._folder.triggers.get(workflow) if owner == "workflow" else None
+        return None if found is None else trigger_task(found)

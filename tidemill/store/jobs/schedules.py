@@ -6,7 +6,7 @@ fire time in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import asyncpg
 import msgspec
@@ -21,19 +21,21 @@ from tidemill.store.transaction import Transaction
 
 #: Notifies schedulers that a schedule was added, changed, resumed or removed.
 SCHEDULES_CHANNEL = "schedules"
+#: What declares a schedule: the program, unless it says otherwise.
+PROGRAM = "program"
 
 #: Declares schedules; a changed spec gets a new next fire time, an unchanged one keeps it.
 UPSERT_SCHEDULE = """
-INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided)
-VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9)
+INSERT INTO tidemill.schedule AS s (name, task, queue, spec, job, catchup, jitter, next_fire, decided, declared_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, to_timestamp($8), $9, $10)
 ON CONFLICT (name) DO UPDATE SET task = excluded.task, queue = excluded.queue, spec = excluded.spec,
-    job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter,
+    job = excluded.job, catchup = excluded.catchup, jitter = excluded.jitter, declared_by = excluded.declared_by,
     next_fire = CASE WHEN s.spec::text = excluded.spec::text THEN s.next_fire ELSE excluded.next_fire END,
     decided = CASE WHEN s.spec::text = excluded.spec::text THEN s.decided ELSE excluded.decided END
 """
 
-#: Deletes schedules that the application no longer declares.
-PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE name <> ALL ($1)"
+#: Deletes schedules that these no longer declare.
+PRUNE_SCHEDULES = "DELETE FROM tidemill.schedule WHERE name <> ALL ($1) AND declared_by = ANY ($2)"
 
 #: Due schedules that no other scheduler holds.
 TAKE_DUE = """
@@ -92,6 +94,7 @@ class DeclaredSchedule(msgspec.Struct, frozen=True):
     job: NewJob
     catchup: str
     jitter: float
+    declared_by: str = PROGRAM
 
 
 class Fired(msgspec.Struct, frozen=True):
@@ -103,12 +106,18 @@ class Fired(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-async def declare_schedules(database: Database, declared: Sequence[DeclaredSchedule], now: float | None = None) -> None:
-    """Replace the application's stored schedules with those that it declares, as of `now` by the database's clock."""
+async def declare_schedules(
+    database: Database,
+    declared: Sequence[DeclaredSchedule],
+    now: float | None = None,
+    *,
+    by: Collection[str] = (PROGRAM,),
+) -> None:
+    """Replace the stored schedules of these declarers with theirs, as of `now` by the database's clock."""
     async with database.transaction(patience=None) as connection:
         if now is None:
             now = float(await connection.fetchval(DATABASE_NOW) or 0.0)
-        await connection.execute(database.sql(PRUNE_SCHEDULES), [s.name for s in declared])
+        await connection.execute(database.sql(PRUNE_SCHEDULES), [s.name for s in declared], list(by))
         for schedule in sorted(declared, key=lambda s: s.name):
             await connection.execute(
                 database.sql(UPSERT_SCHEDULE),
@@ -121,6 +130,7 @@ async def declare_schedules(database: Database, declared: Sequence[DeclaredSched
                 schedule.jitter,
                 next_fire(schedule.spec, now),
                 now,
+                schedule.declared_by,
             )
         await connection.execute(database.sql(NOTIFY_SCHEDULES))
 

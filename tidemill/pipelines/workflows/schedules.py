@@ -1,0 +1,53 @@
+"""The schedules of workflow files: stored like those of the program, so that they are listed, paused and run now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.worker.context import find_current_job
+from tidemill.pipelines.workflows.read import TriggerWorkflow
+from tidemill.store.jobs.schedules import DeclaredSchedule
+
+QUEUE = "pipelines"
+#: What declares them, as `tidemill.schedule.declared_by` says it.
+FILES = "workflow files"
+
+
+def trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
+    """The task whose jobs run a workflow once."""
+
+    async def run(payload: Any = None) -> dict:
+        return await workflow.run(_with_fire_time(payload))
+
+    run.__doc__ = f"Run the workflow {workflow.name} once."
+    options = TaskOptions(
+        queue=QUEUE,
+        tags=("workflow",),
+        concurrency_key=workflow.concurrency_key,
+        max_concurrency=workflow.max_concurrency,
+    )
+    return Task(run, f"workflow/{workflow.name}", options)
+
+
+def _with_fire_time(payload: Any) -> Any:
+    """The payload of a schedule's job, with the time that it was fired for."""
+    job = find_current_job()
+    if job is None or job.fire_time is None or not isinstance(payload, Mapping):
+        return payload
+    return {**payload, "scheduledAt": job.fire_time.timestamp()}
+
+
+def workflow_schedules(
+    workflows: Iterable[TriggerWorkflow], task_of: Callable[[str], Task[Any, Any]], declared_by: str
+) -> list[DeclaredSchedule]:
+    """The schedules of workflows; of the fires that are missed while nothing runs, the last is made up for."""
+    found: list[DeclaredSchedule] = []
+    for workflow in workflows:
+        task = task_of(workflow.name)
+        for at, spec in enumerate(workflow.schedules):
+            name = task.name if at == 0 else f"{task.name}#{at + 1}"
+            job = task.new_job(task.signature.bind((), {"payload": {"schedule": name}}))
+            found.append(DeclaredSchedule(name, spec, job, "one", 0.0, declared_by))
+    return found

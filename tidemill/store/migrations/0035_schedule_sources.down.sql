@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.schedule DROP COLUMN declared_by;
