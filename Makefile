@@ -9,7 +9,7 @@ CONSOLE := tidemill/server/static/index.html
 KAFKA  := .bench/kafka/package/kafka/libs
 PROTOS := $(shell find tidemill -name '*.proto')
 
-.PHONY: demo test lint bench web wheel clean
+.PHONY: demo test lint bench web wheel docs clean
 
 demo: $(READY) $(CONSOLE)
 	$(BIN)/tidemill up examples/demo/app.py --directory .tidemill/demo
@@ -37,8 +37,13 @@ web: $(CONSOLE)
 wheel:
 	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 
+# The documentation site, in docs/_build: every link is checked, the reference is generated from the code.
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
+
 clean:
-	rm -rf web/node_modules tidemill/server/static $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf web/node_modules tidemill/server/static docs/_build docs/reference $(VENV) .bench .tidemill .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find tidemill -name '*_pb2.py*' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
