@@ -127,6 +127,16 @@ CASES: dict[str, Case] = {
     "list_backfills": Case(
         plan.ListBackfills(name=NOTES), a_backfill, (named(plan.ListBackfills), plan.ListBackfills(name=NOTES, limit=0))
     ),
+    "write_pipeline_input": Case(
+        states.WriteInput(name=NOTES, path="in/d.txt", content="date"),
+        the_notes,
+        (
+            states.WriteInput(name="nothing", path="in/d.txt", content="x"),
+            states.WriteInput(name=NOTES, path="out/d.txt", content="x"),
+            states.WriteInput(name=NOTES, path="in/../d.txt", content="x"),
+            states.WriteInput(name=NOTES, path="in/d.txt", content="?", encoding="base64"),
+        ),
+    ),
     "list_orphans": Case(
         states.ListOrphans(name=NOTES),
         the_notes,

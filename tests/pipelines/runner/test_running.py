@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,12 @@ from tests.support.operate import invalidate_states, retry_failures
 from tests.support.pipelines import books, put, tree
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
+from tidemill.core.accounts import Caller
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.engine.role import Role
+from tidemill.ops.jobs.schedules import ScheduleRef, list_schedules, pause_schedule, resume_schedule, run_schedule
+from tidemill.ops.operator.local import Local
+from tidemill.ops.operator.operation import Nothing
 from tidemill.pipelines import Pipeline
 from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.workflows.folder import WorkflowFolder
@@ -458,3 +464,51 @@ async def test_a_schedule_of_a_file_fires_once_however_many_keep_it(tmp_path: Pa
         await asyncio.gather(*running)
     moments = fired.read_text().split()
     assert len(moments) == len(set(moments))
+
+
+async def test_a_schedule_of_a_file_is_listed_paused_run_now_and_made_up_for_after_a_restart(
+    tmp_path: Path, database: Database
+) -> None:
+    flow = {
+        "mode": "trigger",
+        "nodes": [
+            {"id": "s", "typeId": "scheduled", "name": "s", "data": {"interval": 1, "unit": "hours"}},
+            {"id": "w", "typeId": "append_to_file", "name": "w",
+             "data": {"filepath": str(tmp_path / "fired.txt"), "content": "{{$.s.time}}"}},
+        ],
+        "connections": [{"sourceNodeId": "s", "targetNodeId": "w"}],
+    }  # fmt: skip
+    put(tmp_path, {"w/flow.json": json.dumps(flow)})
+    at = Local(database, Caller("ann", "admin"), None)
+    fired = tmp_path / "fired.txt"
+
+    async def listed() -> list[Any]:
+        return (await at.do(list_schedules, Nothing())).items
+
+    async def run_until(what: Callable[[], Any]) -> None:
+        runner = Role(WorkflowRunner(database, WorkflowFolder(tmp_path / "w")), database)
+        running = asyncio.create_task(runner.run())
+        try:
+            await eventually(what)
+        finally:
+            runner.stop()
+            await running
+
+    await run_until(listed)
+    assert [(each.name, each.when, each.paused) for each in await listed()] == [("workflow/flow", "every hour", False)]
+    await at.do(pause_schedule, ScheduleRef(name="workflow/flow"))
+    assert [each.paused for each in await listed()] == [True]
+    await at.do(resume_schedule, ScheduleRef(name="workflow/flow"))
+    await at.do(run_schedule, ScheduleRef(name="workflow/flow"))
+    await run_until(fired.exists)
+    # Three fires were missed while nothing ran: one is made up for.
+    await database.fetch(
+        "UPDATE tidemill.schedule SET next_fire = next_fire - interval '3 h', decided = decided - 3 * 3600.0"
+    )
+    await run_until(lambda: len(fired.read_text().split()) == 2)
+    (tmp_path / "w/flow.json").unlink()
+    await run_until(lambda: _gone(database))
+
+
+async def _gone(database: Database) -> bool:
+    return not await database.fetch("SELECT FROM tidemill.schedule")

@@ -1,7 +1,9 @@
-"""`tidemill pipeline` for operators: invalidate, retry, accept, approve, pause, resume, backfill, clean."""
+"""`tidemill pipeline` for operators: invalidate, retry, accept, approve, pause, resume, backfill, clean, write."""
 
 from __future__ import annotations
 
+import sys
+from base64 import b64encode
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -30,7 +32,13 @@ from tidemill.ops.pipelines.change import (
     retry_states,
     start_backfill,
 )
-from tidemill.ops.pipelines.states import MOST_SHOWN, ListOrphans, list_orphans
+from tidemill.ops.pipelines.states import (
+    MOST_SHOWN,
+    ListOrphans,
+    WriteInput,
+    list_orphans,
+    write_pipeline_input,
+)
 from tidemill.ops.pipelines.waiting import wait_for_backfill
 
 MANY = 10  # States that are built again without a question.
@@ -154,6 +162,26 @@ async def clean(
             out().print("nothing was done: add --yes", style="dim")
 
 
+@on_pipelines
+async def write(
+    at: Operator,
+    path: Annotated[str, Parameter(help="The path of the input: in/2026-01-15.txt.")],
+    *,
+    pipeline: Annotated[str | None, Parameter(help="The pipeline, where there are several.")] = None,
+) -> None:
+    """Write an input of a pipeline from standard input; what is made from it is built at once."""
+    data = sys.stdin.buffer.read()
+    known = [pipeline] if pipeline is not None else await names(at, None)
+    if len(known) != 1:
+        raise ConfigError(f"say which pipeline: --pipeline {' or '.join(known)}")
+    try:
+        given = {"content": data.decode()}
+    except UnicodeDecodeError:
+        given = {"content": b64encode(data).decode(), "encoding": "base64"}
+    done = await at.do(write_pipeline_input, WriteInput(name=known[0], path=path, **given))
+    out().print(f"{done.path} is written to pipeline {done.pipeline}: {done.bytes:,} bytes")
+
+
 async def _find_part(at: Operator, word: str) -> PausePipeline:
     meant = await find(at, word)
     if meant.entity is not None:
@@ -163,4 +191,4 @@ async def _find_part(at: Operator, word: str) -> PausePipeline:
     return PausePipeline(name=meant.pipeline, stage=meant.stage)
 
 
-COMMANDS = (invalidate, retry, accept, approve, pause, resume, backfill, clean)
+COMMANDS = (invalidate, retry, accept, approve, pause, resume, backfill, clean, write)

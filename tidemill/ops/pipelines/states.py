@@ -1,20 +1,23 @@
-"""The states of a pipeline: its grid, one state with what it is made from, the content of a file, and orphans."""
+"""The states of a pipeline: its grid, one state and its origin, the content of a file, inputs from outside, orphans."""
 
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.errors import StoreError
+from tidemill.core.errors import ArgumentError, ForbiddenError, StoreError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
 from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.stores.base import StateStoreError
+from tidemill.pipelines.stores.database import DatabaseStates
+from tidemill.pipelines.stores.external_states import Inputs, check_input
 from tidemill.pipelines.view import state_grid as grid
 from tidemill.pipelines.view.content_preview import Content, preview
 from tidemill.pipelines.view.lineage import output_paths
@@ -22,10 +25,11 @@ from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.pipelines.view.state_details import StateDetails, describe_state
 from tidemill.store.states.build_jobs import is_kept
-from tidemill.store.transaction import Reader
+from tidemill.store.transaction import Reader, Transaction
 
 SHOWN = 200
 MOST_SHOWN = 100_000
+MOST_WRITTEN = 16 << 20
 
 PipelineName = Annotated[str, doc("The pipeline.")]
 StageFilter = Annotated[Annotated[str, Meta(max_length=400)] | None, doc("Only this stage.")]
@@ -63,6 +67,23 @@ class GetContent(Arguments, frozen=True, kw_only=True):
 
     name: PipelineName
     path: Annotated[str, doc("The path of an input or output.", max_length=4000)]
+
+
+class WriteInput(Arguments, frozen=True, kw_only=True):
+    """An input of a pipeline to write: a state that a stage reads and no stage makes."""
+
+    name: PipelineName
+    path: Annotated[str, doc("Its path: in/2026-01-15.txt.", min_length=1, max_length=4000)]
+    content: Annotated[str, doc("Its content.", max_length=MOST_WRITTEN)]
+    encoding: Annotated[Literal["utf-8", "base64"], doc("How the content is given.")] = "utf-8"
+
+
+class InputWritten(msgspec.Struct, frozen=True):
+    """What was written."""
+
+    pipeline: str
+    path: str
+    bytes: int
 
 
 class ListOrphans(Arguments, frozen=True, kw_only=True):
@@ -167,6 +188,27 @@ async def get_content(at: Reader, args: GetContent, declared: Declarations) -> C
     """The beginning of an input or output of a pipeline, as text or a small picture in JSON."""
     snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
     return await preview(snapshot, args.path)
+
+
+@operation("PUT /pipelines/{name}/input", role="operator")
+async def write_pipeline_input(tx: Transaction, args: WriteInput, declared: Declarations) -> InputWritten:
+    """Write an input of a pipeline; what is made from it is built at once.
+
+    An operator may write states that are kept in the database; files and objects are for admins.
+    """
+    pipeline = declared.pipelines.require(args.name)
+    if not isinstance(pipeline.store, DatabaseStates) and not tx.may("admin"):
+        raise ForbiddenError(f"the states of {pipeline.name} are not in the database: writing them needs admin")
+    if any(part in ("", ".", "..") for part in args.path.split("/")):
+        raise ArgumentError("path", f"{args.path!r} is not a path inside the pipeline's folder")
+    check_input(pipeline, args.path)
+    try:
+        content = b64decode(args.content, validate=True) if args.encoding == "base64" else args.content.encode()
+    except ValueError as error:
+        raise ArgumentError("content", f"this is not base64: {error}") from error
+    await Inputs(declared.pipelines).write(tx.database, tx.connection, pipeline.name, {args.path: content})
+    await tx.audit("pipeline.write", f"{pipeline.name}/{args.path}", after={"bytes": len(content)})
+    return InputWritten(pipeline.name, args.path, len(content))
 
 
 @operation("GET /pipelines/{name}/orphans", role="viewer")
