@@ -95,6 +95,7 @@ class LogConsumer:
             rows=1 + int(most / self._in_row),
             owner=self._owner,
             lease=self._source.lease,
+            ordered=self._source.ordered,
         )
         if found is None:
             await self._backoff.wait()

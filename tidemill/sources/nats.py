@@ -66,6 +66,7 @@ class NatsConsumer:
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
         self._nacked: list[Any] = []
+        self._fetching: asyncio.Task[list[Any]] | None = None
         self._keeping_alive: asyncio.Task[None] | None = None
         self._problem: str | None = None
         self._problem_at = 0.0
@@ -107,10 +108,16 @@ class NatsConsumer:
     async def poll(self, most: int) -> list[Delivery]:
         from nats.errors import TimeoutError as NothingYet
 
+        fetching = self._fetching = self._fetching or asyncio.create_task(
+            self._subscription.fetch(min(most, AT_ONCE), timeout=WAIT)
+        )
         try:
-            messages = await self._subscription.fetch(min(most, AT_ONCE), timeout=WAIT)
+            messages = await asyncio.shield(fetching)  # A cancelled fetch would lose what the server has sent already.
         except (NothingYet, TimeoutError):
             return []
+        finally:
+            if fetching.done():
+                self._fetching = None
         deliveries: list[Delivery] = []
         for message in messages:
             metadata = message.metadata
@@ -161,6 +168,12 @@ class NatsConsumer:
         if self._keeping_alive is not None:
             await end([self._keeping_alive])
         await self.flush()
+        if self._fetching is not None:
+            fetched = (await asyncio.gather(self._fetching, return_exceptions=True))[0]
+            self._nacked += fetched if isinstance(fetched, list) else []
+        # Without this, the server would send back to this client what it is given back.
+        await self._subscription.unsubscribe()
+        await self._client.flush()
         for message in self._nacked:
             await message.nak()
         await self._client.close()

@@ -24,6 +24,17 @@ log = structlog.get_logger("tidemill.sources")
 
 AT_ONCE = 1000
 BLOCK_MS = 1000
+TAKE_OVER_EVERY = 2.0
+POLL_OTHERS = 0.1  # Redis does not tell when an entry of another consumer is acknowledged.
+
+#: Reads new entries if no other consumer of the group has any in flight: of an ordered source, one reads at a time.
+READ_IN_ORDER = """
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1])
+for _, each in ipairs(pending[4] or {}) do
+    if each[1] ~= ARGV[2] then return {0, {}} end
+end
+return {1, redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', ARGV[3], 'STREAMS', KEYS[1], '>') or {}}
+"""
 _SEQUENCES = 1_000_000
 
 
@@ -89,11 +100,30 @@ class RedisConsumer:
             )
             if entries:
                 return self._take(entries)
-            self._take_over_at = loop.time() + self._source.lease / 3
+            self._take_over_at = loop.time() + min(self._source.lease / 3, TAKE_OVER_EVERY)
+        if self._source.ordered:
+            return await self._read_in_order(count)
         answer = await self._client.xreadgroup(
             self._group, self._name, {self._source.key: ">"}, count=count, block=BLOCK_MS
         )
         return self._take(_entries(answer)) if answer else []
+
+    async def _read_in_order(self, count: int) -> list[Delivery]:
+        """Read new entries, unless another consumer has older ones in flight; waits for either."""
+        is_mine, answer = await self._client.eval(READ_IN_ORDER, 1, self._source.key, self._group, self._name, count)
+        if answer:
+            return self._take([(id, dict(zip(fields[::2], fields[1::2], strict=True))) for id, fields in answer[0][1]])
+        if not is_mine:
+            self._take_over_at = 0.0  # As soon as the other one ends or its lease lapses, its entries come first.
+            await asyncio.sleep(POLL_OTHERS)
+            return []
+        last = await self._last_delivered()
+        await self._client.xread({self._source.key: last}, count=1, block=BLOCK_MS)
+        return []
+
+    async def _last_delivered(self) -> bytes:
+        groups = await self._client.xinfo_groups(self._source.key)
+        return next((group["last-delivered-id"] for group in groups if group["name"] == self._group.encode()), b"$")
 
     def _take(self, entries: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> list[Delivery]:
         deliveries: list[Delivery] = []
@@ -142,7 +172,7 @@ class RedisConsumer:
             raise
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
-        """Nothing to do: other consumers take an entry over when its lease has expired."""
+        """Nothing to do: `stop` gives back all that was not done."""
 
     async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
         """Nothing to do: the server stores positions."""
@@ -151,7 +181,24 @@ class RedisConsumer:
         if self._keeping_alive is not None:
             await end([self._keeping_alive])
         await self.flush()
+        await self._give_back()
         await self._client.aclose()
+
+    async def _give_back(self) -> None:
+        """End the lease of everything that was not done here: the next consumer takes it over at once.
+
+        The server knows best what that is: a read that was cancelled may have been carried out.
+        """
+        lease, first = int(self._source.lease * 1000), "-"
+        while True:
+            found = await self._client.xpending_range(
+                self._source.key, self._group, first, "+", AT_ONCE, consumername=self._name
+            )
+            if not found:
+                return
+            ids = [each["message_id"] for each in found]
+            await self._client.xclaim(self._source.key, self._group, self._name, 0, ids, idle=lease, justid=True)
+            first = f"({ids[-1].decode()}"
 
     async def lag(self) -> int | None:
         for group in await self._client.xinfo_groups(self._source.key):

@@ -246,6 +246,23 @@ async def test_tools_find_the_service_and_its_health(live: Dispatcher) -> None:
     assert (await post(live, None, "/healthz")) == (200, {"status": "serving"})
 
 
+async def test_health_says_so_from_the_first_moment_of_a_drain(live: Dispatcher) -> None:
+    def status() -> int:
+        with grpc.insecure_channel(str(live.stream.grpc)) as channel:
+            asked = health_pb2.HealthCheckRequest(service=SERVICE)
+            return health_pb2_grpc.HealthStub(channel).Check(asked, timeout=60).status  # pyright: ignore[reportAttributeAccessIssue]
+
+    waiting = asyncio.create_task(ask(live, "wait"))
+    await eventually(lambda: Answering.begun == ["wait"])
+    live.life.stop()
+    await eventually(lambda: live.draining)
+    assert await asyncio.to_thread(status) == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert (await post(live, None, "/healthz"))[0] == 503
+    assert not waiting.done(), "what was asked before is still answered"
+    Answering.gate.set()
+    await waiting
+
+
 async def test_an_address_that_is_taken_is_told_in_words(live: Dispatcher, database_url: str) -> None:
     stream = Stream("t", plans=[Answering], sources=[], engines=0, http=live.stream.http)
     with pytest.raises(ConfigError, match="HTTP cannot be served"):

@@ -150,9 +150,17 @@ async def _grpc(
         await healthy.set(service, health_pb2.HealthCheckResponse.SERVING)
     await server.start()
     log.info("live requests over gRPC", stream=stream.name, at=joined(host, port))
+
+    async def report_drain() -> None:
+        """Load balancers send nothing more from the first moment of a drain."""
+        await live_requests.closing.wait()
+        await healthy.enter_graceful_shutdown()
+
+    reporting = asyncio.create_task(report_drain(), name="tidemill-health")
     try:
         yield
     finally:
+        await _end(reporting)
         await healthy.enter_graceful_shutdown()
         await server.stop(grace=5.0)
 

@@ -68,6 +68,12 @@ FROM tidemill.log_group WHERE name = $1 AND topic = $2 FOR UPDATE
 #: The position that no message can have yet.
 READ_END = "SELECT tidemill.log_base() + pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS end"
 
+#: Whether another reader has messages of the group in flight.
+OTHERS_READ = """
+SELECT EXISTS (SELECT FROM tidemill.log_range
+    WHERE name = $1 AND topic = $2 AND owner <> $3 AND lease_until >= now()) AS others
+"""
+
 #: Takes over a range whose reader's lease has lapsed.
 TAKE_OVER = """
 UPDATE tidemill.log_range SET owner = $3, lease_until = now() + make_interval(secs => $4)
@@ -265,11 +271,20 @@ async def make_group(database: Database, name: str, topic: str, *, from_now: boo
 
 
 async def take_range(
-    database: Database, name: str, topic: str, *, most: int, rows: int, owner: UUID, lease: float
+    database: Database,
+    name: str,
+    topic: str,
+    *,
+    most: int,
+    rows: int,
+    owner: UUID,
+    lease: float,
+    ordered: bool = False,
 ) -> Range | None:
     """Take the next messages of a topic for this reader: about `most`, in a limited number of rows. None if none.
 
-    A `PositionAheadError` says that the group's position is not one of this log.
+    With `ordered`, one reader of the group at a time has messages in flight. A `PositionAheadError` says that the
+    group's position is not one of this log.
     """
     async with database.transaction() as connection:
         row = await connection.fetchrow(database.sql(LOCK_GROUP), name, topic)
@@ -281,6 +296,8 @@ async def take_range(
                 database.sql(READ_RANGE), topic, left["from_xid"], left["from_id"], left["to_xid"], left["to_id"]
             )
             return Range(left["number"], _messages(found), len(found), frozenset(left["done"]))
+        if ordered and (await connection.fetch(database.sql(OTHERS_READ), name, topic, owner))[0]["others"]:
+            return None
         found = await connection.fetch(database.sql(READ_NEXT), topic, row["xid"], row["id"], most, rows, row["base"])
         if not found:
             if row["xid"] >= row["base"] + row["next"]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -109,6 +109,7 @@ class StreamReducer:
         self._later: list[tuple[float, int, Delivery]] = []
         self._keys = KeyOrder(len(sources))
         self._under_way: dict[tuple[int, str], Delivery] = {}
+        self._finished_ids: list[tuple[int, str]] = []
         self._tickets = 0
 
     # -- arrivals ---------------------------------------------------------------------------------
@@ -430,6 +431,19 @@ class StreamReducer:
         for delivery in later:
             self._finish(delivery, now, succeeded=False, acks=[])
 
+    # -- ids that dispatchers share -----------------------------------------------------------------
+
+    def recall_ids(self, index: int, ages: Mapping[str, float], now: float) -> None:
+        """Messages of a source with these ids were finished before, by any dispatcher, so many seconds ago."""
+        if self._seen is not None:
+            for id, age in ages.items():
+                self._seen.note((index, id), now - age)
+
+    def take_finished_ids(self) -> list[tuple[int, str]]:
+        """The ids of messages that have succeeded since the last call, each with its source."""
+        finished, self._finished_ids = self._finished_ids, []
+        return finished
+
     # -- changes by operators ---------------------------------------------------------------------
 
     def set_source(
@@ -484,6 +498,7 @@ class StreamReducer:
         """Remember its id, release the next message of its key, and acknowledge its duplicates."""
         if succeeded and delivery.id is not None and self._seen is not None:
             self._seen.note((delivery.source, delivery.id), now)
+            self._finished_ids.append((delivery.source, delivery.id))
         self._forget_id(delivery)
         if delivery.followers:
             acks += delivery.followers

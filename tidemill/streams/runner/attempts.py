@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
-from tidemill.streams.runner.finished_rows import delete_finished
+from tidemill.streams.runner.store_later import store_finished
 
 
 class OrderedAttempts:
@@ -44,7 +44,7 @@ class OrderedAttempts:
 
     async def flush(self) -> None:
         """Delete the attempts of finished messages."""
-        await delete_finished(
+        await store_finished(
             self._database,
             self._finished,
             lambda connection, rows: store.forget_attempts(self._database, connection, self._stream, rows),

@@ -22,6 +22,7 @@ from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.dead_letters import add_dead_letters
+from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, RetryLater
@@ -150,6 +151,10 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
         for exact in (True, False):
             outbox = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.outbox]
             await self._store_outbox(connection, outbox, exact=exact)
+        if ids := [
+            (self._name(each.delivery), each.delivery.id) for each in outcomes if each.succeeded and each.delivery.id
+        ]:
+            await add_seen(database, connection, stream, ids)
         through = [outcome.delivery for outcome in outcomes if not outcome.stays]
         if noted := [(self._name(delivery), delivery.place) for delivery in through if delivery.noted]:
             await store.forget_attempts(database, connection, stream, noted)

@@ -49,6 +49,7 @@ from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.runner.shared_limits import SharedLimits
 from tidemill.streams.runner.source_health import SourceHealth
+from tidemill.streams.runner.stored_ids import StoredIds
 from tidemill.streams.view.report import StreamReporter
 
 log = structlog.get_logger("tidemill.streams")
@@ -97,6 +98,7 @@ class Dispatcher:
         self.control = StreamController(database, self)
         self.retries = RetryFeeder(database, self)
         self.limits = SharedLimits(database, self)
+        self._ids = StoredIds(database, self)
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
@@ -107,6 +109,7 @@ class Dispatcher:
         )
         self.consumers: list[Consumer] = [open_consumer(source, self._context) for source in stream.sources]
         self.health = [SourceHealth() for _ in stream.sources]
+        self._has_ids = any(source.message_id is not None for source in stream.sources)
         self._is_open = [False] * len(stream.sources)
         self._committer = OutcomeCommitter(
             database=database,
@@ -169,6 +172,7 @@ class Dispatcher:
             helpers += [
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self.limits.run(), "limits"),
+                *([self._spawn(self._ids.forget_old(), "ids")] if self._has_ids else []),
                 self._spawn(self._reporter.run(), "report"),
             ]
             async with self._serving():
@@ -202,9 +206,9 @@ class Dispatcher:
 
     async def _drain(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         """Take no more messages and finish those in flight, until the drain limit or a second stop."""
+        self.live_requests.close()
         self.draining = True
         self.reducer.accepting = False
-        self.live_requests.closed = True
         await end(self._feeders)
         began = told = time.monotonic()
         hurry = asyncio.create_task(self.life.hurried.wait())
@@ -243,6 +247,8 @@ class Dispatcher:
         await end(engines)
         await end([*others, *self._storing])
         back = self.reducer.give_back()
+        if self._has_ids and self.life.is_ready:
+            await self._best_effort(self._ids.flush(), "ids of finished messages could not be stored")
         for index, consumer in enumerate(self.consumers):
             if not self._is_open[index]:
                 continue
@@ -330,6 +336,8 @@ class Dispatcher:
             if deliveries:
                 if source.ordered:
                     await self._attempts.load(index, deliveries)
+                if source.message_id is not None:
+                    await self._ids.load(index, deliveries)
                 ahead.update_size(deliveries)
                 self.reducer.arrived(index, deliveries)
                 self.schedule_dispatch()
@@ -480,6 +488,8 @@ class Dispatcher:
             await asyncio.sleep(FLUSH_EVERY)
             self._flush_needed.clear()
             indexes, self._to_flush = self._to_flush, set()
+            if self._has_ids and not await self._ids.flush():
+                self._to_flush, indexes = indexes, set()  # A message is acknowledged when its id is stored.
             for index in indexes:
                 try:
                     await self.consumers[index].flush()

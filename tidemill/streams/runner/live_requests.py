@@ -83,7 +83,8 @@ class LiveRequests:
         self._known = {plan.eligibility for plan in stream.plans}
         self._numbers = itertools.count(-1, -1)
         self._answers: dict[int, asyncio.Future[EngineAnswer]] = {}
-        self.closed = False
+        self.closing = asyncio.Event()
+        """Set at the first moment of a drain: from then on requests are refused."""
         self.limits = SourceLimits(1.0, enabled=True, max_qps=stream.live_qps)
         self._bucket: TokenBucket | None = None
         self._throttled = 0
@@ -109,7 +110,7 @@ class LiveRequests:
         if unknown or not wanted:
             known = ", ".join(sorted(filter(None, self._known)))
             raise InvalidError(f"no plan has the eligibility {unknown[0] if unknown else ''!r}; known are {known}")
-        if self.closed:
+        if self.closing.is_set():
             raise UnavailableError(f"stream {self._stream.name} is stopping")
         if not self.limits.enabled:
             raise UnavailableError(
@@ -136,6 +137,14 @@ class LiveRequests:
         except TimeoutError:
             raise LateError(f"no result within {timeout:g} s") from None
         return _result(answer)
+
+    @property
+    def closed(self) -> bool:
+        return self.closing.is_set()
+
+    def close(self) -> None:
+        """Take no more requests; those that are open are answered."""
+        self.closing.set()
 
     # -- limits -----------------------------------------------------------------------------------
 

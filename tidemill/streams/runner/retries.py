@@ -19,8 +19,8 @@ from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
-from tidemill.streams.runner.finished_rows import delete_finished
 from tidemill.streams.runner.prefetch import Prefetch
+from tidemill.streams.runner.store_later import store_finished
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
@@ -80,7 +80,7 @@ class RetryFeeder:
 
     async def flush(self) -> None:
         """Delete the rows of finished attempts."""
-        deleted = await delete_finished(
+        deleted = await store_finished(
             self._database,
             self._finished,
             lambda connection, rows: store.drop_retries(self._database, connection, rows),
