@@ -81,6 +81,19 @@ def alerts(folder: Path, count: int, *more: str) -> list[dict[str, Any]]:
     return asked_until(lambda: told(folder, "alerts", "--all", *more), lambda rows: len(rows) >= count)
 
 
+def test_a_trigger_that_opened_nothing_is_explained_by_its_name_and_entity(folder: Path) -> None:
+    read(folder, "cool", 20)
+    page = asked_until(
+        lambda: run(folder, "explain", "--why-not", "hot", "cool", "--json"), lambda done: done.returncode == 0
+    )
+    found = json.loads(page.stdout)
+    assert (found["kind"], found["id"], found["state"]) == ("trigger", "machines/hot/cool", "quiet")
+    text = run(folder, "explain", "--why-not", "hot", "cool").stdout
+    assert "Its condition was false at that check" in text
+    refused = run(folder, "explain")
+    assert "say what to explain: an ID, or --why-not TRIGGER ENTITY" in refused.stderr
+
+
 def test_alerts_are_listed_explained_acknowledged_and_noted(folder: Path) -> None:
     id = read(folder, "oven", 120)
     rows = alerts(folder, 2, "--entity", "oven")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
 from rich.text import Text
 
 from tidemill.cli.arguments import Json, options_of
@@ -12,14 +16,35 @@ from tidemill.cli.pipelines.open import AppOption, PipelineWork
 from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import out, print_json, state, table
 from tidemill.cli.streams.view import dead_page
-from tidemill.ops.explain import ExplainObject, Explanation, explain as explain_object
+from tidemill.core.errors import ConfigError
+from tidemill.ops.explain import FORMS, ExplainObject, Explanation, WhyNot, explain as explain_object, explain_why_not
 
 
-@options_of(ExplainObject, positional=("id",))
-def explain(args: ExplainObject, *, app: AppOption = None, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+@options_of(ExplainObject)
+def explain(
+    args: ExplainObject,
+    id: Annotated[str | None, Parameter(help=f"The id: {FORMS}.")] = None,
+    /,
+    *,
+    why_not: Annotated[
+        tuple[str, str] | None,
+        Parameter(help="Instead of an id: why this TRIGGER has opened no alert for this ENTITY."),
+    ] = None,
+    monitor: Annotated[str | None, Parameter(help="With --why-not: the monitor of the trigger.")] = None,
+    app: AppOption = None,
+    json: Json = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
     """Explain anything: a job (7), a run (r7), a node (r7/NODE), a state of a pipeline, an alert (a7), a trigger."""
+    if (id is None) == (why_not is None):
+        raise ConfigError("say what to explain: an ID, or --why-not TRIGGER ENTITY")
     work = place if app is None else PipelineWork(app, None, place)
-    found = work.run(lambda at: at.do(explain_object, args))
+    if why_not is not None:
+        wanted = WhyNot(trigger=why_not[0], entity=why_not[1], monitor=monitor)
+        found = work.run(lambda at: at.do(explain_why_not, wanted))
+    else:
+        known = msgspec.structs.replace(args, id=id)
+        found = work.run(lambda at: at.do(explain_object, known))
     return print_json(found) if json else _print(found, forward=args.forward)
 
 
@@ -37,7 +62,11 @@ def _print(found: Explanation, *, forward: bool) -> None:
         console.print(Text.assemble((f"{found.kind} {found.id}  ", "bold"), state(found.state)))
         console.print("\nwhy", style="bold")
         for sentence in found.why:
-            console.print(f"  {sentence}")
+            console.print(f"  {sentence}", soft_wrap=True, markup=False)
+        if found.trigger is not None and found.trigger.state is not None:
+            console.print("\nstate at that check", style="bold")
+            state_text = msgspec.json.encode(found.trigger.state).decode()
+            console.print(f"  {state_text}", soft_wrap=True, markup=False)
     if not forward:
         return
     console.print("\nfollowed by", style="bold")

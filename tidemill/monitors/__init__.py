@@ -9,6 +9,7 @@ from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.hours import Hours
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import absent, momentary, sustained
+from tidemill.monitors.engine_alerts import engine_alerts
 from tidemill.monitors.reducer.state import AttributeDict
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Slack",
     "Webhook",
     "absent",
+    "engine_alerts",
     "momentary",
     "sustained",
 ]

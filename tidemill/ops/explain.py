@@ -15,6 +15,7 @@ from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
 from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
+from tidemill.ops.monitors.why_not import TriggerCheck, explain_trigger
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.pipelines.find import find_state
@@ -24,8 +25,8 @@ from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
 from tidemill.pipelines.view.state_details import StateDetails
+from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
-from tidemill.store.monitors.roster import show_entity
 from tidemill.store.transaction import Reader
 
 MOST_FOLLOWED = 100
@@ -41,6 +42,14 @@ class ExplainObject(Arguments, frozen=True, kw_only=True):
 
     id: Annotated[str, doc(f"The id: {FORMS}.", min_length=1, max_length=4000)]
     forward: Annotated[bool, doc("Also list what followed from it.")] = False
+
+
+class WhyNot(Arguments, frozen=True, kw_only=True):
+    """Which trigger, and for which entity."""
+
+    trigger: Annotated[Word, doc("The trigger.")]
+    entity: Annotated[Word, doc("The entity.")]
+    monitor: Annotated[Word | None, doc("Its monitor, if several have such a trigger and entity.")] = None
 
 
 class Followed(msgspec.Struct, frozen=True):
@@ -65,6 +74,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     details: Annotated[StateDetails | None, doc("Of a state of a pipeline.")] = None
     alert: AlertDetails | None = None
     dead_letter: DeadLetterLine | None = None
+    trigger: TriggerCheck | None = None
 
 
 @operation("GET /explain/{id:path}", role="viewer")
@@ -77,6 +87,25 @@ async def explain(at: Reader, args: ExplainObject, declared: Declarations | None
             if found is not None:
                 return found if args.forward else msgspec.structs.replace(found, followed=[])
     raise NotFoundError(f"{args.id!r} is not an id of anything: {FORMS}")
+
+
+@operation("GET /why-not", role="viewer")
+async def explain_why_not(at: Reader, args: WhyNot) -> Explanation:
+    """Explain why a trigger has not opened an alert for an entity: what was checked last, and what comes next."""
+    here = Local(at.database, Caller(at.by, "viewer"), None)
+    lines = (await here.do(list_monitors, ListMonitors(name=args.monitor))).items
+    own = [each for each in lines if args.trigger in (*each.triggers, *each.off)]
+    if not own:
+        known = sorted({name for each in lines for name in each.triggers})
+        raise NotFoundError(f"no monitor has a trigger {args.trigger!r}; there are {', '.join(known) or 'none'}")
+    for each in own:
+        try:
+            if (found := await _trigger(here, each.name, args.trigger, args.entity)) is not None:
+                return found
+        except NotFoundError:
+            if each is own[-1]:
+                raise
+    raise NotFoundError(f"no monitor has a trigger {args.trigger!r}")
 
 
 async def _job(at: Local, id: str) -> Explanation:
@@ -122,29 +151,12 @@ async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explan
     lines = (await at.do(list_monitors, ListMonitors(name=monitor))).items
     if not lines or trigger not in (*lines[0].triggers, *lines[0].off):
         return None
-    row = await show_entity(at.database, monitor, entity)
-    alerts = (
-        await at.do(list_alerts, ListAlerts(monitor=monitor, trigger=trigger, entity=entity, limit=MOST_FOLLOWED))
-    ).items
-    is_open = next((each for each in alerts if each.resolved_at is None), None)
-    state = "off" if trigger in lines[0].off else "open" if is_open is not None else "quiet"
-    why = [
-        f"Trigger {trigger} is switched off: no alert opens."
-        if state == "off"
-        else f"Alert a{is_open.id} is open since {is_open.opened_at:%Y-%m-%d %H:%M:%S} UTC."
-        if is_open is not None
-        else "No alert of it is open.",
-        f"{entity} has {row['count']:,} events in the log, of which {row['folded']:,} are folded into its state.",
-    ]
-    if not row["active"]:
-        why.append(f"Monitor {monitor} no longer follows {entity}.")
-    if row["problem"]:
-        why.append(f"Its last evaluation failed: {row['problem']}.")
-    if lines[0].paused:
-        why.append(f"Monitor {monitor} is paused.")
+    wanted = ListAlerts(monitor=monitor, trigger=trigger, entity=entity, limit=MOST_FOLLOWED)
+    alerts = (await at.do(list_alerts, wanted)).items
+    state, why, check = await explain_trigger(at.database, lines[0], trigger, entity, alerts)
     followed = [Followed(f"a{each.id}", f"alert {each.severity}", each.state) for each in reversed(alerts)]
     id = f"{monitor}/{trigger}/{entity}"
-    return Explanation(id=id, kind="trigger", state=state, why=why, followed=followed)
+    return Explanation(id=id, kind="trigger", state=state, why=why, followed=followed, trigger=check)
 
 
 async def _state(at: Local, text: str) -> Explanation | None:

@@ -5,6 +5,7 @@ from tidemill.sources import KafkaSource, PostgresSource
 
 from tidemill.sources.base import PageReader, PartitionReader, RecordPage, Source, SourceError
 from tidemill.sources.delivery import Delivery
+from tidemill.sources.engine import EngineSource
 from tidemill.sources.http import HttpSource
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.sources.kafka import KafkaSource
@@ -15,6 +16,7 @@ from tidemill.sources.redis import RedisSource
 
 #: Every kind of source by its `type` in configuration.
 KINDS: dict[str, type[Source]] = {
+    "engine": EngineSource,
     "http": HttpSource,
     "jsonl": JsonlSource,
     "kafka": KafkaSource,
@@ -27,6 +29,7 @@ KINDS: dict[str, type[Source]] = {
 __all__ = [
     "KINDS",
     "Delivery",
+    "EngineSource",
     "HttpSource",
     "JsonlSource",
     "KafkaSource",

@@ -64,7 +64,7 @@ async def test_a_listed_entity_that_was_never_heard_from_is_absent_after_its_tim
         await watcher.one_tick()
         assert await open_triggers(database) == set()
     again = await replay(database, watch, 0.0, 1e9)
-    assert identity(again) == as_identity(await store.list_alerts(database))
+    assert identity(again) == as_identity([dict(row) for row in await store.list_alerts(database)])
 
 
 async def test_an_entity_that_is_followed_again_is_expected_from_then_on(database: Database) -> None:

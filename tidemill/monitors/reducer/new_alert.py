@@ -60,13 +60,8 @@ def _severity(trigger: Trigger, entity_state: EntityState, about: Any, outcome: 
 
 def _explain(rules: MonitorRules, entity_state: EntityState, trigger: Trigger, tick: MonitorTick, about: Any) -> bytes:
     """Why an alert was opened: the events, the state, and the rule. It is stored with the alert."""
-    rule = _part(lambda _: trigger.rule(), None)
-    if not isinstance(rule, msgspec.Raw):
-        rule = {"trigger": trigger.name, "kind": trigger.kind, "says": rule}
     said: dict[str, Any] = {
-        "rule": rule
-        if isinstance(rule, msgspec.Raw)
-        else {"trigger": trigger.name, "kind": trigger.kind, "says": rule},
+        "rule": rule_as_text(trigger),
         "tick": tick.number,
         "at": tick.at,
         "version": rules.fold.version,
@@ -78,6 +73,12 @@ def _explain(rules: MonitorRules, entity_state: EntityState, trigger: Trigger, t
         if ask is not None:
             said[name] = _part(ask, entity_state.state)
     return encode(said)
+
+
+def rule_as_text(trigger: Trigger) -> Any:
+    """A trigger as text; its code may have no source."""
+    rule = _part(lambda _: trigger.rule(), None)
+    return rule if isinstance(rule, msgspec.Raw) else {"trigger": trigger.name, "kind": trigger.kind, "says": rule}
 
 
 def _part(ask: Callable[[Any], Any], state: Any) -> Any:

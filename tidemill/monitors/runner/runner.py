@@ -35,6 +35,7 @@ from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
 from tidemill.monitors.reducer.cursor import SourceCursor
 from tidemill.monitors.reducer.fold import describe
+from tidemill.monitors.reducer.new_alert import rule_as_text
 from tidemill.monitors.runner import fold_upgrade
 from tidemill.monitors.runner.callbacks import Callbacks, find_culprit, guilty_calls
 from tidemill.monitors.runner.evaluate import Evaluation
@@ -111,6 +112,7 @@ class MonitorDriver:
         self._resets: int | None = None
         self._was_current = False
         self._stopping = False
+        self._rules = {trigger.name: rule_as_text(trigger) for trigger in watch.triggers}
         self._may_run = may_run
         self.is_resting = False
         """Whether it has given its entities to other processes, because an operator wants it to."""
@@ -341,6 +343,7 @@ class MonitorDriver:
             "in_memory": len(self._evaluation.cache),
             "memory_bytes": self._evaluation.cache.size,
             "triggers": [trigger.name for trigger in self.watch.triggers],
+            "rules": self._rules,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "paused": is_paused,

@@ -252,6 +252,12 @@ SELECT place, entity, error, count, first_at, last_at FROM tidemill.monitor_prob
 WHERE monitor = $1 ORDER BY last_at DESC LIMIT $2
 """
 
+#: The errors of one entity at some places.
+LIST_PROBLEMS_OF = """
+SELECT place, error, count, last_at FROM tidemill.monitor_problem
+WHERE monitor = $1 AND entity = $2 AND place = ANY ($3) ORDER BY last_at DESC
+"""
+
 #: Stores a monitor's status, and counts late events.
 WRITE_STATUS = "UPDATE tidemill.monitor SET status = $2, seen_at = now() WHERE name = $1"
 COUNT_LATE = "UPDATE tidemill.monitor SET late = late + $2 WHERE name = $1"
@@ -452,6 +458,11 @@ async def note_problems(
 
 async def list_problems(database: Database, name: str, *, limit: int = 20) -> list[asyncpg.Record]:
     return await database.fetch(LIST_PROBLEMS, name, limit)
+
+
+async def list_problems_of(database: Database, name: str, entity: str, places: Sequence[str]) -> list[asyncpg.Record]:
+    """The errors of one entity at these places, newest first."""
+    return await database.fetch(LIST_PROBLEMS_OF, name, entity, list(places))
 
 
 async def write_status(database: Database, name: str, status: object) -> None:

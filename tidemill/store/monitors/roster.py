@@ -93,8 +93,10 @@ READ_LABELS = "SELECT coalesce(labels, '{}') AS labels FROM tidemill.monitor_ent
 
 #: One entity, and the states of many.
 SHOW_ENTITY = """
-SELECT entity, active, added_at, last_at, at, id, count, head, folded, due_at, version, state, labels, problem, backfill
-FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = $2
+SELECT entity, active, added_at, last_at, at, id, count, head, folded, due_at, version, state, marks, labels, problem,
+       backfill,
+       (SELECT t.at FROM tidemill.monitor_tick AS t WHERE t.monitor = $1 AND t.number = e.folded) AS checked_at
+FROM tidemill.monitor_entity AS e WHERE monitor = $1 AND entity = $2
 """
 SHOW_STATES = """
 SELECT entity, last_at, count, folded, state, labels FROM tidemill.monitor_entity
