@@ -1,26 +1,43 @@
-"""Alerts about the engine itself in one line, and a channel that is notified only if an alert is not acknowledged.
+"""Alerts about the engine itself in one line, for one channel, and for the next unless they are acknowledged."""
 
-    tidemill up examples/engine_alerts.py
-    tidemill monitor alerts                            # within seconds: failed-jobs of task charge
-    tidemill explain --why-not late-jobs 'queue default'
-    tidemill monitor backtest examples/engine_alerts.py --last 1h
-
-Real channels are in place of the commands: Slack(url=...), PagerDuty(routing_key=..., after="10m").
-"""
+import asyncio
 
 from tidemill import App
-from tidemill.monitors import Command, engine_alerts
+from tidemill.monitors import Channel, Notice, engine_alerts
+from tidemill.ops.monitors.alerts import AckAlerts, GetAlert, ListAlerts, ack_alerts, get_alert, list_alerts
 
 app = App("shop")
+told = asyncio.Queue[str]()
 
-first = Command(argv=["sh", "-c", "echo told: \"$0\"", "{title}"], name="on_call", resolved=True)
-boss = Command(argv=["sh", "-c", "echo escalated: \"$0\"", "{title}"], name="boss", after="10m")
-app.monitor(engine_alerts(channels=[first, boss]))
+
+class Print(Channel, frozen=True, kw_only=True):
+    """A channel of one's own. Others are Slack(url=...), Email(...), Webhook(...), PagerDuty(routing_key=...)."""
+
+    async def send(self, notice: Notice) -> None:
+        for alert in notice.alerts:
+            await told.put(f"{self.name}: {alert.trigger} of {alert.entity}")
+
+
+# In earnest: after="10m", and the pauses between polls as they are.
+app.monitor(engine_alerts(channels=[Print(name="on_call"), Print(name="boss", after="2s")], idle=0.2, idle_max=0.2))
 
 
 @app.task(retry=1)
-def charge(card: int) -> None:
+async def charge(card: int) -> None:
     raise ValueError(f"card {card} is refused")
 
 
-app.schedule("charges", charge.call(card=7), every="1m")
+async def main() -> None:
+    async with app.running():
+        await app.enqueue(charge.call(card=7))
+        print(await told.get())
+        print(await told.get())  # two seconds later, since it is not acknowledged
+        (alert,) = (await app.do(list_alerts, ListAlerts(monitor="engine"))).items
+        await app.do(ack_alerts, AckAlerts(ids=[alert.id]), by="ann")
+        while len(history := (await app.do(get_alert, GetAlert(id=alert.id))).history) < 4:
+            await asyncio.sleep(0.02)
+        print(*sorted(f"{each.action} by {each.who}" for each in history), sep="\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

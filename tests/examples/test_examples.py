@@ -57,6 +57,14 @@ PRINTED = {
     ],
     "placement": ["5 pages: 1530 cents", "in the ledger: 1530 cents", "jobs of the run: 5 x Invoice.count"],
     "monitor": ["oven: hot", "oven: peak", "oven: no longer hot", "silent: oven, press"],
+    "engine_alerts": [
+        "on_call: failed-jobs of task charge",
+        "boss: failed-jobs of task charge",
+        "acknowledged by ann",
+        "notice sent by boss",
+        "notice sent by on_call",
+        "opened by monitor",
+    ],
     "progress_and_cancel": ["progress was seen: True; 20 rows exported", "cancelled", "cancelled", "cancelled"],
     "stream": [
         "receipt for order 1",
