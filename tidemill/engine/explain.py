@@ -102,9 +102,12 @@ def explain_throttled(job: Job) -> list[str]:
     """Why a job with a concurrency key is throttled."""
     most = job["slots"]
     limit = f": no more than {most} of its jobs may run at once" if most else ""
-    said = [f"Waits for a slot of concurrency key {job['concurrency_key']}{limit}."]
-    if job["due_in"] > 0:
-        said.append(f"It is due in {format_duration(job['due_in'])}.")
+    slot = f"a slot of concurrency key {job['concurrency_key']}{limit}."
+    if job["due_in"] > 0:  # A delay or a retry's backoff holds it back, and not the key.
+        noted = [] if (job["note"] or "").startswith("waits for a slot") else _said(job)
+        said = [*noted, f"Scheduled for later: it is due in {format_duration(job['due_in'])}.", f"Then it needs {slot}"]
+    else:
+        said = [f"Waits for {slot}"]
     return [*said, *explain_workers(job), *explain_control(job), *explain_deadline(job)]
 
 
