@@ -38,14 +38,14 @@ from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
-from tidemill.engine.jobs.calls import calls_of_mappings, read_call, use
+from tidemill.engine.jobs.calls import calls_of_mappings, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
-from tidemill.engine.jobs.task import Call, P, Periodic, R, Task, TaskDecorator
+from tidemill.engine.jobs.task import Call, P, R, Task, TaskDecorator
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, declare_task
+from tidemill.jobs import Jobs, ScheduleOptions, declare_task, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
@@ -183,24 +183,20 @@ class App:
     def schedule(
         self,
         name: str,
-        call: Call[Any],
+        what: Call[Any] | Dag[Any] | type[AnyWorkflow] | AnyWorkflow,
+        given: Any = None,
         /,
         *,
         cron: str | None = None,
         every: Duration | None = None,
-        timezone: str = "UTC",
-        catchup: Catchup = "one",
-        jitter: Duration = 0,
+        **options: Unpack[ScheduleOptions],
     ) -> None:
-        """Enqueue a task again and again: a second schedule for a task, or one with arguments.
+        """Enqueue a task, or start a workflow or dag, again and again.
 
-        app.schedule("night", refresh.call(shop=3), cron="0 3 * * *")
+        app.schedule("night", refresh.call(shop=3), cron="0 3 * * *", timezone="Europe/Berlin")
+        app.schedule("digest", Article, Topic(topic="tides"), every="1h", overlap="skip")
         """
-        task = self.declarations.task(use(call, "app.schedule").task)
-        periodic = Periodic.of(
-            name, task.name, call.arguments, cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter
-        )
-        self.declarations.add_schedule(periodic)
+        self.declarations.add_schedule(periodic_of(self.declarations, name, what, given, cron, every, options))
 
     def queue(self, name: str, *, rate: str | float | None = None, burst: float | None = None) -> None:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`.

@@ -158,9 +158,11 @@ class Declarations:
             DeclaredSchedule(
                 name=periodic.name,
                 spec=periodic.spec,
-                job=self.tasks[periodic.task].new_job(periodic.args),
+                job=None if periodic.run is not None else self.tasks[periodic.task].new_job(periodic.args),
                 catchup=periodic.catchup,
                 jitter=periodic.jitter,
+                run=None if periodic.run is None else periodic.run(),
+                overlap=periodic.overlap,
             )
             for periodic in self.schedules.values()
         ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])

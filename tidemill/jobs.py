@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
 from tidemill.core.accounts import Caller
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, check_name
 from tidemill.core.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
-from tidemill.core.schedule import Catchup
+from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
-from tidemill.engine.jobs.task import Call, R, Task, TaskOptions
+from tidemill.engine.jobs.task import Call, Periodic, R, Task, TaskOptions
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
@@ -173,3 +176,37 @@ def declare_task(
         return task
 
     return declare if function is None else declare(function)
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `app.schedule` beside its times."""
+
+    timezone: str
+    """Of a cron expression: `Europe/Berlin`; UTC if not given."""
+    catchup: Catchup
+    """What to do about fires that were missed: "skip", "one" or "all"."""
+    jitter: Duration
+    """What is started begins up to this much later."""
+    overlap: Overlap
+    """What a fire does while the job or run of the one before is unfinished: "allow" or "skip"."""
+
+
+def periodic_of(
+    declared: Declarations,
+    name: str,
+    what: Any,
+    given: Any,
+    cron: str | None,
+    every: Duration | None,
+    options: ScheduleOptions,
+) -> Periodic:
+    """The schedule of a call of a task, or of a workflow or dag with its input."""
+    if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
+        hint = did_you_mean(min(unknown), ScheduleOptions.__annotations__)
+        raise ConfigError(f"schedule has no option {min(unknown)!r}{hint}")
+    times: Any = {"cron": cron, "every": every, "timezone": "UTC", "catchup": "one", "jitter": 0, **options}
+    if isinstance(what, Call):
+        task = declared.task(use(what, "app.schedule").task)
+        return Periodic.of(name, task.name, what.arguments, **times)
+    template = declared.runs.template(what, given)  # An error is raised where the schedule is declared.
+    return Periodic.of(name, template.workflow, b"", run=partial(declared.runs.template, what, given), **times)

@@ -35,6 +35,7 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
+from tidemill.store.jobs.schedules import RunTemplate
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import show_run, start_statements, store_run
@@ -240,6 +241,20 @@ class Runs:
         async with transaction(database, by=origin.by) as tx:
             number = await fork(tx, kind.workflow, source, at=at, origin=encode(origin), event=event)
         return RunHandle(database, number, find_workflow=self._workflow, connections=self._connections)
+
+    def template(self, what: Any, given: Any = None) -> RunTemplate:
+        """The run that a schedule starts again and again: of a declared workflow or dag, with its input checked."""
+        found: Any = self.dags.get(what, what) if isinstance(what, str) else what
+        if isinstance(found, Dag):
+            new = self._new_dag_run(found, args_of_run({} if given is None else given), self._origin())
+        else:
+            kind = self.flow(found)
+            fields = given if isinstance(given, dict) else {}
+            event = None if isinstance(given, dict) else given
+            check_start_event(kind.workflow, event)
+            check_start_fields(kind.workflow, fields)
+            new = _new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
+        return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input))
 
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
         self.dag_kind.check_args(dag, args)

@@ -94,6 +94,18 @@ def test_a_deadline_is_given() -> None:
     assert why("ready", deadline=NOON)[-1] == "It expires if it has not started by 2030-01-31 12:00:00 UTC."
 
 
+def test_a_throttled_job_that_is_not_due_waits_for_its_time_and_not_for_its_key() -> None:
+    said = why("throttled", concurrency_key="user-7", slots=2, due_in=90.0, note="attempt 1 failed: tries again")
+    assert said == [
+        "Attempt 1 failed: tries again.",
+        "Scheduled for later: it is due in 1m 30s.",
+        "Then it needs a slot of concurrency key user-7: no more than 2 of its jobs may run at once.",
+    ]
+    assert why("throttled", concurrency_key="k", due_in=60.0, note="waits for a slot of concurrency key k")[0] == (
+        "Scheduled for later: it is due in 1m."
+    )
+
+
 def test_a_gated_job_names_its_key_and_limit() -> None:
     assert why("throttled", concurrency_key="user-7", slots=2) == [
         "Waits for a slot of concurrency key user-7: no more than 2 of its jobs may run at once."

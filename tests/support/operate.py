@@ -41,7 +41,8 @@ async def set_paused(database: Database, name: str, paused: bool, *, by: str) ->
 
 
 async def run_now(database: Database, name: str, *, by: str) -> JobRef:
-    return await acting(database, by, schedules.run_now, name)
+    _, id = await acting(database, by, schedules.run_now, name)
+    return JobRef(id)
 
 
 async def create_token(database: Database, name: str, role: str, *, by: str, **more: Any) -> tuple[str, asyncpg.Record]:

@@ -72,6 +72,10 @@ class Every(msgspec.Struct, frozen=True, tag="every", omit_defaults=True, forbid
 Schedule = Cron | Every
 
 
+#: What a fire does while the job or run of the fire before is unfinished.
+Overlap = Literal["allow", "skip"]
+
+
 class FirePlan(msgspec.Struct, frozen=True):
     """Which fires of a schedule to enqueue now, and which were missed.
 

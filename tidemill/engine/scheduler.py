@@ -68,8 +68,11 @@ class Scheduler:
         """Fire due schedules; returns how long to sleep."""
         try:
             for fired in await fire_due(self._database, _plan, self._place):
-                if fired.jobs and self._should_log(fired.schedule):
-                    log.info("schedule fired", schedule=fired.schedule, jobs=[job.id for job in fired.jobs[:5]])
+                if (fired.jobs or fired.runs) and self._should_log(fired.schedule):
+                    jobs = [job.id for job in fired.jobs[:5]]
+                    log.info("schedule fired", schedule=fired.schedule, jobs=jobs, runs=list(fired.runs[:5]))
+                if fired.overlapped:
+                    log.info("a fire was skipped: the one before is unfinished", schedule=fired.schedule)
                 if fired.problem is not None:
                     log.error("A SCHEDULE CANNOT BE FIRED HERE", schedule=fired.schedule, why=fired.problem)
                 if fired.missed:

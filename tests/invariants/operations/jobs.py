@@ -31,6 +31,14 @@ async def the_schedules(world: World) -> None:
     await declare_schedules(world.database, world.app.declarations.stored_schedules())
 
 
+async def a_made_schedule(world: World) -> None:
+    await the_schedules(world)
+    await world.database.fetch(
+        "INSERT INTO tidemill.schedule (name, task, queue, spec, job, next_fire, decided, made_by) "
+        "SELECT 'own', task, queue, spec, job, next_fire, decided, 'ann' FROM tidemill.schedule WHERE name = 'yearly'"
+    )
+
+
 async def a_paused_schedule(world: World) -> None:
     await the_schedules(world)
     await set_paused(world.database, "yearly", True, by="ann")
@@ -131,6 +139,29 @@ CASES: dict[str, Case] = {
         the_schedules,
         (schedules.ScheduleRef(name="nothing"),),
         command="schedules run yearly",
+    ),
+    "put_schedule": Case(
+        schedules.PutSchedule(name="hourly", start="order", args={"order": 5}, every="1h", overlap="skip"),
+        the_schedules,
+        (
+            schedules.PutSchedule(name="yearly", start="order", args={"order": 5}, every="1h"),
+            schedules.PutSchedule(name="hourly", start="nothing", every="1h"),
+            schedules.PutSchedule(name="hourly", start="order", args={"order": 5}),
+            schedules.PutSchedule(name="hourly", start="order", args={"order": 5}, cron="often"),
+        ),
+        command="""schedules put hourly order {"order":5} --every 1h --overlap skip --app=APP""",
+    ),
+    "delete_schedule": Case(
+        schedules.ScheduleRef(name="own"),
+        a_made_schedule,
+        (schedules.ScheduleRef(name="nothing"), schedules.ScheduleRef(name="yearly")),
+        command="schedules delete own",
+    ),
+    "explain_schedule": Case(
+        schedules.ScheduleRef(name="yearly"),
+        the_schedules,
+        (schedules.ScheduleRef(name="nothing"),),
+        command="schedules explain yearly --json",
     ),
     "pause_schedule": Case(
         schedules.ScheduleRef(name="yearly"),

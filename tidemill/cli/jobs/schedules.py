@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Annotated
 
-from cyclopts import App
+import msgspec
+from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.arguments import Json, options_of
+from tidemill.cli.arguments import AppOption, Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import ago, out, show, table
+from tidemill.cli.jobs.enqueue import read_arguments
+from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.ops.jobs.schedules import (
+    PutSchedule,
     ScheduleLine,
     ScheduleRef,
+    delete_schedule,
+    explain_schedule,
     list_schedules,
     pause_schedule,
+    put_schedule,
     resume_schedule,
     run_schedule,
 )
 from tidemill.ops.operator.operation import Nothing
 
-commands = App(name="schedules", help="List schedules; pause, resume or run them.")
+commands = App(name="schedules", help="List and explain schedules; make, change, delete, pause, resume or run them.")
 
 _NAME = options_of(ScheduleRef, positional=("name",))
 
@@ -53,8 +60,44 @@ def resume(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
 @commands.command
 @_NAME
 def run(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
-    """Enqueue a schedule's job once, now; prints its id."""
-    out().print(str(place.do(run_schedule, args).id))
+    """Start what a schedule starts once, now; prints the id of the job or run."""
+    started = place.do(run_schedule, args)
+    out().print(f"r{started.id}" if started.kind == "run" else str(started.id))
+
+
+@commands.command
+@options_of(PutSchedule, positional=("name", "start"), without=("args",))
+def put(
+    args: PutSchedule,
+    arguments: Annotated[str, Parameter(help="The arguments of what it starts, as a JSON object.")] = "{}",
+    /,
+    *,
+    app: AppOption = None,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Make a schedule for a task, flow or dag, or change one that was made at run time."""
+    line = place.do(put_schedule, msgspec.structs.replace(args, args=read_arguments(arguments)), app=app)
+    out().print(f"schedule {line.name} starts {line.task} {line.when}, next {ago(line.next_fire)}")
+
+
+@commands.command
+@_NAME
+def delete(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
+    """Delete a schedule that was made at run time."""
+    place.do(delete_schedule, args)
+    out().print(f"schedule {args.name} is deleted")
+
+
+@commands.command
+@_NAME
+def explain(args: ScheduleRef, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
+    """Say when a schedule fires next, what it has started, and which fires it has skipped and why."""
+    found = place.do(explain_schedule, args)
+    if json:
+        print_json(found)
+        return
+    for sentence in found.why:
+        out().print(sentence)
 
 
 def schedules_table(rows: Sequence[ScheduleLine], now: datetime) -> Table:

@@ -16,8 +16,9 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.retry import RetryPolicy
-from tidemill.core.schedule import Catchup, Schedule, parse_schedule
+from tidemill.core.schedule import Catchup, Overlap, Schedule, parse_schedule
 from tidemill.core.size_limits import check_payload
+from tidemill.store.jobs.schedules import RunTemplate
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +61,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
 
 
 class Periodic(msgspec.Struct, frozen=True):
-    """A schedule that enqueues a task."""
+    """A schedule that enqueues a task, or starts what `run` makes."""
 
     name: str
     task: str
@@ -68,6 +69,8 @@ class Periodic(msgspec.Struct, frozen=True):
     args: bytes
     catchup: Catchup
     jitter: float
+    overlap: Overlap = "allow"
+    run: Callable[[], RunTemplate] | None = None
 
     @classmethod
     def of(
@@ -81,12 +84,16 @@ class Periodic(msgspec.Struct, frozen=True):
         timezone: str,
         catchup: Catchup,
         jitter: Duration,
+        overlap: Overlap = "allow",
+        run: Callable[[], RunTemplate] | None = None,
     ) -> Periodic:
         """Check and parse what a program declares."""
         if catchup not in ("skip", "one", "all"):
             raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
+        if overlap not in ("allow", "skip"):
+            raise ConfigError(f"overlap {overlap!r} is not one of allow, skip")
         spec = parse_schedule(cron=cron, every=every, timezone=timezone)
-        return cls(name, task, spec, args, catchup, parse_duration(jitter, what="jitter"))
+        return cls(name, task, spec, args, catchup, parse_duration(jitter, what="jitter"), overlap, run)
 
 
 class Call(Generic[R_co]):

@@ -1,4 +1,4 @@
-"""Schedules: what is enqueued again and again, and when next; run one now, pause it, resume it."""
+"""Schedules: what is started again and again, and when next; make, change, explain, run, pause and delete them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
-from tidemill.core.schedule import Schedule as Spec, describe, preview
-from tidemill.ops.jobs.jobs import Enqueued
+from tidemill.core.errors import NotFoundError
+from tidemill.core.job import check_name
+from tidemill.core.schedule import Catchup, Overlap, Schedule as Spec, describe, preview
+from tidemill.declarations import Declarations
+from tidemill.engine.jobs.task import Periodic
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, PauseState, doc, operation
-from tidemill.store.jobs.schedules import list_schedules as read_schedules, run_now, set_paused
+from tidemill.ops.operator.task_roles import check_tasks
+from tidemill.ops.runs.start import WorkStarted
+from tidemill.store.jobs import schedules as store
+from tidemill.store.jobs.schedules import (
+    DeclaredSchedule,
+    list_schedules as read_schedules,
+    run_now,
+    set_paused,
+)
 from tidemill.store.transaction import Reader, Transaction
 
 FORESEEN = 4
@@ -28,19 +39,45 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     """A schedule, and when it fires next. `missed` fires were skipped, as its `catchup` says."""
 
     name: str
-    task: Annotated[str, doc("The task that it enqueues.")]
+    kind: Annotated[str, doc("What it starts: job or run.")]
+    task: Annotated[str, doc("The task that it enqueues, or the workflow or dag that it starts.")]
     queue: str
     when: Annotated[str, doc("The cron expression or the interval.")]
     catchup: Annotated[str, doc("What is done about missed fires: skip, one or all.")]
+    overlap: Annotated[str, doc("What a fire does while the one before is unfinished: allow or skip.")]
     jitter: float
     paused: bool
     next_fire: datetime
     then: Annotated[list[datetime], Meta(description="The fires after the next one.")]
     last_fire: datetime | None
     last_job_id: int | None
+    last_run_id: int | None
     fired: int
     missed: Annotated[int, doc("Fires that were skipped.")]
     missed_at: datetime | None
+    overlapped: Annotated[int, doc("Fires that were skipped because the one before was unfinished.")]
+    overlapped_at: datetime | None
+    made_by: Annotated[str | None, doc("Who made it at run time; null if the application's code declares it.")]
+
+
+class PutSchedule(ScheduleRef, frozen=True, kw_only=True):
+    """A schedule to make or to change: what it starts, and when."""
+
+    start: Annotated[str, doc("The name of the task, flow or dag that it starts.")]
+    args: Annotated[dict[str, Any], doc("Its arguments.")] = msgspec.field(default_factory=dict)
+    cron: Annotated[str | None, doc("When: a cron expression, such as 0 3 * * *.")] = None
+    every: Annotated[str | float | None, doc("Or how often: 30s, 5m.")] = None
+    timezone: Annotated[str, doc("The time zone of a cron expression.")] = "UTC"
+    catchup: Annotated[Catchup, doc("What is done about missed fires: skip, one or all.")] = "one"
+    overlap: Annotated[Overlap, doc("What a fire does while the one before is unfinished: allow or skip.")] = "allow"
+    jitter: Annotated[str | float, doc("What is started begins up to this much later.")] = 0
+
+
+class ScheduleExplained(msgspec.Struct, frozen=True):
+    """Why a schedule fires when it does, in sentences, and its next fires."""
+
+    schedule: ScheduleLine
+    why: list[str]
 
 
 @operation("GET /schedules", role="viewer")
@@ -49,11 +86,74 @@ async def list_schedules(at: Reader, args: Nothing) -> ListOf[ScheduleLine]:
     return ListOf([_line(row) for row in await read_schedules(at.database)])
 
 
+@operation("PUT /schedules/{name}", role="operator")
+async def put_schedule(tx: Transaction, args: PutSchedule, declared: Declarations) -> ScheduleLine:
+    """Make a schedule at run time, or change one; those that the application's code declares are changed there."""
+    times: Any = {name: getattr(args, name) for name in ("cron", "every", "timezone", "catchup", "jitter", "overlap")}
+    check_name("schedule", args.name)
+    if args.start in declared.tasks:
+        check_tasks(tx, declared, [args.start])
+        task = declared.tasks[args.start]
+        periodic = Periodic.of(args.name, args.start, task.signature.pack(args.args), **times)
+        job, run = task.new_job(periodic.args), None
+    else:
+        job, run = None, declared.runs.template(args.start, args.args)
+        periodic = Periodic.of(args.name, args.start, b"", **times)
+    made = DeclaredSchedule(
+        args.name, periodic.spec, job, periodic.catchup, periodic.jitter, store.OPERATOR, run, periodic.overlap
+    )
+    await store.put_schedule(tx, made)
+    (row,) = await tx.fetch(store.LIST_SCHEDULES, args.name)
+    return _line(row)
+
+
+@operation("DELETE /schedules/{name}", role="operator")
+async def delete_schedule(tx: Transaction, args: ScheduleRef) -> None:
+    """Delete a schedule that was made at run time."""
+    await store.delete_schedule(tx, args.name)
+
+
+@operation("GET /schedules/{name}/explain", role="viewer")
+async def explain_schedule(at: Reader, args: ScheduleRef) -> ScheduleExplained:
+    """When a schedule fires next, what its last fire has started, and which fires it has skipped and why."""
+    rows = await read_schedules(at.database, args.name)
+    if not rows:
+        raise NotFoundError(f"there is no schedule {args.name!r}: `tidemill schedules` lists them")
+    line = _line(rows[0])
+    return ScheduleExplained(line, explain(line))
+
+
+def explain(line: ScheduleLine) -> list[str]:
+    """Why a schedule fires when it does."""
+    what = f"enqueues task {line.task} on queue {line.queue}" if line.kind == "job" else f"starts a run of {line.task}"
+    said = [f"It {what} {line.when}."]
+    said.append(f"{line.made_by} has made it at run time." if line.made_by else "The application's code declares it.")
+    if line.paused:
+        said.append(f"It is paused, so it does not fire: `tidemill schedules resume {line.name}`.")
+    else:
+        said.append(f"It fires next at {line.next_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC.")
+    if line.last_fire is None:
+        said.append("It has not fired yet.")
+    else:
+        began = f"run r{line.last_run_id}" if line.last_run_id is not None else f"job {line.last_job_id}"
+        said.append(f"It has last fired for {line.last_fire.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {began}.")
+    if line.missed and line.missed_at is not None:
+        said.append(
+            f"{line.missed} fires were missed, the last at {line.missed_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, "
+            f"since no maintenance process was there; its catchup is {line.catchup}."
+        )
+    if line.overlapped and line.overlapped_at is not None:
+        said.append(
+            f"{line.overlapped} fires were skipped, the last at {line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} "
+            "UTC, because the one before was unfinished."
+        )
+    return said
+
+
 @operation("POST /schedules/{name}/run", role="operator", status=201)
-async def run_schedule(tx: Transaction, args: ScheduleRef) -> Enqueued:
-    """Enqueue a schedule's job once, now, whatever its plan says."""
-    ref = await run_now(tx, args.name)
-    return Enqueued(ref.id, ref.created)
+async def run_schedule(tx: Transaction, args: ScheduleRef) -> WorkStarted:
+    """Start what a schedule starts once, now, whatever its plan says."""
+    return WorkStarted(*await run_now(tx, args.name), created=True)
 
 
 @operation("POST /schedules/{name}/pause", role="operator")
