@@ -1,11 +1,13 @@
-/** Schedules: jobs that are enqueued at fixed times. */
+/** Schedules: jobs and runs that are started at fixed times. */
 import { useQuery } from "@tanstack/react-query";
-import { get, post } from "../../api/client";
+import { useState } from "react";
+import { get, post, remove } from "../../api/client";
 import type { List, Schedule } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
+import { Dialog } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Search } from "../../components/forms/filters";
@@ -13,6 +15,7 @@ import { PageHeader, Panel } from "../../components/layout";
 import { num, RowActions, Table } from "../../components/lists/table";
 import { State } from "../../components/state";
 import { absolute, Ago } from "../../components/times";
+import { ScheduleDialog } from "./schedule-dialog";
 
 /** A short time of day, with seconds for frequent schedules and with the date unless it is today. */
 function clock(at: string, isOften: boolean): string {
@@ -34,14 +37,19 @@ export function Schedules() {
   const [query, change] = useFilters();
   const name = query.get("name") ?? "";
   const found = useQuery({ queryKey: ["schedules"], queryFn: () => get<List<Schedule>>("/schedules"), refetchInterval: 10_000 });
-  const act = useAction<{ name: string; verb: "run" | "pause" | "resume" }, { id?: number }>({
-    request: ({ name: of, verb }) => post<{ id?: number }>(`/schedules/${encodeURIComponent(of)}/${verb}`),
-    message: (result, { name: of, verb }) => (verb === "run" ? `Enqueued job ${result.id}.` : verb === "pause" ? `Paused schedule ${of}.` : `Resumed schedule ${of}.`),
+  const [making, setMaking] = useState(false);
+  const [deleting, setDeleting] = useState<Schedule | null>(null);
+  const drop = useAction<Schedule>({ request: (each) => remove(`/schedules/${encodeURIComponent(each.name)}`), message: (_, each) => `Deleted schedule ${each.name}.`, onSuccess: () => setDeleting(null) });
+  const act = useAction<{ name: string; verb: "run" | "pause" | "resume" }, { id?: number; kind?: string }>({
+    request: ({ name: of, verb }) => post<{ id?: number; kind?: string }>(`/schedules/${encodeURIComponent(of)}/${verb}`),
+    message: (result, { name: of, verb }) => (verb === "run" ? (result.kind === "run" ? `Started run r${result.id}.` : `Enqueued job ${result.id}.`) : verb === "pause" ? `Paused schedule ${of}.` : `Resumed schedule ${of}.`),
   });
   const rows = found.data?.items.filter((schedule) => schedule.name.toLowerCase().includes(name.toLowerCase())) ?? [];
   return (
     <>
-      <PageHeader title="Schedules" subtitle="Jobs that are enqueued at fixed times, and when they fire next." />
+      <PageHeader title="Schedules" subtitle="Jobs and runs that are started at fixed times, and when they fire next.">
+        {may && <Button kind="main" onClick={() => setMaking(true)}>New schedule</Button>}
+      </PageHeader>
       <div className="filters">
         <Search label="Name" value={name} onChange={(text) => change({ name: text })} />
       </div>
@@ -56,13 +64,18 @@ export function Schedules() {
             {rows.map((schedule) => (
               <tr key={schedule.name}>
                 <td>
-                  <Link to={`/jobs?task=${encodeURIComponent(schedule.task)}`}>{schedule.name}</Link>
+                  <Link to={schedule.kind === "run" ? `/runs?workflow=${encodeURIComponent(schedule.task)}` : `/jobs?task=${encodeURIComponent(schedule.task)}`}>{schedule.name}</Link>{" "}
+                  {schedule.made_by && <span className="faint">by {schedule.made_by}</span>}
                 </td>
                 <td>{schedule.paused ? <State state="paused" /> : <State state="active" />}</td>
                 <td className="nowrap">{schedule.when}</td>
                 <td className="nowrap">{schedule.paused ? <span className="faint">–</span> : <span title={`Next times\n${schedule.then.map(absolute).join("\n")}`}><Ago at={schedule.next_fire} /> <After schedule={schedule} /></span>}</td>
                 <td className="nowrap">
-                  {schedule.last_job_id ? (
+                  {schedule.last_run_id ? (
+                    <Link to={`/runs/${schedule.last_run_id}`}>
+                      <Ago at={schedule.last_fire} />
+                    </Link>
+                  ) : schedule.last_job_id ? (
                     <Link to={`/jobs/${schedule.last_job_id}`}>
                       <Ago at={schedule.last_fire} />
                     </Link>
@@ -71,8 +84,8 @@ export function Schedules() {
                   )}
                 </td>
                 <td className="num">{count(schedule.fired)}</td>
-                <td className="num">{count(schedule.missed)}</td>
-                <td>{schedule.queue}</td>
+                <td className="num">{count(schedule.missed + schedule.overlapped)}</td>
+                <td>{schedule.queue || <span className="faint">–</span>}</td>
                 {may && (
                   <RowActions>
                     <Button className="small" aria-label={`Run now: ${schedule.name}`} onClick={() => act.mutate({ name: schedule.name, verb: "run" })}>
@@ -81,6 +94,11 @@ export function Schedules() {
                     <Button className="small" aria-label={`${schedule.paused ? "Resume" : "Pause"} ${schedule.name}`} onClick={() => act.mutate({ name: schedule.name, verb: schedule.paused ? "resume" : "pause" })}>
                       {schedule.paused ? "Resume" : "Pause"}
                     </Button>
+                    {schedule.made_by && (
+                      <Button kind="danger" className="small" aria-label={`Delete ${schedule.name}`} onClick={() => setDeleting(schedule)}>
+                        Delete
+                      </Button>
+                    )}
                   </RowActions>
                 )}
               </tr>
@@ -88,6 +106,18 @@ export function Schedules() {
           </Table>
         )}
       </Panel>}
+      {making && <ScheduleDialog onClose={() => setMaking(false)} />}
+      {deleting && (
+        <Dialog title={`Delete schedule ${deleting.name}?`} onClose={() => setDeleting(null)}>
+          <p>It fires no more. What it has started goes on.</p>
+          <footer>
+            <Button onClick={() => setDeleting(null)}>Close</Button>
+            <Button kind="danger" busy={drop.isPending} onClick={() => drop.mutate(deleting)}>
+              Delete
+            </Button>
+          </footer>
+        </Dialog>
+      )}
     </>
   );
 }
