@@ -251,9 +251,9 @@ async def _run_role(part: Part, *, supervised: bool) -> None:
     """Run a role until a signal stops it."""
     loop = asyncio.get_running_loop()
     role = part.role
-    life = asyncio.ensure_future(_live(part, supervised=supervised))
     ready = asyncio.ensure_future(role.wait_ready())
     signals = 0
+    life = asyncio.ensure_future(_live(part, supervised=supervised, is_ready=lambda: ready.done() and not signals))
 
     def on_signal() -> None:
         nonlocal signals
@@ -277,10 +277,10 @@ async def _run_role(part: Part, *, supervised: bool) -> None:
         await part.database.close()
 
 
-async def _live(part: Part, *, supervised: bool) -> None:
+async def _live(part: Part, *, supervised: bool, is_ready: Callable[[], bool]) -> None:
     await open_or_fail(part.database, patience=None)
     async with (
-        serving_metrics(part.database, None if supervised else part.settings.metrics),
+        serving_metrics(part.database, None if supervised else part.settings.metrics, is_ready),
         sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
     ):
         await part.role.run()
@@ -342,5 +342,5 @@ async def supervise(
         silence=settings.lease_seconds,
     )
     handle_signals(supervisor.stop)
-    async with serving_metrics(database, settings.metrics):
+    async with serving_metrics(database, settings.metrics, lambda: not supervisor.stopping):
         return await supervisor.run()

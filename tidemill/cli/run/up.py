@@ -138,7 +138,7 @@ async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec
         handle_signals(stop)
         showing = asyncio.create_task(footer.follow())
         try:
-            async with serving_metrics(database, known.settings.metrics):
+            async with serving_metrics(database, known.settings.metrics, lambda: not supervisor.stopping):
                 return await supervisor.run()
         finally:
             showing.cancel()

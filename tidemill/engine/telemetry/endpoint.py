@@ -1,4 +1,4 @@
-"""The metrics endpoint: `GET /metrics` over HTTP.
+"""What a process tells over HTTP about itself: `GET /metrics`, and `/livez` and `/readyz` for probes.
 
 async with MetricsEndpoint(database, "127.0.0.1:9464"):
     ...
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import structlog
@@ -27,11 +27,12 @@ MOST_HEAD = 16 * 1024
 class MetricsEndpoint:
     """Serves the metrics of a database at an address inside its `async with` block."""
 
-    def __init__(self, database: Database, address: str) -> None:
+    def __init__(self, database: Database, address: str, is_ready: Callable[[], bool] = lambda: True) -> None:
         from tidemill.engine.telemetry.exposition import Exposition  # slow to load, and rarely needed
 
         self._host, self._port = read_address(address)
         self._database = database
+        self._is_ready = is_ready
         self._exposition = Exposition(database)
         self._server: asyncio.Server | None = None
 
@@ -72,24 +73,40 @@ class MetricsEndpoint:
         request, *lines = head.split("\r\n")
         method, _, rest = request.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
-        if path not in ("/metrics", "/"):
-            return _response("404 Not Found", b"not found: this endpoint serves only /metrics\n")
+        if path not in ("/metrics", "/", "/livez", "/readyz"):
+            return _response("404 Not Found", b"not found: this endpoint serves /metrics, /livez and /readyz\n")
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", b"only GET is allowed\n", more="Allow: GET, HEAD\r\n")
+        if path == "/livez":
+            return _response("200 OK", b"the event loop turns\n")
+        if path == "/readyz":
+            return await self._probe()
         try:
             body, kind = await self._exposition.text(_header(lines, "accept"))
         except TidemillError as error:
             return _response("503 Service Unavailable", f"{error}\n".encode())
         return _response("200 OK", body, kind=kind, bare=method == "HEAD")
 
+    async def _probe(self) -> bytes:
+        """Whether the process does its work: it has started, and its database answers."""
+        if not self._is_ready():
+            return _response("503 Service Unavailable", b"starting or stopping\n")
+        try:
+            await self._database.fetch("SELECT 1", patience=1.0)
+        except TidemillError as error:
+            return _response("503 Service Unavailable", f"{error}\n".encode())
+        return _response("200 OK", b"ready\n")
+
 
 @asynccontextmanager
-async def serving_metrics(database: Database, address: str | None) -> AsyncIterator[None]:
-    """Serve the metrics inside the block; does nothing without an address."""
+async def serving_metrics(
+    database: Database, address: str | None, is_ready: Callable[[], bool] = lambda: True
+) -> AsyncIterator[None]:
+    """Serve metrics and probes inside the block; does nothing without an address."""
     if address is None:
         yield
         return
-    async with MetricsEndpoint(database, address):
+    async with MetricsEndpoint(database, address, is_ready):
         yield
 
 
