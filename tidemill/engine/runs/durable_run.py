@@ -197,11 +197,13 @@ class DurableRun:
         if self.let_go:  # A step that ignored its cancellation: its ticks are dropped.
             return
         begun: Begun = [command.placed for command in commands if type(command) is RunWork]
-        encoded = [self.encode_tick(tick, NOTHING_BEGUN) for tick in ticks[:-1]]
-        encoded.append(self.encode_tick(ticks[-1], begun))
-        turn = self.turn()
-        turn.ticks += encoded
-        turn.last += len(encoded)
+        turn = self._turn or self.turn()
+        if len(ticks) == 1:
+            turn.ticks.append(self.encode_tick(ticks[0], begun))
+        else:
+            encoded = [self.encode_tick(tick, NOTHING_BEGUN) for tick in ticks[:-1]]
+            turn.ticks += [*encoded, self.encode_tick(ticks[-1], begun)]
+        turn.last += len(ticks)
         stops = len(turn.stops)
         for command in commands:
             self._follow(turn, command)

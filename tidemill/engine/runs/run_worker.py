@@ -303,8 +303,8 @@ class RunWorker:
         return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
-        self._written_inbox.update(turn.used)
-        self._written_inbox.update(turn.postponed)
+        if turn.used or turn.postponed:
+            self._written_inbox.update(turn.used, turn.postponed)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from pydantic import AliasChoices
@@ -31,15 +32,15 @@ def check_start_fields(workflow: Any, fields: Iterable[str], *, are_keywords: bo
     A start event without declared fields takes any; as keywords of `start`, not those that are probably options.
     """
     event = declared(workflow).start_event_class
-    known = start_field_names(workflow)
+    known = _names(event)
     options = _START_OPTIONS if are_keywords else ()
     for name in fields:
         if known and name not in known:
             hint = did_you_mean(name, (*known, *options)) or f"; it has {', '.join(known)}"
             raise PayloadError(f"workflow {type(workflow).__name__}: {event.__name__} has no field {name!r}{hint}")
-        if not known and are_keywords and (name in _OPTIONS_ELSEWHERE or did_you_mean(name, options)):
+        if not known and are_keywords and (name in _OPTIONS_ELSEWHERE or _meant_option(name)):
             raise PayloadError(
-                f"workflow {type(workflow).__name__}: start has no option {name!r}{did_you_mean(name, options)}; a "
+                f"workflow {type(workflow).__name__}: start has no option {name!r}{_meant_option(name)}; a "
                 f"field of this name goes into the start event: app.start(..., {event.__name__}({name}=...))"
             )
 
@@ -49,7 +50,17 @@ def start_field_names(workflow: Any) -> list[str]:
     return list(_names(declared(workflow).start_event_class))
 
 
-def _names(event: Any) -> Iterator[str]:
+@lru_cache(maxsize=1024)
+def _meant_option(name: str) -> str:
+    return did_you_mean(name, _START_OPTIONS)
+
+
+@lru_cache(maxsize=1024)
+def _names(event: Any) -> tuple[str, ...]:
+    return tuple(_names_of(event))
+
+
+def _names_of(event: Any) -> Iterator[str]:
     for name, field in event.model_fields.items():
         yield name
         alias = field.validation_alias

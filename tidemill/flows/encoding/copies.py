@@ -24,19 +24,17 @@ def copy_data(value: Any) -> Any:
 
 def copy_mutable(given: Any) -> Any:
     """Return the input of a step, with copies of events that hold more than plain values: a step may change them."""
-    if isinstance(given, BaseModel):
-        return given if _holds_plain_values(given) else copy_data(given)
     if isinstance(given, dict):
         return {name: copy_mutable(each) for name, each in given.items()}
-    return [copy_mutable(each) for each in given] if isinstance(given, list) else given
+    if isinstance(given, list):
+        return [copy_mutable(each) for each in given]
+    return given if _holds_plain_values(given) else copy_data(given)
 
 
-def _holds_plain_values(model: BaseModel) -> bool:
-    for values in (model.__dict__, model.__pydantic_extra__, model.__pydantic_private__):
-        if values:
-            for each in values.values():
-                if type(each) not in SHARED:
-                    return False
+def _holds_plain_values(event: BaseModel) -> bool:
+    for values in (event.__dict__, event.__pydantic_extra__, event.__pydantic_private__):
+        if values and not SHARED.issuperset(map(type, values.values())):
+            return False
     return True
 
 

@@ -110,8 +110,13 @@ def _pack(value: Any) -> Any:
 def encode_packed(value: Any) -> bytes:
     """Encode a packed value as JSON bytes."""
     if isinstance(value, Event):
-        return b'{"' + _EVENT.encode() + b'":' + encode_event(value) + b"}"
+        return encode_packed_event(encode_event(value))
     return encode(pack(value))
+
+
+def encode_packed_event(data: bytes) -> bytes:
+    """Return the packed form of an event from its JSON bytes."""
+    return b'{"' + _EVENT.encode() + b'":' + data + b"}"
 
 
 def unpack(value: Any) -> Any:

@@ -78,8 +78,8 @@ E = TypeVar("E", bound=Event)
 #: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
 REPLY_TO = "reply_to"
 
-#: Weak, because timers and tasks that a step leaves behind keep its variables after its run has ended.
-_step: ContextVar[weakref.ref[Context[Any]]] = ContextVar("tidemill_step")
+#: The run and the work that the code runs in. Weak, because what a step leaves behind keeps its variables after its run.
+_step: ContextVar[tuple[weakref.ref[FlowRun], int]] = ContextVar("tidemill_step")
 
 
 class Context(Generic[S]):
@@ -106,17 +106,20 @@ class Context(Generic[S]):
             self._load(previous_context)
 
     @classmethod
-    def _of_step(cls, run: FlowRun, work: Work, *, hold: bool) -> Context[Any]:
-        """Create the context of one attempt. With `hold`, its events are sent only when it ends or waits."""
+    def _of_step(cls, run: FlowRun, work: Work, owner: Any, *, hold: bool) -> Context[Any]:
+        """Create the context of one attempt that this task or thread runs.
+
+        With `hold`, its events are sent only when it ends or waits."""
         made = cls.__new__(cls)
         made._workflow = run.workflow
         made._run = run
         made._work = work
         made._held = []
         made._holds = hold
-        if work.record:
-            made._replay_begun = StepReplay(run, work)
         made._cell = run.cell
+        made._root = owner
+        if work.record:
+            made._replay_begun = StepReplay(run, work, owner)
         return made
 
     # -- everywhere -------------------------------------------------------------------------------
@@ -175,8 +178,9 @@ class Context(Generic[S]):
     @staticmethod
     def get_step_context() -> Context[Any]:
         """Return the context of the step that this code runs in."""
-        inside = _step.get(None)
-        found = None if inside is None else inside()
+        weak, number = _step.get((_nothing, 0))
+        run = weak()
+        found = None if run is None else run.find_context(number)
         if found is None:
             raise WorkflowRuntimeError("Context.get_step_context() may only be called from within a step function")
         return found
@@ -405,9 +409,22 @@ class Context(Generic[S]):
         """The record of the attempt, from its first operation on; None outside of a step."""
         begun = self._replay_begun
         if begun is None and self._work is not None and self._run is not None:
-            begun = self._replay_begun = StepReplay(self._run, self._work)
-            begun.root.owner = self._root
+            begun = self._replay_begun = StepReplay(self._run, self._work, self._root)
         return begun
+
+    def _set_owner(self, owner: Any) -> None:
+        """Set the task or thread that runs the step."""
+        self._root = owner
+        if self._replay_begun is not None:
+            self._replay_begun.root.owner = owner
+
+    async def _end_step(self) -> tuple[tuple[Any, str | None], ...]:
+        """Check that the step has followed its record, and return the events that leave with its end."""
+        if (replay := self._replay_begun) is not None:
+            replay.check_end()
+            if replay.is_changed_in_place:
+                await self._write_changed_in_place()
+        return self._unsent()
 
     def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
         """Return the events that leave when the step ends."""
@@ -469,17 +486,17 @@ class Context(Generic[S]):
         return run, self._work
 
 
-def enter_step(context: Context[Any], owner: Any) -> None:
-    """Set the context of the step that the calling code runs in, and the task or thread that runs it."""
-    _step.set(weakref.ref(context))
-    context._root = owner
-    if context._replay_begun is not None:
-        context._replay_begun.root.owner = owner
+def _nothing() -> None:
+    """No run: the code runs in no step."""
+
+
+def enter_step(run: FlowRun, number: int) -> None:
+    """Set the piece of work that the calling code runs in."""
+    _step.set((run.weak, number))
 
 
 def is_task_of_step(run: FlowRun, work: int, task: asyncio.Task[Any]) -> bool:
     """Return whether a step has started this asyncio task; False where Python cannot tell."""
     variables = getattr(task, "get_context", lambda: None)()  # since Python 3.12
     held = None if variables is None else variables.get(_step)
-    context = None if held is None else held()
-    return context is not None and context._run is run and context._work is not None and context._work.id == work
+    return held is not None and held[0]() is run and held[1] == work

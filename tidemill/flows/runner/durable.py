@@ -28,7 +28,7 @@ from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatch
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
-from tidemill.flows.encoding.values import encode_packed
+from tidemill.flows.encoding.values import encode_packed, encode_packed_event
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
@@ -124,7 +124,7 @@ class FlowKind:
     def begin(self, run_worker: RunWorker, number: int, event: Event, new: NewRun) -> DurableFlowRun:
         """Create a new run in this process."""
         run = DurableFlowRun(self, run_worker, number, stored=0, new=new)
-        run.start(event)
+        run.start_encoded(event, new.input)
         return run
 
 
@@ -146,7 +146,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     ) -> None:
         FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
         self._begun_before: dict[int, str] = {}  # the steps in progress when it was loaded
-        self._began_at: dict[int, float] = {}  # when the steps began that have been run here
+        self._began_at: dict[int, float] = {}  # when the steps with a timeout began that run here
         if state is not None:
             self.loop.state = state
             begun = [each for each in state.works.values() if each.slot >= 0 and each.queue is None]
@@ -160,7 +160,8 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._in_transaction = asyncio.Lock()
         self._transaction: tuple[int, Connection] | None = None
         self._is_inside_transaction = False
-        self._records: dict[int, TickRecord] = {}  # of outcomes and notes that are already encoded
+        self._records: dict[int, TickRecord] = {}  # of inputs, outcomes and notes that are already encoded
+        self._returned: tuple[Any, msgspec.Raw] | None = None  # the event of a step that has just ended, encoded
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._has_logged = False
         self._talk = RunStepLogs(number, self._home, self._write_logs)
@@ -168,6 +169,12 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def now(self) -> float:
         return self._run_worker.clock.now()
+
+    def start_encoded(self, event: Event, data: bytes) -> None:
+        """Start with an event that is already encoded."""
+        version = self.program.version
+        self._records[id(event)] = TickRecord("started", 0.0, event=msgspec.Raw(data), rules=RULES, version=version)
+        self.start(event)
 
     def take_over(self) -> None:
         turn, renamed = self.turn(), self.program.topology.renamed
@@ -184,9 +191,10 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def journal(self, loop: RunLoop, ticks: Sequence[Tick], commands: Sequence[Command]) -> None:
         super().journal(loop, ticks, commands)
+        self._returned = None
         if self.let_go:
             return
-        turn = self.turn()
+        turn = self._turn or self.turn()
         if turn.trim and self._has_logged:
             turn.trim_logs, self._has_logged = True, False
         self._questionnaire.follow(loop.state, ticks, turn)
@@ -198,27 +206,37 @@ class DurableFlowRun(DurableRun, FlowRun):
             if buffered.dropped > self._buffered.dropped:
                 log.warning("the mailbox of a run is full: its oldest event was dropped", run=self.number)
             if buffered != self._buffered:
-                self._buffered, self.turn().buffered = buffered, encode(buffered)
+                self._buffered, turn.buffered = buffered, encode(buffered)
 
     def encode_tick(self, tick: Tick, begun: Begun) -> bytes:
-        record = None
-        if isinstance(tick, Completed):
-            record = self._records.pop(id(tick.outcome), None)
-        elif isinstance(tick, Noted):
-            record = self._records.pop(id(tick.note), None)
+        record, kind = None, type(tick)
+        if kind is Completed:
+            record = self._records.pop(id(tick.outcome), None)  # pyright: ignore[reportAttributeAccessIssue]
+        elif kind is Noted:
+            record = self._records.pop(id(tick.note), None)  # pyright: ignore[reportAttributeAccessIssue]
+        elif kind is Started:
+            record = self._records.pop(id(tick.input), None)  # pyright: ignore[reportAttributeAccessIssue]
         return encode_record(record or record_of(tick), begun, at=tick.at)
 
     def decode_tick(self, data: bytes) -> Tick:
         return decode_tick(data)
 
     def encode_shown(self, event: Any) -> bytes | None:
-        return None if isinstance(event, InternalDispatchEvent) else encode_packed(event)
+        return None if isinstance(event, InternalDispatchEvent) else self._encode_packed(event)
+
+    def _encode_packed(self, value: Any) -> bytes:
+        """Encode a value; the event that a step has just returned was encoded with its tick."""
+        if self._returned is not None and self._returned[0] is value:
+            return encode_packed_event(bytes(self._returned[1]))
+        return encode_packed(value)
 
     def checked(self, spec: StepSpec, work: Work, ended: Ended) -> Ended:
         try:
-            self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
+            record = self._records[id(ended)] = record_of(Completed(0.0, work.id, ended))
+            if len(ended.events) == 1:
+                self._returned = ended.events[0], record.events[0]
         except Exception as error:  # noqa: BLE001 - a user's serializer may raise any exception
-            ended = self._failure(spec, work, error)
+            ended = self.failure(spec, work, error)
         if self._transaction is not None and self._transaction[0] == work.id:
             if ended.error is None:
                 self.turn().within = self._transaction[1]
@@ -255,7 +273,7 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def write_end(self, turn: RunTurn, end: EndRun) -> None:
         turn.logs += self._talk.take()
-        turn.result = None if end.result is None else encode_packed(end.result)
+        turn.result = None if end.result is None else self._encode_packed(end.result)
         if end.error is not None:
             turn.error = encode({"kind": end.error.kind, "message": end.error.message, "trace": end.error.traceback})
             more = f"; {end.why}" if end.why else ""
@@ -385,9 +403,10 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     # -- running steps ----------------------------------------------------------------------------
 
-    def begun(self, work: Work) -> None:
+    def begun(self, spec: StepSpec, work: Work) -> None:
         listen(StepLogCapture(self._talk, work))
-        self._began_at[work.id] = time.monotonic()
+        if spec.timeout is not None:
+            self._began_at[work.id] = time.monotonic()
 
     def steps_here(self) -> Sequence[StepHere]:
         found: list[StepHere] = []
@@ -398,7 +417,7 @@ class DurableFlowRun(DurableRun, FlowRun):
                 continue
             limit_at, limit = None, ""
             if spec.timeout is not None and number in self._began_at:
-                limit_at = self._began_at[number] + self._time_left(spec.timeout, work)
+                limit_at = self._began_at[number] + self.time_left(spec.timeout, work)
                 limit = f"its timeout of {format_duration(spec.timeout)}"
             found.append(StepHere(number, work.step, task, limit_at, limit, partial(is_task_of_step, self, number)))
         return found
@@ -406,7 +425,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def failure_of(self, step: StepHere, why: str) -> bytes:
         work = self.loop.state.works[step.work]
         error = BlockedEventLoopError(f"step {step.name}: {why}; put blocking code into a plain step (`def`)")
-        return encode_tick(Completed(self.now(), work.id, self._failure(self.declared.steps[work.step], work, error)))
+        return encode_tick(Completed(self.now(), work.id, self.failure(self.declared.steps[work.step], work, error)))
 
     def _write_logs(self, logs: list[NewStepLog]) -> None:
         if logs and not self.let_go and self.loop.state.status == "running":
@@ -414,7 +433,8 @@ class DurableFlowRun(DurableRun, FlowRun):
             self._has_logged = True
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
-        self._write_logs(self._talk.ended(work))
+        if self._talk.has_lines:
+            self._write_logs(self._talk.ended(work))
         self._began_at.pop(work.id, None)
         try:
             super().ended(spec, work, ended)
@@ -427,9 +447,9 @@ class DurableFlowRun(DurableRun, FlowRun):
         failure.__cause__ = error
         return failure
 
-    def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
+    def failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
         try:
-            ended = super()._failure(spec, work, error)
+            ended = super().failure(spec, work, error)
         except Exception as worse:  # noqa: BLE001 - a retry policy is user code
             worse.__context__ = error
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"

@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-import traceback
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
-from zlib import crc32
 
 from pydantic import InstanceOf, TypeAdapter
 
-from tidemill.core.errors import PayloadError, words_of
+from tidemill.core.errors import PayloadError
 from tidemill.core.ticks import (
     Answer,
     CancelAsked,
@@ -42,9 +40,7 @@ from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
-from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
-from tidemill.flows.encoding.copies import copy_mutable
 from tidemill.flows.errors import (
     StepDiverged,
     WorkflowCancelledByUser,
@@ -55,13 +51,14 @@ from tidemill.flows.errors import (
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.run_end import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Did, Ended, Note, StepFailure, WaitAsked, Withdrew
+from tidemill.flows.reducer.step_ticks import Did, Ended, Note, WaitAsked, Withdrew
 from tidemill.flows.reducer.waits import once_question
 from tidemill.flows.runner import spans
-from tidemill.flows.runner.context import Context, enter_step
+from tidemill.flows.runner.attempt import failed_attempt, run_attempt
+from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
 from tidemill.flows.runner.pending_waits import PendingWaits
-from tidemill.flows.runner.replay.local_timers import has_local_timer, limited
+from tidemill.flows.runner.replay.local_timers import has_local_timer
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 
@@ -87,13 +84,15 @@ class FlowRun:
         self.result.add_done_callback(_seen)
         self.opener: asyncio.Task[None] | None = None
         self._variables = copy_context()
+        self.weak = weakref.ref(self)
         self._thread = threading.get_ident()
         self._events = EventStream()
         self._asked: dict[str, asyncio.Future[Any]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._contexts: dict[int, Context[Any]] = {}  # of the attempts that run and have used theirs
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._exit_span = spans.no_span
-        self._is_traced = spans.are_wanted()
+        self.is_traced = spans.are_wanted()
         self._questions = PendingWaits()
         self._fed: tuple[asyncio.Queue[Any], asyncio.Task[None]] | None = None
 
@@ -124,7 +123,8 @@ class FlowRun:
     # -- from outside -----------------------------------------------------------------------------
 
     def start(self, event: Event) -> None:
-        self._print(f"[tick] add: {event!r}")
+        if self.declared.verbose:
+            self._print(f"[tick] add: {event!r}")
         self.enter_span(event)
         self.loop.post(Started(self.now(), event, RULES, self.program.version if self.is_durable else ""))
 
@@ -323,7 +323,7 @@ class FlowRun:
             self._questions.begin(work.id, command.known)  # pyright: ignore[reportAttributeAccessIssue]
             # A step gets the context variables of its run's start, not the changes of other steps.
             self._tasks[work.id] = self._home.create_task(
-                self._attempt(work), name=work.step, context=self._variables.copy()
+                run_attempt(self, work), name=work.step, context=self._variables.copy()
             )
         elif kind is Publish:
             self._events.put(command.event)  # pyright: ignore[reportAttributeAccessIssue]
@@ -384,45 +384,21 @@ class FlowRun:
 
     # -- running steps ----------------------------------------------------------------------------
 
-    async def _attempt(self, work: Work) -> None:
-        """Run one attempt of a step and post its outcome. Never raises."""
-        spec = self.declared.steps[work.step]
-        hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
-        context: Context[Any] = Context._of_step(self, work, hold=hold)
-        enter_step(context, self._tasks.get(work.id) or asyncio.current_task())
-        self.begun(work)
-        try:
-            given = copy_mutable(work.input) if self.is_durable else work.input
-            kwargs = dict(given) if isinstance(given, dict) else {spec.event_name: given}
-            if spec.context_parameter is not None:
-                kwargs[spec.context_parameter] = context
-            if spec.resources:
-                kwargs.update(await self.declared.resource_manager.get_for_call(spec.resources))
-            timeout = None if spec.timeout is None else self._time_left(spec.timeout, work)
-            result = await self._call(spec, kwargs, context, timeout)
-            events, listed = _events_of(spec, result)
-            if (replay := context._replay_begun) is not None:
-                replay.check_end()
-                if replay.is_changed_in_place:
-                    await context._write_changed_in_place()
-            ended = Ended(events, listed, context._unsent())
-        except StepDiverged:
-            return
-        except asyncio.CancelledError as error:
-            if not self.is_running:
-                return
-            ended = self._failure(spec, work, _as_exception(error))
-        except Exception as error:  # noqa: BLE001 - every exception of a step becomes its outcome
-            ended = self._failure(spec, work, error)
-        except BaseException as error:  # noqa: BLE001 - for example SystemExit
-            ended = self._failure(spec, work, self.exit_of(spec, error))
-        finally:
-            if (replay := context._replay_begun) is not None:
-                replay.close()
-            self._tasks.pop(work.id, None)
-            self._questions.end(work.id)
-        if replay is None or replay.diverged is None:
-            self.ended(spec, work, ended)
+    def step_context(self, work: Work) -> Context[Any]:
+        """Return the context of the running attempt; it is created when it is needed."""
+        found = self._contexts.get(work.id)
+        if found is None:
+            spec = self.declared.steps[work.step]
+            hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
+            owner = self._tasks.get(work.id) or self.current_owner()
+            found = self._contexts.setdefault(work.id, Context._of_step(self, work, owner, hold=hold))
+        return found
+
+    def find_context(self, number: int) -> Context[Any] | None:
+        """Return the context of a piece of work; None if it does not run."""
+        if (found := self._contexts.get(number)) is not None or number not in self._tasks:
+            return found
+        return self.step_context(self.loop.state.works[number])
 
     @property
     def threads(self) -> WorkThreads:
@@ -432,91 +408,26 @@ class FlowRun:
             found = _threads[self._home] = WorkThreads(STEP_THREADS, "tidemill-step")
         return found
 
-    def begun(self, work: Work) -> None:
+    def begun(self, spec: StepSpec, work: Work) -> None:
         """Called in the context of an attempt when it starts."""
 
     def ended(self, spec: StepSpec, work: Work, ended: Ended) -> None:
         """Called when an attempt has ended."""
         self.loop.post(Completed(self.now(), work.id, self.checked(spec, work, ended)))
 
-    def _time_left(self, timeout: float, work: Work) -> float:
+    def time_left(self, timeout: float, work: Work) -> float:
         """Return how long this attempt may take; a step that was suspended has what is left of its timeout."""
         if not self.is_durable or work.queue is not None or not work.record:
             return timeout
         return max(0.0, work.since + timeout - self.now())
 
-    def _call(
-        self, spec: StepSpec, kwargs: dict[str, Any], context: Context[Any], timeout: float | None
-    ) -> Awaitable[Any]:
-        args = () if spec.is_free else (self.workflow,)
-        if spec.is_async and not self._is_traced:
-            call = spec.function(*args, **kwargs)
-        else:
-            begin = partial(spec.function, *args, **kwargs)
-            if not spec.is_async:
-                what = f"step {spec.name} of run {self.run_id}"
-                begin = partial(self.threads.run, partial(_in_root, context, begin), what, timeout)
-                timeout = None  # It begins with the thread.
-            call = spans.call_in_span(spec, args, kwargs, begin) if self._is_traced else begin()
-        return call if timeout is None else limited(call, timeout)
-
-    def _failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
-        delay, message = None, words_of(error)
-        if spec.retry_policy is not None:
-            try:
-                delay = next_delay(
-                    spec.retry_policy,
-                    elapsed=self.now() - work.began,
-                    attempts=work.attempt,
-                    error=error,
-                    seed=crc32(f"{self.run_id}/{work.id}/{work.attempt}".encode()),
-                )
-            except Exception as worse:  # noqa: BLE001 - a retry policy is user code
-                worse.__context__ = error
-                error, message = worse, f"the retry policy of step {spec.name} failed: {worse}"
-        trace = "".join(traceback.format_exception(error))
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        return Ended(error=StepFailure(kind, message, trace, error), retry_in=delay)
+    def failure(self, spec: StepSpec, work: Work, error: Exception) -> Ended:
+        """Return the outcome of an attempt that has failed."""
+        return failed_attempt(spec, work, error, elapsed=self.now() - work.began, run_id=self.run_id)
 
 
 #: The threads of plain steps of runs in memory, by event loop.
 _threads: WeakKeyDictionary[asyncio.AbstractEventLoop, WorkThreads] = WeakKeyDictionary()
-
-
-def _in_root(context: Context[Any], call: Callable[[], Any]) -> Any:
-    """Call a plain step in its thread, which is its lane."""
-    enter_step(context, current_owner())
-    return call()
-
-
-def _events_of(spec: StepSpec, result: Any) -> tuple[tuple[Any, ...], bool]:
-    """Return the events that a step has returned, and whether they are a batch."""
-    if result is None:
-        return (), False
-    if isinstance(result, list) and spec.listed_return_types:
-        for each in result:
-            if not isinstance(each, Event):
-                raise WorkflowRuntimeError(
-                    f"Step function {spec.name} returned a list containing {type(each).__name__} instead of an Event "
-                    "instance."
-                )
-        return tuple(result), True
-    if not isinstance(result, Event):
-        raise WorkflowRuntimeError(
-            f"Step function {spec.name} returned {type(result).__name__} instead of an Event instance."
-        )
-    if spec.listed_return_types and not isinstance(result, spec.bare_return_types):
-        raise WorkflowRuntimeError(
-            f"Step function {spec.name} returned a bare {type(result).__name__} but its return annotation only "
-            "declares it inside a list. Return a list with it, or annotate it beside the list: -> list[A] | B"
-        )
-    return (result,), False
-
-
-def _as_exception(error: BaseException) -> Exception:
-    made = WorkflowRuntimeError("the step cancelled itself")
-    made.__cause__ = error
-    return made
 
 
 def _seen(future: asyncio.Future[Any]) -> None:

@@ -43,6 +43,7 @@ from tidemill.flows.reducer.step_ticks import (
     WaitAsked,
     Wrote,
 )
+from tidemill.flows.runner.attempt import run_attempt
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
@@ -177,7 +178,7 @@ class QueuedStepRun(FlowRun):
         if job is not None and job.attempt > 1:
             await self._recall(work)
         with suppress(_Asked):
-            await self._attempt(work)
+            await run_attempt(self, work)
         await asyncio.sleep(0)  # What the step has shown last is published from here on.
         if self._publishing is not None:
             await self._publishing
@@ -251,7 +252,7 @@ class QueuedStepRun(FlowRun):
         try:
             encode_tick(Completed(0.0, work.id, ended))
         except Exception as error:  # noqa: BLE001 - a user's serializer may raise any exception
-            return self._failure(spec, work, error)
+            return self.failure(spec, work, error)
         return ended
 
     async def _recall(self, work: Work) -> None:

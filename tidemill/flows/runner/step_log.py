@@ -39,6 +39,10 @@ class RunStepLogs:
             self._due = True
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
 
+    @property
+    def has_lines(self) -> bool:
+        return bool(self._lines)
+
     def ended(self, work: Work) -> list[NewStepLog]:
         """Return the unwritten lines of an attempt that has ended."""
         key = attempt_of(work)

@@ -105,8 +105,8 @@ class RunTurn(msgspec.Struct, gc=False):
     @property
     def changes_head(self) -> bool:
         """Whether the turn changes more than the number of ticks in the run's row."""
-        changed = (self.state, self.note, self.buffered, self.version)
-        return self.release or self.cleared or any(each is not None for each in changed)
+        is_same = self.state is None and self.note is None and self.buffered is None and self.version is None
+        return not is_same or self.release or self.cleared
 
     @property
     def is_one_tick(self) -> bool:

@@ -68,13 +68,13 @@ class StepReplay:
     _kept: RemainingRecord | None = None
     _lent: LentValues | None = None
 
-    def __init__(self, run: FlowRun, work: Work) -> None:
+    def __init__(self, run: FlowRun, work: Work, owner: Any) -> None:
         self.run = run
         self.work = work
         self._spare = work.spare  # Those of earlier attempts: what this one sends is added to the work's.
         self.copies = run.is_durable
         self.observer = run.observer
-        self.root = RecordLane(self, ROOT)
+        self.root = RecordLane(self, ROOT, owner)
         self._lanes = [self.root]
         self._fresh: list[RecordedOperation] = []
         if work.counted_to is not None:
