@@ -72,9 +72,7 @@ class DagHandle:
             if self._near is not None:
                 await asyncio.wait([self._near])
                 self._near = None
-            async with run_waits(self._database).watching(self._database) as watch:
-                while (row := await show_run(self._database, self.id))["state"] == "running":
-                    await watch.changed()
+            row = await run_waits(self._database).end_of(self._database, self.id)
         if row["state"] == "succeeded":
             return None if row["result"] is None else decode(row["result"])
         if row["state"] == "needs_attention":

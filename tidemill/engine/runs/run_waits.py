@@ -1,17 +1,24 @@
-"""Waiting for runs: one LISTEN connection for all waits on a database, and no statement while nothing changes."""
+"""Waiting for runs: one LISTEN connection for all waits on a database, and no statement while nothing changes.
+
+row = await run_waits(database).end_of(database, 7)       # one statement reads all runs that are waited for
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import structlog
 
+from tidemill.core.errors import StoreError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
+from tidemill.store.runs.runs import no_such_run, read_ends
 
 log = structlog.get_logger("tidemill.runs")
 
@@ -19,6 +26,7 @@ SAFETY_POLL = 5.0
 POLL_WITHOUT_WAKE_UPS = 0.5
 LINGER = 2.0  # The connection is kept this long after the last wait, since the next one often follows soon.
 FIRST_GAP, LONGEST_GAP = 0.01, 0.5
+READING_SHARE = 0.2  # At most this share of the time is spent on reading which runs have ended.
 
 _WAITS: WeakKeyDictionary[Database, RunWaits] = WeakKeyDictionary()
 
@@ -50,6 +58,10 @@ class RunWaits:
         self._poll = SAFETY_POLL if database.can_listen else POLL_WITHOUT_WAKE_UPS
         self._watches: set[RunWait] = set()
         self._task: asyncio.Task[None] | None = None
+        self._ends: dict[int, set[asyncio.Future[Any]]] = {}
+        self._added = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._reading: RunWait | None = None
 
     @asynccontextmanager
     async def watching(self, database: Database) -> AsyncIterator[RunWait]:
@@ -63,11 +75,65 @@ class RunWaits:
         finally:
             self._watches.discard(watch)
 
+    async def end_of(self, database: Database, run_id: int) -> Any:
+        """Wait until a run does not run any more; returns its state, result, error and note."""
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._ends.setdefault(run_id, set()).add(waiting)
+        self._added.set()
+        if self._reading is not None:
+            self._reading.event.set()
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read_ends(database), name="tidemill-run-ends")
+        try:
+            return await waiting
+        finally:
+            self._forget(run_id, waiting)
+
     async def close(self) -> None:
         """Stop listening, because the database is about to be closed."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._reader) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, run_id: int, waiting: asyncio.Future[Any]) -> None:
+        waits = self._ends.get(run_id)
+        if waits is not None:
+            waits.discard(waiting)
+            if not waits:
+                del self._ends[run_id]
+
+    async def _read_ends(self, database: Database) -> None:
+        """Read which runs have ended after each change, as long as an end is waited for."""
+        error: Exception = StoreError("the connections to the database were closed before the run ended")
+        try:
+            async with self.watching(database) as watch:
+                self._reading = watch
+                while self._ends:
+                    self._added.clear()
+                    began = time.monotonic()
+                    for row in await read_ends(database, list(self._ends)):
+                        for waiting in self._ends.pop(row["id"], ()):
+                            if row["state"] is None:
+                                _fail(waiting, no_such_run(row["id"]))
+                            elif not waiting.done():
+                                waiting.set_result(row)
+                    if self._ends and not self._added.is_set():
+                        pause = (time.monotonic() - began) / READING_SHARE
+                        await self._next_change(watch, min(max(FIRST_GAP, pause), LONGEST_GAP))
+        except Exception as found:  # noqa: BLE001 - the waits raise it
+            error = found
+        finally:
+            self._reading = None
+            for waiting in [each for waits in self._ends.values() for each in waits]:
+                _fail(waiting, error)
+
+    async def _next_change(self, watch: RunWait, gap: float) -> None:
+        """Return when something has changed, or at once when another end is waited for."""
+        if not await wait_for_event(watch.event, self._poll) or self._added.is_set():
+            return
+        await wait_for_event(self._added, gap)
+        watch.event.clear()
 
     async def _listen(self, database: Database) -> None:
         try:
@@ -88,6 +154,11 @@ class RunWaits:
                 if changed:
                     for watch in self._watches:
                         watch.event.set()
+
+
+def _fail(waiting: asyncio.Future[Any], error: Exception) -> None:
+    if not waiting.done():
+        waiting.set_exception(error)
 
 
 def run_waits(database: Database) -> RunWaits:

@@ -78,7 +78,7 @@ E = TypeVar("E", bound=Event)
 #: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
 REPLY_TO = "reply_to"
 
-#: The run and the work that the code runs in. Weak, because what a step leaves behind keeps its variables after its run.
+#: The run and the work that the code runs in. Weak, because tasks that a step leaves behind keep its variables.
 _step: ContextVar[tuple[weakref.ref[FlowRun], int]] = ContextVar("tidemill_step")
 
 

@@ -76,9 +76,7 @@ class RunHandle(Generic[ResultT_co]):
                     event: Any = self._near.result()
                     return event.result if type(event) is StopEvent else event
                 self._near = None  # Another process owns the run now.
-            async with run_waits(self._database).watching(self._database) as watch:
-                while (row := await show_run(self._database, self.id))["state"] == "running":
-                    await watch.changed()
+            row = await run_waits(self._database).end_of(self._database, self.id)
         self._check_attention(row)
         result, error = (None if row[name] is None else decode(row[name]) for name in ("result", "error"))
         return result_of(row["state"], result, error, row["note"])

@@ -91,6 +91,11 @@ SELECT r.*, w.host AS owner_host, w.pid AS owner_pid FROM tidemill.run AS r
 LEFT JOIN tidemill.worker AS w ON w.id = r.owner WHERE r.id = $1
 """
 
+READ_ENDS = """
+SELECT w.id, r.state, r.result, r.error, r.note FROM unnest($1::bigint[]) AS w(id)
+LEFT JOIN tidemill.run AS r ON r.id = w.id WHERE r.state IS DISTINCT FROM 'running'
+"""
+
 #: A run's journal, and what it has published, after a number.
 READ_TICKS = "SELECT seq, data FROM tidemill.tick WHERE run_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"
 
@@ -178,15 +183,25 @@ async def show_run(database: Database, run_id: int) -> asyncpg.Record:
     """Everything about one run."""
     row = await database.fetchrow(SHOW_RUN, run_id)
     if row is None:
-        raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+        raise no_such_run(run_id)
     return row
+
+
+def no_such_run(run_id: int) -> NotFoundError:
+    """The error for the number of a run that does not exist."""
+    return NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+
+
+async def read_ends(database: Database, ids: Sequence[int]) -> list[asyncpg.Record]:
+    """Id, state, result, error and note of those runs that do not run any more; no state if there is no such run."""
+    return await database.fetch(READ_ENDS, list(ids))
 
 
 async def find_runs(database: Database, ids: Sequence[int]) -> list[asyncpg.Record]:
     """Id, kind and state of runs, in the order in which they are named; an error if one does not exist."""
     found = {row["id"]: row for row in await database.fetch(FIND_RUNS, list(ids))}
     if missing := [each for each in ids if each not in found]:
-        raise NotFoundError(f"there is no run {missing[0]}: `tidemill runs` lists them")
+        raise no_such_run(missing[0])
     return [found[each] for each in ids]
 
 
@@ -201,7 +216,7 @@ async def load_run(database: Database, run_id: int) -> tuple[asyncpg.Record, byt
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         row = await connection.fetchrow(database.sql(SHOW_RUN), run_id)
         if row is None:
-            raise NotFoundError(f"there is no run {run_id}: `tidemill runs` lists them")
+            raise no_such_run(run_id)
         snapshots = await connection.fetch(database.sql(LOAD_SNAPSHOTS), [run_id])
         ticks = await connection.fetch(database.sql(LOAD_TICKS), [run_id])
     return row, snapshots[0]["data"] if snapshots else None, [tick["data"] for tick in ticks]
