@@ -12,22 +12,21 @@ runs: the database writes while this process computes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
 
-from tidemill.core.blame import group_size
-from tidemill.core.codec import decode, storable
-from tidemill.core.errors import PayloadError, StoreError, UnknownClassError
-from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Tick
+from tidemill.core.errors import StoreError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.role import Life, Role
-from tidemill.engine.runs.durable_run import DurableRun, RunKind, Unopened, WorkEnd
+from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.journal_writer import JournalWriter
+from tidemill.engine.runs.run_claims import MAX_LOSSES, RunClaims
 from tidemill.engine.runs.run_ids import RunIds
+from tidemill.engine.runs.run_inbox import RunInbox
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.supervisor import ChildSpec
@@ -40,25 +39,12 @@ from tidemill.store.runs.run_turn import RunTurn
 
 log = structlog.get_logger("tidemill.runs")
 
-CLAIM_AT_ONCE = 200
 SAFETY_POLL = 1.0
-MOST_RUNS = 20_000
 MOST_IDLE = 500
-MOST_INBOX = 5000
-WAKE_AT_MOST_EVERY = 0.05
-FIND_OWN_EVERY = 5.0
 LETTING_GO = 10.0
 CONTROL_POLL = 30.0
 WRITERS = 2
 WORTH_SHARING = 16
-SUSPECTS_WAIT = 10.0  # suspects and other runs wait for each other so long, in a process without a quarantine process
-MAX_LOSSES = 3  # how often a process may die while it runs nothing but one run, before that needs attention
-LOST_WAYS_OUT = (
-    "deploy a fix and start the step again as a failed attempt (`tidemill retry`), give the step a queue "
-    "(`@step(queue=...)`), fork the run from an earlier tick, or cancel it"
-)
-URGENT = (b"cancel_asked", b"completed")  # the kinds of ticks, as they are stored
-NOTHING_OPENED: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = {}
 
 
 class RunWorker:
@@ -81,29 +67,21 @@ class RunWorker:
         """How long steps may go on when it is asked to stop."""
         self.threads = WorkThreads(STEP_THREADS, "tidemill-step", self._replace_process)
         self.is_quarantine = is_quarantine
-        self._max_losses = max_losses
-        self._suspects_due_at: float | None = None  # since when suspects wait that are to run here
-        self._has_suspects = False
-        self._suspects_since = 0.0
-        self._mode: Mode = "run"
+        self.mode: Mode = "run"
         self._read_mode_at = 0.0
         self.clock = store.clock
         self._store = store
-        self._kinds = kinds
-        self._life = Life()
+        self.kinds = kinds
+        self.life = Life()
         self._writer = JournalWriter(store)
-        self._dirty: dict[DurableRun, None] = {}
+        self.dirty: dict[DurableRun, None] = {}
         self._writing: set[DurableRun] = set()  # those whose last turn is on its way to the database
         self._idle_since: dict[int, float] = {}
-        self._taken: set[int] = set()  # inbox rows that a run has taken and that a read may still return
-        self._written_inbox: set[int] = set()  # those of them whose turn has been written
         self._numbers = RunIds(store)
         self._born: dict[int, asyncio.Future[None]] = {}
-        self._wake_at = 0.0
-        self._woken_at = 0.0
-        self._claims_due = True
+        self._inbox = RunInbox(self, store)
+        self.claims = RunClaims(self, store, self._inbox, max_losses)
         self._mail = False
-        self._find_own_at = 0.0
         self._writes = asyncio.Event()
         self._wake = asyncio.Event()
         self._unwanted = asyncio.Event()
@@ -111,24 +89,28 @@ class RunWorker:
     @property
     def is_stopping(self) -> bool:
         """Whether it loads no more runs."""
-        return self._life.is_stopping
+        return self.life.is_stopping
 
     @property
     def gives_back(self) -> bool:
         """Whether it gives its runs to others as soon as no step of them is at work here."""
-        return self.is_stopping or self._mode in ("drain", "stop")
+        return self.is_stopping or self.mode in ("drain", "stop")
 
     async def lend_connection(self) -> Connection:
         """A connection for one step's own transaction."""
         return await self._store.lend()
 
+    def wake(self) -> None:
+        """Claim and deliver now, not at the next poll."""
+        self._wake.set()
+
     def mark_dirty(self, run: DurableRun) -> None:
         """Mark a run that has a turn to write."""
-        self._dirty[run] = None
+        self.dirty[run] = None
         self._writes.set()
 
     @property
-    def _safety_poll(self) -> float:
+    def safety_poll(self) -> float:
         """How long to wait for a wake-up; longer if it owns no run, because what concerns it is always announced."""
         return SAFETY_POLL if self.runs else self._store.idle_poll
 
@@ -141,11 +123,11 @@ class RunWorker:
         """The status that operators see: running, or their request and its progress."""
         if self.is_stopping:
             return "stopping"
-        if self._mode == "run":
+        if self.mode == "run":
             return "running"
-        if self._mode == "pause":
+        if self.mode == "pause":
             return "paused"
-        return "draining" if self.runs else {"drain": "drained", "stop": "stopped"}[self._mode]
+        return "draining" if self.runs else {"drain": "drained", "stop": "stopped"}[self.mode]
 
     def note_idle(self, run: DurableRun) -> None:
         """Note whether a run is idle, and since when."""
@@ -168,7 +150,7 @@ class RunWorker:
         Returns None if this run worker is stopping: another one has to drive it.
         """
         number = await self._numbers.next()
-        if self.is_stopping or self._mode != "run":
+        if self.is_stopping or self.mode != "run":
             return None
         if not self.runs:
             self._wake.set()  # It may be in the long wait of a worker without runs.
@@ -182,10 +164,10 @@ class RunWorker:
 
     async def work(self, life: Life) -> None:
         """Own and drive runs until stopped."""
-        self._life, self._writer.owner = life, life.worker_id
+        self.life, self._writer.owner = life, life.worker_id
         await self._declare_versions()
         if not self.is_quarantine:
-            await self._store.resume_stopped(list(self._kinds))
+            await self._store.resume_stopped(list(self.kinds))
         hears = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as group:
@@ -221,18 +203,18 @@ class RunWorker:
         """Store what later versions need in order to read the runs that this process drives."""
         versions = {
             name: (kind.version, kind.definition)
-            for name, kind in self._kinds.items()
+            for name, kind in self.kinds.items()
             if kind.version is not None and kind.definition is not None
         }
         if versions:
             await self._store.declare_versions(versions)
 
     def _replace_process(self) -> None:
-        self._life.give_up(f"ended itself: {STEP_THREADS} threads of plain steps did not come back")
+        self.life.give_up(f"ended itself: {STEP_THREADS} threads of plain steps did not come back")
 
     def _notified(self, what: str) -> None:
         if what == "wake":  # Something has arrived for a released run.
-            self._wake_at = 0.0
+            self.claims.wake_now()
         if what not in ("", "wake", "inbox", "claims"):
             self._read_mode_at = 0.0
         if what not in ("", "wake", "inbox", "claims") and self.quarantine is not None:
@@ -240,16 +222,8 @@ class RunWorker:
         if what == "inbox":
             self._mail = True
         else:
-            self._claims_due = True
+            self.claims.due = True
         self._wake.set()
-
-    def _wake_soon(self) -> None:
-        """The inbox has rows for none of the runs in memory: they may be for a run that was released."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._woken_at + WAKE_AT_MOST_EVERY:
-            self._wake_at, self._claims_due = now, True
-        else:
-            self._wake_at = min(self._wake_at, self._woken_at + WAKE_AT_MOST_EVERY)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -266,12 +240,12 @@ class RunWorker:
 
     def _take_dirty(self) -> list[DurableRun]:
         """The runs whose turns are written now: never one whose last turn is not written yet."""
-        runs = [run for run in self._dirty if run not in self._writing]
+        runs = [run for run in self.dirty if run not in self._writing]
         if len(runs) >= WORTH_SHARING and not self._writing:
             del runs[len(runs) // 2 :]
             self._writes.set()  # The next writer takes the rest.
         for run in runs:
-            del self._dirty[run]
+            del self.dirty[run]
         return runs
 
     async def _write_turn(self, runs: list[DurableRun]) -> None:
@@ -289,7 +263,7 @@ class RunWorker:
         self._writing.difference_update(runs)
         for run, turn, after in taken:
             self._written(run, turn, after, run.number in mine)
-        if self._dirty:
+        if self.dirty:
             self._writes.set()
 
     async def _write_within(self, run: DurableRun, turn: RunTurn) -> set[int]:
@@ -299,16 +273,15 @@ class RunWorker:
         finally:
             run.transaction_over()
         if not mine:
-            self._find_own_at = 0.0
+            self.claims.find_own_now()
         return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
-        if turn.used or turn.postponed:
-            self._written_inbox.update(turn.used, turn.postponed)
+        self._inbox.wrote(turn)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)
-            self._forget(run)
+            self.forget(run)
             if born is not None and not born.done():
                 why = "the database refused the run, or another owner has it by now: it may or may not be stored"
                 born.set_exception(StoreError(why))
@@ -323,10 +296,10 @@ class RunWorker:
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
             run.give_up(error)
             return
-        if turn.cleared or (turn.state is not None and self._has_suspects):
+        if turn.cleared or (turn.state is not None and self.claims.has_suspects):
             self._notified("claims")  # Others may have waited until the suspects were cleared.
         if turn.state is not None or turn.release:
-            self._forget(run)
+            self.forget(run)
             if turn.state is not None and run.has_slot:
                 self._notified("claims")  # A run of its kind may wait for its slot.
             if turn.release and not turn.awake:
@@ -334,12 +307,13 @@ class RunWorker:
         else:
             self.note_idle(run)
 
-    def _forget(self, run: DurableRun) -> None:
+    def forget(self, run: DurableRun) -> None:
+        """Remove a run from memory: it has ended, was released, or belongs to another owner."""
         if self.runs.get(run.number) is run:
             del self.runs[run.number]
             self._idle_since.pop(run.number, None)
-        self._dirty.pop(run, None)
-        self._taken.difference_update(run.unwritten_inbox())
+        self.dirty.pop(run, None)
+        self._inbox.give_back(run.unwritten_inbox())
         run.drop()
 
     # -- taking up and letting go -----------------------------------------------------------------
@@ -350,24 +324,24 @@ class RunWorker:
             pause = SAFETY_POLL
             try:
                 await self._apply_control()
-                if await self._deliver_inbox() == 0 and self._mail:
-                    self._wake_soon()
+                if await self._inbox.deliver() == 0 and self._mail:
+                    self.claims.wake_soon()
                 self._mail = False
-                if self._claims_due or self._next_wake() <= 0.0:  # Not only when the inbox is empty.
-                    self._claims_due = False
-                    await self._wake_sleepers()
-                    await self._claim_all()
-                pause = min(self._next_wake(), self._release_idle())
+                if self.claims.due or self.claims.next_wake() <= 0.0:  # Not only when the inbox is empty.
+                    self.claims.due = False
+                    await self.claims.wake_sleepers()
+                    await self.claims.claim_all()
+                pause = min(self.claims.next_wake(), self._release_idle())
             except CLASHES:
-                self._claims_due = True
+                self.claims.due = True
                 self._wake.set()
             except Exception as error:
                 if not (is_unavailable(error) or is_full(error)):
                     raise
                 log.warning("the database is unavailable", error=str(error))
-                self._find_own_at = 0.0
+                self.claims.find_own_now()
             if not await wait_for_event(self._wake, pause):
-                self._claims_due = True
+                self.claims.due = True
             self._wake.clear()
 
     async def _apply_control(self) -> None:
@@ -377,18 +351,13 @@ class RunWorker:
             return
         self._read_mode_at = now + CONTROL_POLL
         mode = await self._store.mode()
-        if mode != self._mode:
-            log.info("operator control", owner=self._life.worker_id, mode=mode)
-            self._mode, self._claims_due = mode, True
+        if mode != self.mode:
+            log.info("operator control", owner=self.life.worker_id, mode=mode)
+            self.mode, self.claims.due = mode, True
         if self.gives_back:
             for run in self.runs.values():
                 if mode == "stop" or not run.has_steps_here:
                     run.turn().release = True
-
-    async def _claim_all(self) -> None:
-        while (count := await self._claim()) > 0:
-            if count < CLAIM_AT_ONCE:
-                return
 
     async def _cancel_unneeded_jobs(self) -> None:
         """Cancel jobs that runs no longer need; maintenance does so too, from time to time."""
@@ -401,209 +370,16 @@ class RunWorker:
                 if not is_transient(error):
                     raise
 
-    async def _wake_sleepers(self) -> None:
-        """Wake runs for which something is due, from time to time."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._wake_at:
-            self._woken_at, self._wake_at = now, now + self._safety_poll
-            due_in = await self._store.wake()
-            if due_in is not None:
-                # Not later than a release has asked for meanwhile.
-                self._wake_at = min(self._wake_at, now + due_in + 0.002)
-
-    def _next_wake(self) -> float:
-        """How long until released runs are checked again."""
-        return max(0.0, self._wake_at - asyncio.get_running_loop().time())
-
-    async def _claim(self) -> int:
-        if self._mode != "run":
-            return 0
-        now = asyncio.get_running_loop().time()
-        room = min(CLAIM_AT_ONCE, MOST_RUNS - len(self.runs))
-        if now >= self._find_own_at:
-            self._find_own_at = now + FIND_OWN_EVERY
-            rows = await self._store.find_own(self._life.worker_id, list(self.runs), CLAIM_AT_ONCE)
-            await self._load([row for row in rows if row["kind"] in self._kinds])
-        if self.is_quarantine or self._may_take_suspects(now):
-            return await self._claim_suspects()
-        if self._has_suspects:
-            is_patient = now - self._suspects_since < SUSPECTS_WAIT
-            self._has_suspects = is_patient and any(run.is_suspect for run in self.runs.values())
-            if self._has_suspects:
-                return 0
-        return 0 if room <= 0 else await self._claim_at(0, room)
-
-    async def _claim_at(self, suspicions: int, room: int) -> int:
-        versions = [kind.version for kind in self._kinds.values()]
-        limits = [kind.max_runs for kind in self._kinds.values()]
-        rows = await self._store.claim(self._life.worker_id, list(self._kinds), versions, room, limits, suspicions)
-        await self._load(rows, is_suspect=suspicions > 0)
-        return len(rows)
-
-    # -- suspects: see `core.blame` ---------------------------------------------------------------
-
-    async def next_suspect(self) -> float | None:
-        """Seconds until a suspect waits for an owner; None if there is none."""
-        if self._mode != "run":
-            return None
-        return 0.0 if await self._store.least_suspected(list(self._kinds)) else None
-
-    def take_suspects(self) -> None:
-        """Without a quarantine process: claim suspects as soon as nothing else runs here."""
-        if self._suspects_due_at is None:
-            self._suspects_due_at = asyncio.get_running_loop().time()
-        self._claims_due = True
-        self._wake.set()
-
-    def _may_take_suspects(self, now: float) -> bool:
-        due = self._suspects_due_at
-        return due is not None and (not self.runs or (not self._has_suspects and now - due > SUSPECTS_WAIT))
-
-    async def _claim_suspects(self) -> int:
-        """Claim suspects that may run together; nothing else is claimed while they are here."""
-        self._suspects_due_at = None
-        if self.is_quarantine and self.runs:
-            return 0
-        level = await self._store.least_suspected(list(self._kinds))
-        self._has_suspects, self._suspects_since = level > 0, asyncio.get_running_loop().time()
-        if level == 0:
-            if self.is_quarantine:
-                self._life.stop()
-            return 0
-        await self._claim_at(level, group_size(level))
-        return 0
-
-    async def _load(self, rows: Sequence[Any], *, is_suspect: bool = False) -> None:
-        """Load our runs from the store, and let them go on."""
-        numbers = [row["id"] for row in rows if row["id"] not in self.runs]
-        if not numbers:
-            return
-        snapshots, ticks = await self._store.load(numbers)
-        older = {(row["kind"], row["version"]) for row in rows if row["seq"] and self._is_older(row)}
-        definitions = await self._store.read_definitions(sorted(older)) if older else {}
-        opened: dict[DurableRun, tuple[Any, Sequence[Tick]]] = {}
-        for row in rows:
-            number = row["id"]
-            if number not in self.runs:
-                definition = definitions.get((row["kind"], row["version"]))
-                found = self._open(row, snapshots.get(number), ticks.get(number, []), definition)
-                if found is not None:
-                    run, first = found
-                    self.runs[number], run.is_suspect = run, is_suspect
-                    opened[run] = (row, first)
-        try:
-            await self._deliver_inbox(opened)
-        except BaseException:
-            for run in opened:
-                self._forget(run)
-            raise
-
-    def _is_older(self, row: Any) -> bool:
-        """Whether a run was driven by another version of its workflow until now."""
-        return self._kinds[row["kind"]].version not in (None, row["version"])
-
-    def _open(
-        self, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
-    ) -> tuple[DurableRun, Sequence[Tick]] | None:
-        try:
-            return self._kinds[row["kind"]].open(self, row, snapshot, ticks, definition)
-        except PayloadError as error:
-            self._stop_for_attention(row, str(error))
-        except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others
-            self._stop_for_attention(row, f"{error!r}; cancel the run, or deploy code that can open it")
-        return None
-
-    def _go_on(self, run: DurableRun, row: Any, first: Sequence[Tick], mail: list[Any]) -> None:
-        """Let a run go on that was loaded: a request to cancel it, or the end of its work, comes before anything is run
-        again."""
-        urgent: list[Any] = []
-        others: list[Any] = []
-        for each in mail:
-            (urgent if row["seq"] > 0 and _is_urgent(run, each) else others).append(each)
-        self._hand_over(run, urgent)
-        if run.loop.state.status != "running":
-            self._taken.difference_update(each["id"] for each in others)
-        elif row["losses"] >= self._max_losses:
-            self._taken.difference_update(each["id"] for each in others)
-            why = f"the process that ran it died {row['losses']} times while it ran nothing but {run.in_progress}"
-            run.stop_for_attention(why, ways_out=LOST_WAYS_OUT)
-        else:
-            try:
-                for tick in first:
-                    run.loop.post(tick)
-                if self._is_older(row):
-                    run.take_over()
-            except PayloadError as error:
-                self._stop_for_attention(row, str(error))
-                return
-            except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
-                self._stop_for_attention(row, f"{error!r}; cancel the run, or deploy code that can open it")
-                return
-            self._hand_over(run, others)
-
-    def _stop_for_attention(self, row: Any, why: str) -> None:
-        """Stop a run that no longer fits the code: it is logged, and waits for an operator."""
-        log.error("run needs attention: it does not fit the workflow any more", run=row["id"], why=why)
-        for run in [run for run in self._dirty if run.number == row["id"]]:
-            self._forget(run)
-        turn = Unopened(self, row["id"], row["seq"]).turn()
-        turn.state = "needs_attention"
-        turn.note = storable(why)
-
-    async def _deliver_inbox(self, opened: Mapping[DurableRun, tuple[Any, Sequence[Tick]]] = NOTHING_OPENED) -> int:
-        """Deliver inbox rows to the runs, and start those that were opened; returns how many rows."""
-        if not self.runs:
-            return 0
-        written, self._written_inbox = self._written_inbox, set()
-        rows = await self._store.due(self._life.worker_id, list(self._taken), MOST_INBOX)
-        self._taken -= written  # Their turn was written before this read, which returns only new rows.
-        brought: dict[DurableRun, list[Any]] = {}
-        for row in rows:
-            run = self.runs.get(row["run_id"])
-            if run is None or not run.is_running or row["id"] in self._taken:
-                continue
-            self._taken.add(row["id"])
-            brought.setdefault(run, []).append(row)
-        for run, (row, first) in opened.items():
-            self._go_on(run, row, first, brought.pop(run, []))
-        for run, mail in brought.items():
-            self._hand_over(run, mail)
-        if len(rows) == MOST_INBOX:
-            self._wake.set()
-        return len(rows)
-
-    def _hand_over(self, run: DurableRun, mail: list[Any]) -> None:
-        """Deliver all inbox rows of a run together."""
-        if not mail:
-            return
-        taken: list[int] = []
-        ticks: list[Tick] = []
-        now = self.clock.now()
-        for row in mail:
-            try:
-                ticks += _ticks_of(run, row, now)
-                taken.append(row["id"])
-            except UnknownClassError as error:
-                log.warning("what was sent to a run is for another version of it", run=run.number, error=str(error))
-                run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
-            except Exception as error:  # noqa: BLE001 - the run and its run worker continue, whatever was sent
-                log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
-                run.skip_inbox_row(row["id"], f"something that was sent to it could not be read: {error}")
-        try:
-            run.take_in(taken, ticks)
-        except Exception as error:  # noqa: BLE001 - a defect of one run must not affect the others
-            run.give_up(error)
-
     def _release_idle(self) -> float:
         """Release runs that were idle long enough; returns how long until the next one is.
 
         If there are very many, those that are due soon are released now: their memory is not returned to the system.
         """
-        now, soonest = asyncio.get_running_loop().time(), self._safety_poll
+        now, soonest = asyncio.get_running_loop().time(), self.safety_poll
         too_many = len(self._idle_since) - MOST_IDLE
         for number, since in list(self._idle_since.items()):
             run = self.runs.get(number)
-            if run is None or run in self._dirty:
+            if run is None or run in self.dirty:
                 continue
             left = since + run.patience - now
             if left <= 0 or (too_many > 0 and left < SAFETY_POLL):
@@ -616,7 +392,7 @@ class RunWorker:
 
     async def _release_all(self) -> None:
         """Release every run for other owners: when its steps have ended, or when the grace period is over."""
-        loop, hurried = asyncio.get_running_loop(), asyncio.ensure_future(self._life.hurried.wait())
+        loop, hurried = asyncio.get_running_loop(), asyncio.ensure_future(self.life.hurried.wait())
         give_up = loop.time() + self.grace_seconds
         try:
             while (left := give_up - loop.time()) > 0 and not hurried.done():
@@ -642,9 +418,9 @@ class RunWorker:
 
     def describe(self) -> WorkerCard:
         """The kinds of runs that it drives, registered with the lease."""
-        kinds = {f"run {name}": kind.version for name, kind in self._kinds.items() if kind.version is not None}
-        events = {event for kind in self._kinds.values() for event in kind.events}
-        return describe_process(tasks=self._kinds, versions=kinds, events=sorted(events))
+        kinds = {f"run {name}": kind.version for name, kind in self.kinds.items() if kind.version is not None}
+        events = {event for kind in self.kinds.values() for event in kind.events}
+        return describe_process(tasks=self.kinds, versions=kinds, events=sorted(events))
 
 
 def run_worker_role(
@@ -662,7 +438,11 @@ def run_worker_role(
     worker.grace_seconds = grace_seconds
     if not worker.is_quarantine:
         worker.quarantine = Quarantine(
-            quarantine, worker.next_suspect, take=worker.take_suspects, grace=grace_seconds, database=database
+            quarantine,
+            worker.claims.next_suspect,
+            take=worker.claims.take_suspects,
+            grace=grace_seconds,
+            database=database,
         )
     watchdog: Watchdog | None = None
     if database is not None:
@@ -676,22 +456,3 @@ def run_worker_role(
         watchdog=watchdog,
     )
     return Role(worker, database, lease=lease, name="run worker")
-
-
-def _is_urgent(run: DurableRun, row: Any) -> bool:
-    """Whether an inbox row is a request to cancel the run, or the end of a piece of its work."""
-    if row["timer"] is not None or row["work"] is not None or not any(kind in row["data"] for kind in URGENT):
-        return False
-    try:
-        return isinstance(run.decode_tick(row["data"]), CancelAsked | Completed)
-    except Exception:  # noqa: BLE001 - it is reported when it is delivered
-        return False
-
-
-def _ticks_of(run: DurableRun, row: Any, now: float) -> Sequence[Tick]:
-    """Decode an inbox row."""
-    if row["timer"] is not None:
-        return [Elapsed(now, row["timer"])]
-    if row["work"] is not None:
-        return run.work_ended(row["work"], decode(row["data"], WorkEnd))
-    return [run.decode_tick(row["data"])]

@@ -31,15 +31,15 @@ async def run_attempt(run: FlowRun, work: Work) -> None:
     spec = run.declared.steps[work.step]
     enter_step(run, work.id)
     # A coroutine that takes no context gets one only if it asks for it.
-    if spec.context_parameter is not None or work.record or not spec.is_async or work.id not in run._tasks:
-        run.step_context(work)
+    needs = spec.context_parameter is not None or work.record or not spec.is_async or work.id not in run._tasks
+    context = run.step_context(work) if needs else None
     run.begun(spec, work)
     replay = None
     try:
         given = copy_mutable(work.input) if run.is_durable else work.input
         kwargs = dict(given) if isinstance(given, dict) else {spec.event_name: given}
         if spec.context_parameter is not None:
-            kwargs[spec.context_parameter] = run.step_context(work)
+            kwargs[spec.context_parameter] = context
         if spec.resources:
             kwargs.update(await run.declared.resource_manager.get_for_call(spec.resources))
         timeout = None if spec.timeout is None else run.time_left(spec.timeout, work)

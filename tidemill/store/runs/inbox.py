@@ -10,6 +10,7 @@ from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.archive import NOTIFY_RUNS
 from tidemill.store.runs.claims import RELEASE_SUSPENDED
 from tidemill.store.runs.runs import show_run
+from tidemill.store.runs.sends import send_together
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
 from tidemill.store.transaction import Transaction
 
@@ -149,6 +150,8 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
         if uncertain and token is not None and await has_arrived(database, run_id, token):
             return
         try:
+            if await send_together(database, run_id, tick):
+                return
             async with database.transaction(patience=30.0) as connection:
                 if await connection.fetch(database.sql(SEND), run_id, tick):
                     return
