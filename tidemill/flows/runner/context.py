@@ -19,10 +19,8 @@ from __future__ import annotations
 import asyncio
 import random
 import warnings
-import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from contextvars import ContextVar
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
@@ -61,6 +59,7 @@ from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
+from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.replay.gather import run_together
 from tidemill.flows.runner.replay.once import Effect, run_once
 from tidemill.flows.runner.replay.step_replay import StepReplay
@@ -77,9 +76,6 @@ E = TypeVar("E", bound=Event)
 
 #: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
 REPLY_TO = "reply_to"
-
-#: The run and the work that the code runs in. Weak, because tasks that a step leaves behind keep its variables.
-_step: ContextVar[tuple[weakref.ref[FlowRun], int]] = ContextVar("tidemill_step")
 
 
 class Context(Generic[S]):
@@ -178,9 +174,8 @@ class Context(Generic[S]):
     @staticmethod
     def get_step_context() -> Context[Any]:
         """Return the context of the step that this code runs in."""
-        weak, number = _step.get((_nothing, 0))
-        run = weak()
-        found = None if run is None else run.find_context(number)
+        inside = find_step()
+        found = None if inside is None else inside[0].find_context(inside[1])
         if found is None:
             raise WorkflowRuntimeError("Context.get_step_context() may only be called from within a step function")
         return found
@@ -484,19 +479,3 @@ class Context(Generic[S]):
         if self._work is None:
             raise ContextStateError(f"{what}() is only available from within step functions.")
         return run, self._work
-
-
-def _nothing() -> None:
-    """No run: the code runs in no step."""
-
-
-def enter_step(run: FlowRun, number: int) -> None:
-    """Set the piece of work that the calling code runs in."""
-    _step.set((run.weak, number))
-
-
-def is_task_of_step(run: FlowRun, work: int, task: asyncio.Task[Any]) -> bool:
-    """Return whether a step has started this asyncio task; False where Python cannot tell."""
-    variables = getattr(task, "get_context", lambda: None)()  # since Python 3.12
-    held = None if variables is None else variables.get(_step)
-    return held is not None and held[0]() is run and held[1] == work

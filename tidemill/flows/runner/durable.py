@@ -34,7 +34,7 @@ from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
-from tidemill.flows.runner.context import is_task_of_step
+from tidemill.flows.runner.current_step import is_task_of_step
 from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
