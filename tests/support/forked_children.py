@@ -47,7 +47,7 @@ class ChildOrder(NamedTuple):
 def can_fork(module: str, argv: list[str]) -> bool:
     """Whether a process starts children that can be forked for it."""
     supervises = any(argv[: len(words)] == words for words in SUPERVISORS) and "--no-supervise" not in argv
-    return sys.platform == "linux" and module == "tidemill.cli.main" and supervises
+    return module == "tidemill.cli.main" and supervises and _room() is not None
 
 
 def fork_children() -> ChildOrder | None:
@@ -137,13 +137,20 @@ def _place(files: list[int], numbers: list[int]) -> None:
 
 def show_command(*words: str) -> None:
     """Set what `ps` and psutil show as this process's command line, in the room that the nursery's has."""
+    if (room := _room()) is not None:
+        start, end = room
+        text = "\0".join(words).encode()[: end - start - 1]
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, len(text))
+
+
+def _room() -> tuple[int, int] | None:
+    """Where the command line of this process is in its memory; None where the system does not say."""
     if sys.platform != "linux":
-        return
+        return None
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])
-    text = "\0".join(words).encode()[: end - start - 1]
-    ctypes.memset(start, 0, end - start)
-    ctypes.memmove(start, text, len(text))
+    return (start, end) if 0 < start < end - len(ROOM) else None
 
 
 def children_of(pid: int, *, recursive: bool = False) -> list[psutil.Process]:
