@@ -95,9 +95,9 @@ CASES: dict[str, Case] = {
     ),
     "preview_retry_jobs": Case(JobFilter(state=("cancelled",)), two_jobs, (JobFilter(state=("lost",)),)),
     "retry_jobs": Case(
-        jobs.JobSelection(filter=JobFilter(state=("cancelled",), up_to=2)),
+        jobs.RetryJobs(filter=JobFilter(state=("cancelled",), up_to=2)),
         two_jobs,
-        (jobs.JobSelection(), jobs.JobSelection(ids=[99])),
+        (jobs.RetryJobs(), jobs.RetryJobs(ids=[99]), jobs.RetryJobs(ids=[99], args={"order": 1})),
         command="retry --state cancelled --yes",
     ),
     "list_queues": Case(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
@@ -11,10 +11,11 @@ from cyclopts import Parameter
 from tidemill.cli.arguments import Yes, options_of
 from tidemill.cli.confirm import agreed
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.jobs.enqueue import read_arguments
 from tidemill.cli.render import out
 from tidemill.cli.runs.send_fork import cancel_runs, retry_runs
 from tidemill.core.errors import ConfigError
-from tidemill.ops.jobs.jobs import JobSelection, JobsReached, cancel_jobs, retry_jobs
+from tidemill.ops.jobs.jobs import JobSelection, JobsReached, RetryJobs, cancel_jobs, retry_jobs
 from tidemill.ops.operator.operation import Operation, Operator
 from tidemill.store.jobs.pages import JobFilter
 
@@ -24,12 +25,25 @@ Ids = Annotated[str, Parameter(help="The jobs (12) and runs (r12); or select job
 
 
 @options_of(JobFilter, without=("up_to",))
-def retry(wanted: JobFilter, *ids: Ids, yes: Yes = False, place: ServerOptions = ANYWHERE) -> int:
+def retry(
+    wanted: JobFilter,
+    *ids: Ids,
+    args: Annotated[
+        str | None, Parameter(help="Other arguments as a JSON object, in place of those of the same name.")
+    ] = None,
+    yes: Yes = False,
+    place: ServerOptions = ANYWHERE,
+) -> int:
     """Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.
 
     A run of a workflow that needs attention goes on: its steps in progress are tried again from their beginning.
     """
-    return _act("retry", retry_jobs, retry_runs, retry_message, ids, wanted, yes=yes, place=place)
+    edited = None if args is None else read_arguments(args)
+
+    def select(selection: JobSelection) -> RetryJobs:
+        return RetryJobs(ids=selection.ids, filter=selection.filter, args=edited)
+
+    return _act("retry", retry_jobs, retry_runs, retry_message, ids, wanted, yes=yes, place=place, select=select)
 
 
 @options_of(JobFilter, without=("up_to",))
@@ -62,7 +76,7 @@ def _joined(parts: dict[str, int]) -> str:
 
 def _act(
     verb: str,
-    operation: Operation[JobSelection, JobsReached],
+    operation: Operation[Any, JobsReached],
     on_runs: Callable[[Sequence[str], ServerOptions], None],
     message: Callable[[JobsReached, tuple[int, ...]], str],
     named: Sequence[str],
@@ -70,6 +84,7 @@ def _act(
     *,
     yes: bool,
     place: ServerOptions,
+    select: Callable[[JobSelection], JobSelection] = lambda selection: selection,
 ) -> int:
     """Act on named runs and jobs, or on jobs that match a filter once the user has agreed to how many."""
     runs = [each for each in named if each.startswith("r")]
@@ -93,7 +108,7 @@ def _act(
             if not (yes or agreed(f"{verb} {_jobs(found.count)}")):
                 return 1
             selection = JobSelection(filter=msgspec.structs.replace(wanted, up_to=found.up_to))
-        out().print(message(await at.do(operation, selection), ids))
+        out().print(message(await at.do(operation, select(selection)), ids))
         return 0
 
     return place.run(work)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.core.job import JobRef
 from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
@@ -76,6 +76,12 @@ class JobSelection(Arguments, frozen=True, kw_only=True):
 
     ids: Annotated[list[int] | None, doc("The jobs' ids.")] = None
     filter: Annotated[JobFilter | None, doc("Conditions that the jobs match.")] = None
+
+
+class RetryJobs(JobSelection, frozen=True, kw_only=True):
+    """Which jobs to run again, and with which arguments."""
+
+    args: Annotated[dict[str, Any] | None, doc("Other arguments, in place of those of the same name.")] = None
 
 
 class JobLine(JobFacts, frozen=True, kw_only=True):
@@ -190,9 +196,27 @@ async def preview_retry_jobs(at: Reader, args: JobFilter) -> Preview:
 
 
 @operation("POST /jobs/retry", role="operator", preview=preview_retry_jobs)
-async def retry_jobs(at: Reader, args: JobSelection) -> JobsReached:
-    """Run jobs again: waiting ones now, finished ones as new jobs. A filter without states means failed jobs."""
-    return await _reach(at, args, retry_stored, lambda wanted: wanted.retried)
+async def retry_jobs(at: Reader, args: RetryJobs, declared: Declarations | None) -> JobsReached:
+    """Run jobs again: waiting ones now, finished ones as new jobs. A filter without states means failed jobs.
+
+    With `args`, each of them gets these arguments in place of its own of the same name; all must fit their tasks.
+    """
+    if args.args is None:
+        return await _reach(at, args, retry_stored, lambda wanted: wanted.retried)
+
+    async def retry_edited(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
+        def check(id: int, name: str, arguments: bytes) -> None:
+            if declared is None or name not in declared.tasks:
+                return
+            check_tasks(tx, declared, [name])
+            try:
+                declared.tasks[name].signature.load(arguments)
+            except PayloadError as error:
+                raise PayloadError(f"job {id}: {error}; nothing was retried") from error
+
+        return await retry_stored(tx, ids, why=why, edited=args.args, check=check)
+
+    return await _reach(at, args, retry_edited, lambda wanted: wanted.retried)
 
 
 # -- inner parts ----------------------------------------------------------------------------------

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
+from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
@@ -32,6 +36,7 @@ SELECT id, pg_notify('tidemill_control', '') FROM asked
 #: Makes waiting jobs due now.
 RETRY_WAITING = """
 UPDATE tidemill.job SET due_at = now(), note = $2,
+    args = CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, queue, concurrency_key
@@ -42,12 +47,20 @@ RETRY_FINISHED = """
 INSERT INTO tidemill.job (
     queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, max_concurrency,
     state)
-SELECT queue, task, args, priority, tags, options, options ->> 'required_model',
+SELECT queue, task, CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
+       priority, tags, options, options ->> 'required_model',
        (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
        unique_key, concurrency_key, max_concurrency, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
 RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
+"""
+
+#: The tasks of jobs, and their arguments with others in place of those of the same name.
+EDITED_ARGUMENTS = """
+SELECT id, task, (args::jsonb || $2::text::jsonb)::text AS args FROM (
+    SELECT id, task, args FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running'
+    UNION ALL SELECT id, task, args FROM tidemill.job_history WHERE id = ANY ($1::bigint[])) AS jobs
 """
 
 #: Locks jobs: no worker claims, ends or releases one of them until the transaction ends.
@@ -92,12 +105,26 @@ async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) ->
     return outcome
 
 
-async def retry_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
-    """Make waiting jobs due now, and enqueue finished ones again as new jobs."""
+async def retry_jobs(
+    tx: Transaction,
+    ids: list[int],
+    *,
+    why: object = None,
+    edited: dict[str, Any] | None = None,
+    check: Callable[[int, str, bytes], None] | None = None,
+) -> Outcome:
+    """Make waiting jobs due now, and enqueue finished ones again as new jobs.
+
+    `edited` are arguments in place of those of the same name; `check` raises for a job that they do not fit.
+    """
     outcome = Outcome()
     before = await _require(tx, ids)
-    waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}")
-    finished = await tx.fetch(RETRY_FINISHED, ids, tx.by)
+    given = None if edited is None else encode(edited).decode()
+    if given is not None and check is not None:
+        for row in await tx.fetch(EDITED_ARGUMENTS, ids, given):
+            check(row["id"], row["task"], row["args"].encode())
+    waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}", given)
+    finished = await tx.fetch(RETRY_FINISHED, ids, tx.by, given)
     outcome.done = [row["id"] for row in waiting]
     outcome.asked = [row["id"] for row in finished]
     left = set(ids) - set(outcome.done) - {row["retry_of"] for row in finished}
@@ -110,7 +137,12 @@ async def retry_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> 
             "job.retry",
             targets(ids),
             before={id: before[id] for id in ids if id not in left},
-            after={"due_now": outcome.done, "enqueued": outcome.asked, **_found_by(why)},
+            after={
+                "due_now": outcome.done,
+                "enqueued": outcome.asked,
+                **({} if edited is None else {"args": edited}),
+                **_found_by(why),
+            },
         )
     return outcome
 

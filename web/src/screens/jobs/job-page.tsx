@@ -1,5 +1,6 @@
 /** One job: its state and why, its attempts, log, arguments and result. */
 import { useQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
 import { get, post } from "../../api/client";
 import type { Done, Job } from "../../api/types";
 import { useAction } from "../../api/use-action";
@@ -9,9 +10,10 @@ import { Button } from "../../components/button";
 import { AttemptErrors } from "../../components/details/attempt-errors";
 import { Explanation } from "../../components/details/explanation";
 import { FollowedPanel } from "../../components/details/followed";
-import { JsonView } from "../../components/details/json";
+import { JsonView, parseJson } from "../../components/details/json";
 import { JobLog } from "../../components/details/log";
-import { LoadStatus } from "../../components/feedback";
+import { Dialog } from "../../components/dialog";
+import { ErrorMessage, LoadStatus } from "../../components/feedback";
 import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
 import { State, Tag } from "../../components/state";
 import { LIVE_JOB_STATES } from "../../components/states";
@@ -29,6 +31,7 @@ export function JobPage({ id }: { id: string }) {
       if (verb === "retry" && next && next !== Number(id)) go(`/jobs/${next}`);
     },
   });
+  const [editing, setEditing] = useState(false);
   const job = found.data;
   if (!job) return <LoadStatus query={found} lines={8} />;
   const isLive = LIVE_JOB_STATES.includes(job.state);
@@ -50,6 +53,7 @@ export function JobPage({ id }: { id: string }) {
                 {isLive ? "Run now" : "Retry"}
               </Button>
             )}
+            {job.state !== "running" && !isCut(job.args) && <Button onClick={() => setEditing(true)}>Edit and retry</Button>}
             {isLive && (
               <Button kind="danger" busy={act.isPending} onClick={() => act.mutate("cancel")}>
                 Cancel
@@ -58,6 +62,7 @@ export function JobPage({ id }: { id: string }) {
           </>
         )}
       </PageHeader>
+      {editing && <EditDialog job={job} onClose={() => setEditing(false)} />}
       <div className="run-grid">
         <div className="stack">
           <Panel title="Explanation">
@@ -157,4 +162,42 @@ function describeOption(name: string, value: unknown): string {
     return `up to ${most} attempts, ${schedule?.length ? `with delays of ${schedule.map(duration).join(", ")}` : `first delay ${duration(backoff)}`}`;
   }
   return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function isCut(value: unknown): boolean {
+  return typeof value === "object" && value !== null && "$cut" in value;
+}
+
+/** Runs a job again with other arguments. */
+function EditDialog({ job, onClose }: { job: Job; onClose: () => void }) {
+  const [text, setText] = useState(() => JSON.stringify(job.args, null, 2));
+  const read = parseJson(text);
+  const action = useAction<void, Done>({
+    request: () => post<Done>("/jobs/retry", { ids: [job.id], args: read.value }),
+    message: resultMessage("retry"),
+    onSuccess: (result) => {
+      onClose();
+      const next = result.ids[0];
+      if (next && next !== job.id) go(`/jobs/${next}`);
+    },
+  });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    action.mutate();
+  };
+  return (
+    <Dialog title={`Edit and retry job ${job.id}`} onClose={onClose}>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Arguments</span>
+          <textarea className="field mono" rows={8} value={text} onChange={(event) => setText(event.target.value)} aria-invalid={read.wrong !== undefined} autoFocus />
+          <small>{read.wrong ?? "They replace those of the same name and are checked against the task."}</small>
+        </label>
+        {action.error && <ErrorMessage error={action.error} />}
+        <Button kind="main" type="submit" busy={action.isPending} disabled={read.wrong !== undefined}>
+          Retry
+        </Button>
+      </form>
+    </Dialog>
+  );
 }
