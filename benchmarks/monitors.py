@@ -38,7 +38,14 @@ from tidemill.sources.base import read_time
 from tidemill.store.monitors.monitors import CursorMove, NewEvents, add_entities, declare_monitor, ingest, seal_tick
 
 RUNS = 5000
-LIMITS = {"alert_p99": 1000.0, "restart_s": 10.0, "memory_mb": 500.0, "idle_percent": 1.0, "backtest_s": 30.0}
+LIMITS = {
+    "straggler_load": 1.5,
+    "alert_p99": 1000.0,
+    "restart_s": 10.0,
+    "memory_mb": 500.0,
+    "idle_percent": 1.0,
+    "backtest_s": 30.0,
+}
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -48,14 +55,27 @@ class Plan(msgspec.Struct, frozen=True):
     peer_events: int
     rounds: int
     pairs: int
+    straggler_minutes: int
     alert_s: float
     entities: int
     days: int
     idle: bool
 
 
-QUICK = Plan(pages=10, peer_events=500, rounds=5, pairs=4, alert_s=6.0, entities=10_000, days=4, idle=False)
-FULL = Plan(pages=40, peer_events=1500, rounds=5, pairs=20, alert_s=20.0, entities=10_000, days=20, idle=True)
+QUICK = Plan(
+    pages=10, peer_events=500, rounds=5, pairs=4, straggler_minutes=4, alert_s=6.0, entities=10_000, days=4, idle=False
+)
+FULL = Plan(
+    pages=40,
+    peer_events=1500,
+    rounds=5,
+    pairs=20,
+    straggler_minutes=20,
+    alert_s=20.0,
+    entities=10_000,
+    days=20,
+    idle=True,
+)
 
 
 class Run:
@@ -72,6 +92,7 @@ class Run:
         observations = self._draw.choices([0, 1, 1, 1, 2], k=RUNS)
         theirs = self._peers(pairs, observations)
         rows += [self._decode(observations, theirs), self._recompute(theirs), self._tree_edit(pairs, theirs)]
+        rows += [self._limit("straggler_load", "requests after ÷ before", self._straggler())]
         rows += [self._limit("alert_p99", "ms", self._alerts())]
         restart = self._restart()
         rows += [self._limit("restart_s", "s", restart["restart_s"])]
@@ -161,6 +182,10 @@ class Run:
     def _alerts(self) -> float:
         with self._server.database("monitors") as dsn, tempfile.TemporaryDirectory() as folder:
             return asyncio.run(monitors_ours.measure_alerts(dsn, Path(folder), seconds=self._plan.alert_s))
+
+    def _straggler(self) -> float:
+        with self._server.database("monitors") as dsn:
+            return asyncio.run(monitors_ours.measure_straggler(dsn, self._plan.straggler_minutes))
 
     def _restart(self) -> dict[str, float]:
         with self._server.database("monitors") as dsn:

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
+from tidemill.engine.lease import Lease
 from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import keep_buffers
-from tidemill.monitors.runner.runner import monitor_role
-from tidemill.sources import JsonlSource, RecordPage
+from tidemill.monitors.runner.runner import MonitorDriver, MonitorRunner, monitor_role
+from tidemill.sources import Delivery, JsonlSource, RecordPage
 from tidemill.sources.base import SourceEvent
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
@@ -183,6 +185,61 @@ async def measure_alerts(dsn: str, folder: Path, *, seconds: float, entities: in
     assert not missing, f"{len(missing)} alerts of {len(written)} were never seen"
     waits = sorted(seen[key] - at for key, at in written.items())
     return waits[int(len(waits) * 0.99)] * 1000
+
+
+class Steady:
+    """A source with an event a second, in pages; it counts how often it is asked."""
+
+    overlap, overlap_most = 2.0, 5400.0
+
+    def __init__(self, start: float) -> None:
+        self.events = [self._event(start - 600.0 + second) for second in range(600)]
+        self.requests = 0
+
+    def add(self, at: float) -> None:
+        self.events.append(self._event(at))
+
+    def _event(self, at: float) -> Delivery:
+        id = f"{at:.3f}"
+        return Delivery(json.dumps({"id": id, "at": at, "who": f"e{int(at) % 50}"}).encode(), at=at, id=id)
+
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
+        found = sorted((each for each in self.events if since is None or each.at >= since), key=lambda each: each.at)
+        for start in range(0, max(1, len(found)), PAGE):
+            self.requests += 1
+            yield RecordPage(found[start : start + PAGE])
+
+    async def close(self) -> None: ...
+
+
+async def measure_straggler(dsn: str, minutes: int) -> float:
+    """Requests to a source in the minutes after one event that is 32 minutes late, per request in those before it."""
+    database = await open_database(dsn)
+    clock = VirtualClock(time.time())
+    source = Steady(clock.now())
+    watch = counting(source)
+    runner = MonitorRunner(database, {watch.name: watch})
+    lease = Lease(database, runner.describe, lease_seconds=60.0, heartbeat_seconds=5.0)
+    driver = MonitorDriver(database, watch, clock=clock)
+    await driver.prepare(await lease.take(lambda why: None))
+
+    async def requests() -> int:
+        before = source.requests
+        for _ in range(minutes * 60):
+            clock.advance(1.0)
+            source.add(clock.now())
+            await driver.one_tick()
+        return source.requests - before
+
+    await requests()  # its past
+    before = await requests()
+    source.add(clock.now() - 1920.5)
+    after = await requests()
+    assert (await read_monitor(database, watch.name))["events"] == len(source.events), "the late event was not found"
+    await lease.stop_renewing()
+    await lease.end("stopped")
+    await database.close()
+    return after / before
 
 
 async def fill(dsn: str, entities: int) -> None:

@@ -36,7 +36,7 @@ async def test_the_reason_why_nothing_opened_is_told_with_state_and_timers(datab
         found = await why_not(database, "hot", "a")
         assert (found.kind, found.id, found.state) == ("trigger", "heat/hot/a", "quiet")
         text = " ".join(found.why)
-        assert "was last checked at 2026-01-05 08:00:00 UTC (tick 1), after 1 events, the last at" in text
+        assert "was last checked at 2026-01-05 08:00:00 UTC (tick 1), after 1 event, the last at" in text
         assert "Its condition was false at that check: `" in text
         assert "s.hot_since is not None" in text
         assert found.trigger is not None

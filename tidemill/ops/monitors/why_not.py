@@ -51,9 +51,8 @@ async def explain_trigger(
     if is_off:
         why.append(f"Trigger {trigger} is switched off: `tidemill monitor trigger {trigger} on` switches it on.")
     elif is_open is not None:
-        why.append(
-            f"Alert a{is_open.id} is {is_open.state} since {_text(is_open.opened_at)}; no other opens meanwhile."
-        )
+        acked = ", and acknowledged" if is_open.acked_at is not None else ""
+        why.append(f"Alert a{is_open.id} is open since {_text(is_open.opened_at)}{acked}; no other opens meanwhile.")
     else:
         why.append("No alert of it is open.")
     why += _about_monitor(monitor)
@@ -102,8 +101,9 @@ def _about_entity(row: Any, monitor: str, entity: str, check: TriggerCheck) -> l
     if row["backfill"] is not None:
         said.append("Its past is still being read.")
     heard = "nothing was ever heard from it" if row["last_at"] is None else f"the last at {_text(check.last_event_at)}"
+    events = "1 event" if row["count"] == 1 else f"{row['count']:,} events"
     when = "never" if check.checked_at is None else f"at {_text(check.checked_at)} (tick {row['folded']:,})"
-    said.append(f"{entity} was last checked {when}, after {row['count']:,} events, {heard}.")
+    said.append(f"{entity} was last checked {when}, after {events}, {heard}.")
     if row["problem"]:
         said.append(f"Its last evaluation had a problem: {row['problem']}.")
     return said

@@ -14,8 +14,10 @@ import { State } from "../../components/state";
 import { Ago } from "../../components/times";
 import "./monitors.css";
 import { type Alert, type Entity, monitorApi } from "./types";
+import { WhyNot } from "./why-not";
 
-export function Entities({ monitor, alerts, may }: { monitor: string; alerts: Alert[]; may: boolean }) {
+export function Entities({ monitor, alerts, triggers, may }: { monitor: string; alerts: Alert[]; triggers: string[]; may: boolean }) {
+  const [asked, setAsked] = useState<string | null>(null);
   const found = useQuery({ queryKey: ["entities", monitor], queryFn: () => get<List<Entity>>(`${monitorApi(monitor)}/entities`), refetchInterval: 15_000 });
   const [open, setOpen] = useState<string | null>(null);
   const [adding, setAdding] = useState(false);
@@ -58,6 +60,13 @@ export function Entities({ monitor, alerts, may }: { monitor: string; alerts: Al
             {open === each.entity && (
               <>
                 <JsonView value={{ state: each.state, labels: each.labels }} label={`state of ${each.entity}`} />
+                {triggers.length > 0 && (
+                  <div className="card-foot">
+                    <Button className="small" onClick={() => setAsked(each.entity)}>
+                      Why no alert? …
+                    </Button>
+                  </div>
+                )}
                 {may && (
                   <div className="card-foot">
                     <span>Events of a removed entity are ignored, and its open alerts are resolved.</span>
@@ -71,6 +80,7 @@ export function Entities({ monitor, alerts, may }: { monitor: string; alerts: Al
           </li>
         ))}
       </ul>
+      {asked !== null && <WhyNot monitor={monitor} entity={asked} triggers={triggers} onClose={() => setAsked(null)} />}
       {adding && <AddEntitiesDialog monitor={monitor} busy={change.isPending} error={change.error} onAdd={(add) => change.mutate({ add })} onClose={() => setAdding(false)} />}
     </Panel>
   );

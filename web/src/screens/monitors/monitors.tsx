@@ -7,7 +7,6 @@ import { useAction } from "../../api/use-action";
 import { useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
-import { JsonView } from "../../components/details/json";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
@@ -21,13 +20,7 @@ import { Entities } from "./entities";
 import { Silences } from "./silences";
 import { type Alert, type Monitor, monitorApi } from "./types";
 
-/** The state of an alert, with its label. */
-function alertState(alert: Alert): { state: string; label?: string } {
-  const isOnce = alert.kind === "momentary";
-  if (alert.acked_at && (isOnce || !alert.resolved_at)) return { state: "acknowledged", label: alert.acked_by ? `acknowledged by ${alert.acked_by}` : undefined };
-  if (isOnce) return { state: "fired" };
-  return alert.resolved_at ? { state: "resolved" } : { state: "open" };
-}
+const stateLabel = (alert: Alert) => (alert.state === "acknowledged" && alert.acked_by ? `acknowledged by ${alert.acked_by}` : undefined);
 
 const severityTone = (severity: string) => (severity === "critical" ? "bad" : severity === "warning" ? "wait" : "off");
 
@@ -74,13 +67,13 @@ export function Monitors() {
                         {alert.trigger} <Tag tone={severityTone(alert.severity)}>{alert.severity}</Tag> {alert.silence !== null && <Tag>silenced</Tag>}
                       </td>
                       <td>
-                        <State {...alertState(alert)} />
+                        <State state={alert.state} label={stateLabel(alert)} />
                       </td>
                       <td className="nowrap"><Ago at={alert.opened_at} /></td>
                       <td className="nowrap">{alert.kind === "momentary" ? <span className="faint">–</span> : <Took from={alert.started_at ?? alert.opened_at} to={alert.resolved_at} />}</td>
                       <RowActions>
                         <Button className="small" aria-label={`History of ${alert.trigger} of ${alert.entity}`} onClick={() => setHistory(alert.id)}>History</Button>
-                        {may && !alert.acked_at && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
+                        {may && !alert.acked_at && alert.state !== "history" && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
                         {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence 1h: ${alert.trigger} of ${alert.entity}`} title="Send no notifications for 1 hour" onClick={() => silence.mutate(alert)}>Silence 1h</Button>}
                       </RowActions>
                     </tr>
@@ -88,12 +81,12 @@ export function Monitors() {
                 </Table>
               )}
             </Panel>
-            {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} may={may} />}
+            {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} triggers={monitors.data?.items.find((each) => each.name === monitor)?.triggers ?? []} may={may} />}
             <Silences may={may} />
           </div>
           <div className="stack">
             {monitors.data?.items.map((each) => (
-              <Panel key={each.name} title={each.name} aside={each.paused ? <State state="paused" /> : each.members === 0 ? <State state="not_running" /> : <State state={healthOf(each)} />}>
+              <Panel key={each.name} title={each.name} aside={<State state={each.health} />}>
                 <dl className="facts">
                   <dt>Entities</dt>
                   <dd>
@@ -105,6 +98,12 @@ export function Monitors() {
                   <dd>
                     {count(each.events)} <span className="faint">{each.late > 0 && `${count(each.late)} late`}</span>
                   </dd>
+                  {reading(each) && (
+                    <>
+                      <dt>Reads again</dt>
+                      <dd title="What polls of about a minute read that was known before: the cost of late events for the source">{reading(each)}</dd>
+                    </>
+                  )}
                   <dt>Newest event</dt>
                   <dd><Ago at={each.cursor_at} /></dd>
                   <dt>Last tick</dt>
@@ -118,7 +117,7 @@ export function Monitors() {
                     <Chips label={`Triggers of ${each.name}`} options={each.triggers.map((value) => ({ value, tone: (each.off ?? []).includes(value) ? "off" : "ok" }))} value={each.triggers.filter((name) => !(each.off ?? []).includes(name))} onChange={(next) => { if (!may) return; const changed = each.triggers.find((name) => next.includes(name) === (each.off ?? []).includes(name)); if (changed) switchTrigger.mutate({ monitor: each.name, trigger: changed, on: next.includes(changed) }); }} />
                   </div>
                 )}
-                {each.problems.length > 0 && <JsonView value={each.problems} label={`problems of ${each.name}`} />}
+                {each.problems.length > 0 && <Problems of={each} />}
                 <div className="card-foot">
                   <Button className="small" aria-pressed={monitor === each.name} onClick={() => change({ monitor: monitor === each.name ? null : each.name })}>
                     {monitor === each.name ? "Show all monitors" : "Entities"}
@@ -137,7 +136,24 @@ export function Monitors() {
   );
 }
 
-const healthOf = (monitor: Monitor): string => {
-  const health = monitor.status?.health ?? monitor.status?.state;
-  return typeof health === "string" ? health.toLowerCase() : "healthy";
-};
+/** How far back polls read, and what that costs the source. */
+function reading(monitor: Monitor): string | null {
+  const status = monitor.status as { overlap?: number; overlap_most?: number; reading?: { records: number; read_again: number; pages: number } } | null;
+  if (!status?.overlap_most) return null;
+  const costs = status.reading?.pages ? `, ${count(status.reading.read_again)} of ${count(status.reading.records)} records` : "";
+  return `${Math.round((status.overlap ?? 0) * 10) / 10} s${costs}`;
+}
+
+/** The errors of a monitor's code: where, for which entity, what, how often and when last. */
+function Problems({ of }: { of: Monitor }) {
+  return (
+    <ul className="why" aria-label={`Problems of ${of.name}`}>
+      {of.problems.map((each) => (
+        <li key={`${each.place}/${each.entity}`}>
+          <b>{each.place}</b>
+          {each.entity && ` of ${each.entity}`}: {each.error} <span className="faint">{each.count}×, last <Ago at={each.last_at} /></span>
+        </li>
+      ))}
+    </ul>
+  );
+}
