@@ -47,6 +47,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/runs/{id}/rerun"): "operator",
     ("POST", "/runs/{id}/retry"): "operator",
     ("GET", "/explain/{id}"): "viewer",
+    ("GET", "/why-not"): "viewer",
     ("POST", "/runs/{id}/inputs/{node}"): "operator",
     ("POST", "/runs/cancel/preview"): "viewer",
     ("POST", "/runs/cancel"): "operator",

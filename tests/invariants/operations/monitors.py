@@ -9,6 +9,7 @@ from tests.invariants.operations.case import Case, World
 from tests.support.operate_streams import add_silence
 from tests.support.web_app import make_ovens
 from tidemill.core.codec import encode
+from tidemill.ops.explain import WhyNot
 from tidemill.ops.monitors import alerts, backtests, monitors, roster
 from tidemill.store.monitors.alerts import UnackedFilter
 
@@ -48,6 +49,12 @@ async def a_silence(world: World) -> None:
 
 
 CASES: dict[str, Case] = {
+    "explain_why_not": Case(
+        WhyNot(trigger="hot", entity="b"),
+        a_monitor,
+        (WhyNot(trigger="hot", entity="nothing"), WhyNot(trigger="cold", entity="b")),
+        command="explain --why-not hot b --json",
+    ),
     "list_monitors": Case(monitors.ListMonitors(), a_monitor, command="monitor status --json", items=True),
     "pause_monitor": Case(
         monitors.MonitorRef(name="ovens"),

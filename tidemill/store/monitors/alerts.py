@@ -73,7 +73,7 @@ LIST_ALERTS = f"""
 SELECT {_COLUMNS} FROM tidemill.alert AS a
 WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $2)
   AND ($3::text IS NULL OR a.trigger = $3)
-  AND (NOT $4::boolean OR a.resolved_at IS NULL OR a.resolution <> 'history'
+  AND (NOT $4::boolean OR a.resolved_at IS NULL OR a.resolution IS DISTINCT FROM 'history'
        AND (a.kind = 'momentary' AND a.acked_at IS NULL OR a.resolved_at > now() - make_interval(secs => $5)))
   AND ($6::float8 IS NULL OR a.opened_at >= to_timestamp($6))
   AND ($8::bigint IS NULL OR (a.opened_at, a.id) < (SELECT opened_at, id FROM tidemill.alert WHERE id = $8))
@@ -88,7 +88,7 @@ WITH wanted AS (
     UNION SELECT alert FROM (SELECT * FROM tidemill.alert_history ORDER BY id DESC LIMIT 2000) AS lately
           WHERE action = 'resolved' AND at > now() - make_interval(secs => $2))
 SELECT {_COLUMNS} FROM wanted JOIN tidemill.alert AS a USING (id)
-WHERE a.monitor = $1 AND (a.resolved_at IS NULL OR a.resolution <> 'history'
+WHERE a.monitor = $1 AND (a.resolved_at IS NULL OR a.resolution IS DISTINCT FROM 'history'
     AND (a.resolved_at > now() - make_interval(secs => $2) OR a.kind = 'momentary' AND a.acked_at IS NULL))
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $4
 """
@@ -117,7 +117,7 @@ SELECT id, note, owner FROM tidemill.alert WHERE id = ANY ($1) ORDER BY id FOR N
 
 #: Unacknowledged alerts: open ones and momentary ones that are not history.
 _UNSEEN = """
-a.acked_at IS NULL AND (a.resolved_at IS NULL OR a.kind = 'momentary' AND a.resolution <> 'history')
+a.acked_at IS NULL AND (a.resolved_at IS NULL OR a.kind = 'momentary' AND a.resolution IS DISTINCT FROM 'history')
 AND ($1::text IS NULL OR a.monitor = $1)
 AND ($2::text IS NULL OR a.entity = $2) AND ($3::text IS NULL OR a.trigger = $3)
 AND ($4::text IS NULL OR a.severity = $4) AND ($5::bigint IS NULL OR a.id <= $5)
