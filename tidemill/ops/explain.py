@@ -24,6 +24,7 @@ from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
+from tidemill.ops.streams.messages import MessageDetails, message_at, message_with_id
 from tidemill.pipelines.view.state_details import StateDetails
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
@@ -33,7 +34,7 @@ MOST_FOLLOWED = 100
 
 FORMS = (
     "a job is 7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the path of its output or "
-    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY"
+    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id"
 )
 
 
@@ -75,11 +76,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     alert: AlertDetails | None = None
     dead_letter: DeadLetterLine | None = None
     trigger: TriggerCheck | None = None
+    message: Annotated[MessageDetails | None, doc("Of a message of a stream.")] = None
 
 
 @operation("GET /explain/{id:path}", role="viewer")
 async def explain(at: Reader, args: ExplainObject, declared: Declarations | None) -> Explanation:
-    """Explain a job, run, node, state, alert, trigger or dead letter: why it is in its state, what followed from it."""
+    """Explain a job, run, node, state, alert, trigger, message or dead letter: why it is so, what followed from it."""
     here = Local(at.database, Caller(at.by, "viewer"), declared)
     for form, read in _READERS:
         if match := form.fullmatch(args.id):
@@ -147,6 +149,23 @@ async def _dead_letter(at: Local, id: str) -> Explanation:
     return Explanation(id=f"d{found.id}", kind="dead letter", state=found.why, why=why_dead(found), dead_letter=found)
 
 
+async def _message(at: Local, stream: str, source: str, place: str) -> Explanation | None:
+    place = place if ":" in place else f"0:{place}"
+    found = await message_at(at.database, at.declared, stream, source, place)
+    return None if found is None else await _explained_message(at, f"{stream}/{source}:{place}", found)
+
+
+async def _message_id(at: Local, id: str) -> Explanation | None:
+    found = await message_with_id(at.database, at.declared, id)
+    return None if found is None else await _explained_message(at, id, found)
+
+
+async def _explained_message(at: Local, id: str, found: MessageDetails) -> Explanation:
+    if found.dead_letter is not None:
+        return await _dead_letter(at, str(found.dead_letter))
+    return Explanation(id=id, kind="message", state=found.state, why=found.why, message=found)
+
+
 async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explanation | None:
     lines = (await at.do(list_monitors, ListMonitors(name=monitor))).items
     if not lines or trigger not in (*lines[0].triggers, *lines[0].off):
@@ -185,6 +204,8 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | Non
     (re.compile(r"a([0-9]+)"), _alert),
     (re.compile(r"d([0-9]+)"), _dead_letter),
     (re.compile(r"r([0-9]+)/(.+)"), _node),
+    (re.compile(r"([^/:]+)/([^/]+?):([0-9]+(?::[0-9]+)?)"), _message),
     (re.compile(r"([^/]+)/([^/]+)/(.+)"), _trigger),
+    (re.compile(r"(.+)"), _message_id),
     (re.compile(r"(.+)"), _state),
 )

@@ -1,4 +1,7 @@
-"""The ASGI application: all routes under `/api/v1`, their document, and the middleware around them."""
+"""The ASGI application: all routes under `/api/v1`, their document, and the middleware around them.
+
+`/metrics` and `/healthz` answer at the root, too, where Prometheus and load balancers look for them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.openapi import declare_statuses, describe_operations
 from tidemill.server.problems import answer
-from tidemill.server.routes import ALL, login
+from tidemill.server.routes import ALL, login, metrics, session
 from tidemill.server.routes.operations import operation_routes
 from tidemill.server.server_state import ServerState
 from tidemill.version import VERSION
@@ -33,6 +36,8 @@ def build(server_state: ServerState) -> Middleware:
     inner = Litestar(
         route_handlers=[
             Router(path=API, route_handlers=[*ALL, *operation_routes(server_state), get_document]),
+            metrics.get_metrics,
+            session.get_healthz,
             *login.routes,
             *pages.routers(server_state.app.declarations.pages.values()),
             get_console,

@@ -32,7 +32,7 @@ checkout: <code>make web</code> builds it.</p></body></html>
 def get_console(path: FromPath[str] = "") -> Response[bytes]:
     """A file of the console, or its page: which screen that is, the page reads from the address."""
     name = path.strip("/")
-    if name.startswith("api/"):
+    if name.partition("/")[0] in ("api", "metrics", "healthz"):
         raise NotFoundError("there is nothing at this address")
     found = file_of(name)
     if found is None and PurePosixPath(name).suffix in (".js", ".css", ".svg", ".map", ".ico"):

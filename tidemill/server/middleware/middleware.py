@@ -262,9 +262,9 @@ def _is_repeatable(scope: Any, headers: dict[bytes, bytes], caller: Caller | Non
 
 
 def _is_api(path: str) -> bool:
-    """Whether an address needs a caller: the API's, or that of an application's page."""
+    """Whether an address needs a caller: the API's, that of an application's page, or the metrics."""
     parts = [part for part in path.split("/") if part]
-    return parts[:1] == ["api"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
+    return parts[:1] == ["api"] or parts == ["metrics"] or (parts[:1] == ["pages"] and parts[2:3] == ["api"])
 
 
 def _check_site(headers: dict[bytes, bytes]) -> None:

@@ -57,6 +57,13 @@ async def health(server_state: TheServerState) -> Health:
     return Health(True)
 
 
+@get("/healthz", opt={"role": OPEN}, include_in_schema=False)
+async def get_healthz(server_state: TheServerState) -> Health:
+    """The health check at the root, where load balancers look for it."""
+    await server_state.database.fetch("SELECT 1", patience=2.0)
+    return Health(True)
+
+
 @get("/session", opt={"role": OPEN}, summary="The current session")
 async def get_session(server_state: TheServerState, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""

@@ -50,13 +50,17 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
             {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_concurrency)} in flight · {plural(dispatcher.engines, "engine")}
             {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
           </div>
-          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} hasActions={may}>
+          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag", "Messages that wait at the source"), num("Waiting", "Messages that wait in the dispatcher"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} hasActions={may}>
             {dispatcher.sources.map((source) => (
               <tr key={source.name}>
                 <td>{source.name}</td>
-                <td>{source.enabled ? <State state="enabled" /> : <State state="disabled" />}</td>
+                <td>
+                  {source.enabled ? <State state="enabled" /> : <State state="disabled" />}
+                  {source.health === "failing" && <div className="bad-text" role="status">Cannot be read: {source.error}</div>}
+                </td>
                 <td className="num">{count(Math.round(source.rate))}/s</td>
                 <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
+                <td className="num">{count(source.waiting)}</td>
                 <td className="num">{count(source.in_flight)}</td>
                 <td className="num">{count(source.done)}</td>
                 <td className="num">{count(source.retried)}</td>
@@ -64,7 +68,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                 <td>
                   <Weight source={source} may={may} onChange={(weight) => onControl({ stream: stream.name, source: source.name, weight })} />
                 </td>
-                <td className="nowrap">{source.max_qps === null ? <span className="faint">none</span> : `${source.max_qps}/s`}</td>
+                <td className="nowrap">{limits(source) || <span className="faint">none</span>}</td>
                 {may && (
                   <RowActions>
                     <Button className="small" aria-label={`Limit ${source.name}`} onClick={() => setLimited(source)}>
@@ -100,6 +104,16 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
   );
 }
 
+/** The limits of a source, and the part of its rate that this dispatcher has. */
+function limits(source: Source): string {
+  const words: string[] = [];
+  if (source.max_qps !== null) words.push(`${source.max_qps}/s`);
+  if (source.max_qps !== null && source.burst) words.push(`burst ${source.burst}`);
+  if (source.max_qps !== null && source.qps_part != null && source.qps_part !== source.max_qps) words.push(`here ${Math.round(source.qps_part * 10) / 10}/s`);
+  if (source.max_concurrency) words.push(`${source.max_concurrency} at once`);
+  return words.join(", ");
+}
+
 function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (most: number) => void; onClose: () => void }) {
   const [text, setText] = useState(source.max_qps === null ? "" : String(source.max_qps));
   const most = Number(text);
@@ -114,7 +128,7 @@ function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (m
         <label>
           <span>Maximum messages per second</span>
           <input className="field" inputMode="decimal" value={text} onChange={(event) => setText(event.target.value)} placeholder="for example 50" autoFocus />
-          <small>The limit applies to each dispatcher. To stop a source, disable it.</small>
+          <small>The limit applies to all dispatchers together, and to retries and replays. To stop a source, disable it.</small>
         </label>
         <Button kind="main" type="submit" disabled={!(most > 0)}>
           Set limit

@@ -5,6 +5,11 @@ export interface Source {
   name: string;
   weight: number;
   max_qps: number | null;
+  burst?: number | null;
+  qps_part?: number | null;
+  max_concurrency?: number | null;
+  health?: "connecting" | "ok" | "failing";
+  error?: string | null;
   enabled: boolean;
   rate: number;
   lag: number | null;
