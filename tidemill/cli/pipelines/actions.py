@@ -175,10 +175,10 @@ async def write(
     if len(known) != 1:
         raise ConfigError(f"say which pipeline: --pipeline {' or '.join(known)}")
     try:
-        given = {"content": data.decode()}
+        given = WriteInput(name=known[0], path=path, content=data.decode())
     except UnicodeDecodeError:
-        given = {"content": b64encode(data).decode(), "encoding": "base64"}
-    done = await at.do(write_pipeline_input, WriteInput(name=known[0], path=path, **given))
+        given = WriteInput(name=known[0], path=path, content=b64encode(data).decode(), encoding="base64")
+    done = await at.do(write_pipeline_input, given)
     out().print(f"{done.path} is written to pipeline {done.pipeline}: {done.bytes:,} bytes")
 
 
