@@ -89,6 +89,8 @@ class Life:
 
         A wake-up that came since the last call counts: nothing that happens between two waits is missed.
         """
+        if self.stopped.is_set():
+            return False
         if not self._woken.is_set():
             await wait_for_event(self._woken, seconds)
         self._woken.clear()

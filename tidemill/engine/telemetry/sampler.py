@@ -49,6 +49,7 @@ class Sampler:
     ) -> None:
         self.samples = 0
         self.leading = False
+        self._has_written = False
         self._database = database
         self._every = every
         self._host = host or socket.gethostname()
@@ -71,7 +72,7 @@ class Sampler:
                 if not await life.wait(self._every * (1 if self.leading else LEASE)):
                     return
         finally:
-            if self.leading:
+            if self._has_written:
                 with contextlib.suppress(StoreError):
                     await leave_sampling(self._database, self._host, self._name)
 
@@ -84,6 +85,7 @@ class Sampler:
             if not await life.wait(min(WARM_UP, self._every)):
                 return
         sample = await self._read()
+        self._has_written = True  # also if the write is cancelled: its row would keep others away until it lapses
         found = await write_sample(self._database, self._host, self._name, encode(sample), lease=lease, kept=self._kept)
         self.leading = found is not None
         if found is not None:
