@@ -428,6 +428,39 @@ def test_a_persons_data_is_counted_then_deleted_and_reported(shop: Harbour, cons
     expect(page.get_by_role("cell", name="data.forget").first).to_be_visible()
 
 
+def test_a_failed_job_is_retried_with_other_arguments(shop: Harbour, console: Watched) -> None:
+    number = shop.enqueue("broken", number=12)
+    shop.job_ends(number)
+    page = console.open(f"/jobs/{number}", "broken")
+    page.get_by_role("button", name="Edit and retry").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Arguments").fill('{"number": 13}')
+    assert console.seen_by_all("job-edit") == []
+    dialog.get_by_role("button", name="Retry").click()
+    expect(page).not_to_have_url(re.compile(rf"/jobs/{number}$"))
+    again = shop.job_ends(int(page.url.rpartition("/")[2]))
+    assert (again["args"], again["origin"]["retry_of"]) == ({"number": 13}, number)
+
+
+def test_a_schedule_is_made_and_deleted_in_the_console(shop: Harbour, console: Watched) -> None:
+    page = console.open("/schedules", "Schedules")
+    page.get_by_role("button", name="New schedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox", name="Name", exact=True).fill("own one")
+    dialog.get_by_label("Starts").fill("send")
+    dialog.get_by_label("Arguments").fill('{"to": "a"}')
+    dialog.get_by_label("Interval").fill("1h")
+    assert console.seen_by_all("schedule-new") == []
+    dialog.get_by_role("button", name="Create").click()
+    remove = page.get_by_role("button", name="Delete own one")
+    expect(remove).to_be_visible()
+    assert console.seen_by_all("schedules-own") == []
+    remove.click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(remove).to_have_count(0)
+    assert "own one" not in [each["name"] for each in shop.api("/schedules")["items"]]
+
+
 def test_everything_is_found_and_reached_by_keyboard(shop: Harbour, console: Watched) -> None:
     number = shop.enqueue("send", to="by key")
     page = console.open("/", "harbour")

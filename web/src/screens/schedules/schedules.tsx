@@ -64,8 +64,8 @@ export function Schedules() {
             {rows.map((schedule) => (
               <tr key={schedule.name}>
                 <td>
-                  <Link to={schedule.kind === "run" ? `/runs?workflow=${encodeURIComponent(schedule.task)}` : `/jobs?task=${encodeURIComponent(schedule.task)}`}>{schedule.name}</Link>{" "}
-                  {schedule.made_by && <span className="faint">by {schedule.made_by}</span>}
+                  <Link to={schedule.kind === "run" ? `/runs?workflow=${encodeURIComponent(schedule.task)}` : `/jobs?task=${encodeURIComponent(schedule.task)}`}>{schedule.name}</Link>
+                  {schedule.made_by && <div className="faint">by {schedule.made_by}</div>}
                 </td>
                 <td>{schedule.paused ? <State state="paused" /> : <State state="active" />}</td>
                 <td className="nowrap">{schedule.when}</td>
