@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.console import Watched, require_browser, watched_page
 from tests.support.server import TestServer
+from tests.support.waiting import PATIENCE
 from tests.support.web import WebServer
 
 pytestmark = pytest.mark.timeout(400)
@@ -82,8 +85,9 @@ nodes:
 class Bench:
     """A server with a folder of workflow files, and a page."""
 
-    def __init__(self, folder: Path, web: WebServer) -> None:
+    def __init__(self, folder: Path, web: WebServer, database_url: str) -> None:
         self.folder = folder
+        self.database_url = database_url
         self.workflows = folder / "workflows"
         self.web = web
 
@@ -103,7 +107,7 @@ def bench(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
     web = WebServer(url, app=folder / "app.py")
     try:
         asyncio.run(web.wait_ready())
-        yield Bench(folder, web)
+        yield Bench(folder, web, url)
     finally:
         web.close()
         server.drop(url)
@@ -466,7 +470,7 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     connect(page, "logs", "big")
     expect(problems(page).get_by_role("status")).to_have_text("none")
     node(page, "big").click()
-    page.locator(".box-form").get_by_label(re.compile("^typeId")).select_option("set")
+    page.locator(".box-form").get_by_label(re.compile("^typeId")).select_option("rss")
     expect(problems(page)).to_contain_text("big")
     page.keyboard.press("Control+z")
     page.get_by_role("button", name="transform", exact=True).click()
@@ -479,3 +483,39 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     made = json.loads(bench.file("staged.json"))["stages"]
     assert [(each["id"], each.get("input")) for each in made] == [("logs", None), ("big", "logs"), ("stage", "big")]
     assert made[1]["description"] == "keep me"
+
+
+def test_a_saved_workflow_is_run_whole_or_up_to_a_node_and_its_outputs_are_seen(watched: Watched, bench: Bench) -> None:
+    flow = """{
+  "mode": "trigger",
+  "nodes": [
+    {"id": "go", "typeId": "start", "name": "go", "data": {}},
+    {"id": "loud", "typeId": "transform", "name": "loud", "data": {"expression": "$.go.word.toUpperCase()"}},
+    {"id": "many", "typeId": "hardwired", "name": "many", "data": {"json": "[1, 2, 3]"}}
+  ],
+  "connections": [{"sourceNodeId": "go", "targetNodeId": "loud"}, {"sourceNodeId": "loud", "targetNodeId": "many"}]
+}
+"""
+    (bench.workflows / "word.json").write_text(flow)
+    page = watched.open("/editor/word.json", "word.json")
+    runs = page.locator(".runs")
+    expect(runs.get_by_text("No runs yet")).to_be_visible()
+    runs.get_by_label("Payload").fill('{"word": "tide"}')
+    runs.get_by_role("button", name="Run", exact=True).click()
+    expect(runs.get_by_role("link", name=re.compile("Job "))).to_be_visible()
+    options = ["worker", "app.py", "--only", "jobs", "--database-url", bench.database_url]
+    worker = subprocess.Popen([sys.executable, "-m", "tidemill.cli.main", *options], cwd=bench.folder)
+    try:
+        loud = runs.get_by_role("region", name="Output of loud")
+        expect(loud).to_contain_text("TIDE", timeout=PATIENCE * 1000)
+        expect(node(page, "many").locator(".items")).to_have_text("3")
+        node(page, "loud").click()
+        expect(runs.get_by_role("region")).to_have_count(1)
+        runs.get_by_role("button", name="Run to loud").click()
+        expect(runs.get_by_role("group", name="Last runs").get_by_role("button")).to_have_count(2)
+        expect(node(page, "many").locator(".items")).to_have_count(0, timeout=PATIENCE * 1000)
+        expect(node(page, "loud").locator(".items")).to_have_text("1", timeout=PATIENCE * 1000)
+        watched.keep("editor-runs")
+    finally:
+        worker.terminate()
+        worker.wait(PATIENCE)

@@ -317,3 +317,15 @@ async def test_a_state_starts_actions_once_and_again_when_it_changes(tmp_path: P
     put(tmp_path / "states", {"in/a.txt": "apricot"})
     assert (await update(database, pipeline)).steps == []
     assert (tmp_path / "log.txt").read_text() == "a: apple\na: apricot!\n"
+
+
+def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
+    example = json.loads((Path(__file__).parents[3] / "examples/workflow_files/feed.json").read_text())
+    feed = b"<rss><item><title>Spring tide</title><link>https://a</link></item><item><title>Cats</title></item></rss>"
+    with asked(lambda request: (200, feed if "feed" in request.path else b"{}")) as (url, requests):
+        keep_credentials(notification={"url": f"{url}/notices"})
+        example["nodes"][1]["data"]["url"] = f"{url}/feed.xml"
+        (workflow,) = parse_workflow(example, "feed").triggers
+        asyncio.run(workflow.run())
+    assert (tmp_path / "tides.txt").read_text().endswith(" Spring tide <https://a>\n")
+    assert [request.path for request in requests] == ["/feed.xml", "/notices"]

@@ -276,6 +276,10 @@ async def test_a_workflow_in_trigger_mode_runs_once_for_each_event(tmp_path: Pat
     (workflow,) = parse_workflow(graph, "hook").triggers
     assert (await workflow.run({"text": "tides"}))["long"] == [True]
     assert (await workflow.run({"text": "no"}))["log"] == []
+    part = await workflow.run({"text": "tides"}, until="size")
+    assert part == {"begin": [{"text": "tides"}], "size": [{"result": 5}]}
+    with pytest.raises(ConfigError, match="has no node 'sizes'; did you mean 'size'"):
+        await workflow.run(until="sizes")
     assert (tmp_path / "log.txt").read_text() == "tides\n"
 
 

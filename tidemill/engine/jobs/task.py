@@ -220,7 +220,7 @@ class TaskRegistry(Mapping[str, Task[Any, Any]]):
 
     def require(self, name: str) -> Task[Any, Any]:
         """The task of this name, or an error that lists the declared tasks."""
-        task = self._tasks.get(name)
+        task = self.get(name)  # Also one of a workflow file, or one that the host resolves.
         if task is None:
             known = ", ".join(sorted(self._tasks)) or "none"
             hint = did_you_mean(name, self._tasks)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.core.schedule import Schedule, parse_schedule
 from tidemill.core.web.webhook_signature import WebhookSignature, read_signature
@@ -46,11 +47,21 @@ class TriggerWorkflow(msgspec.Struct):
         nodes = self.graph.nodes.values()
         return [node.name for node in nodes if node.type in NODE_TYPES and NODE_TYPES[node.type].role == "admin"]
 
-    async def run(self, payload: Any = None) -> dict[str, Any]:
-        """Run it once; returns the results of each node by name: a list with an entry for each item."""
+    async def run(self, payload: Any = None, *, until: str | None = None) -> dict[str, Any]:
+        """Run it once, or only what leads to the node `until`; returns the results of each node by name.
+
+        A result is a list with an entry for each item.
+        """
+        nodes = self.graph.order() if until is None else self.graph.above(self._id_of(until))
         async with with_names(credential_names(self.graph.nodes.values())) as held:
-            results = await self.graph.run_all(self.graph.order(), {}, {"payload": payload})
+            results = await self.graph.run_all(nodes, {}, {"payload": payload})
             return masked(results, held)
+
+    def _id_of(self, name: str) -> str:
+        known = {node.name: id for id, node in self.graph.nodes.items()}
+        if name not in known:
+            raise ConfigError(f"workflow {self.name} has no node {name!r}{did_you_mean(name, known)}")
+        return known[name]
 
 
 class Loaded(msgspec.Struct):

@@ -18,8 +18,8 @@ FILES = "workflow files"
 def trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
     """The task whose jobs run a workflow once."""
 
-    async def run(payload: Any = None) -> dict:
-        return await workflow.run(_with_fire_time(payload))
+    async def run(payload: Any = None, until: str | None = None) -> dict:
+        return await workflow.run(_with_fire_time(payload), until=until)
 
     run.__doc__ = f"Run the workflow {workflow.name} once."
     options = TaskOptions(

@@ -9,7 +9,7 @@ import { type Box, BOX_WIDTH, type Diagram, type Line, type Point } from "./diag
 
 export const DRAGGED = "application/x-tidemill-kind";
 
-type BoxNode = FlowNode<{ box: Box; errors: FileProblem[]; warnings: FileProblem[] }, "box">;
+type BoxNode = FlowNode<{ box: Box; errors: FileProblem[]; warnings: FileProblem[]; items: number | null }, "box">;
 
 const tone = (data: BoxNode["data"]) => (data.errors.length ? "bad" : data.warnings.length ? "wait" : data.box.isStart ? "run" : "ok");
 
@@ -29,6 +29,11 @@ const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
           {found.length}
         </i>
       )}
+      {data.items !== null && (
+        <i className="items" title="Items of the last run">
+          {data.items}
+        </i>
+      )}
       {box.exits.length === 0 && <Handle type="source" position={Position.Right} />}
       {box.exits.map((exit, index) => (
         <Handle key={exit} id={exit} type="source" position={Position.Right} className={`exit exit-${index}`} title={exit} />
@@ -45,6 +50,8 @@ interface Props {
   diagram: Diagram;
   places: Map<string, Point>;
   problems: FileProblem[];
+  /** How many items each node returned in the run that is shown, by name. */
+  items: Record<string, number> | null;
   chosen: string | null;
   locked: boolean;
   onChoose: (id: string | null) => void;
@@ -64,7 +71,7 @@ export default function Canvas(props: Props) {
   );
 }
 
-function Inner({ diagram, places, problems, chosen, locked, onChoose, onMove, onConnect, onDelete, onDrop, fit }: Props) {
+function Inner({ diagram, places, problems, items, chosen, locked, onChoose, onMove, onConnect, onDelete, onDrop, fit }: Props) {
   const theme = useTheme();
   const flow = useReactFlow();
   const drawn = useMemo<BoxNode[]>(
@@ -76,14 +83,14 @@ function Inner({ diagram, places, problems, chosen, locked, onChoose, onMove, on
           id: box.id,
           type: "box",
           position: places.get(box.id) ?? { x: 0, y: 0 },
-          data: { box, errors, warnings: own.filter((each) => each.severity === "warning") },
+          data: { box, errors, warnings: own.filter((each) => each.severity === "warning"), items: items?.[box.label] ?? null },
           selected: box.id === chosen,
           ariaLabel: `${box.label}, ${box.type}${errors.length ? `, ${errors.length} errors` : ""}`,
           width: BOX_WIDTH,
           height: 50,
         };
       }),
-    [diagram, places, problems, chosen],
+    [diagram, places, problems, items, chosen],
   );
   const [nodes, setNodes] = useState(drawn);
   useEffect(() => setNodes(drawn), [drawn]);
