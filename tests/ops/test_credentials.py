@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,7 @@ from tests.support.receiver import Request, receiver
 from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError
-from tidemill.engine.key_ring import KEYS, find_key_ring, new_key, read_keys
-from tidemill.engine.settings import load_settings
+from tidemill.engine.key_ring import KEYS, find_key_ring, new_key, read_keys, require_key_ring
 from tidemill.ops.admin.credentials import (
     CredentialRef,
     SetCredential,
@@ -23,7 +23,7 @@ from tidemill.ops.admin.credentials import (
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.pipelines.workflows import parse_workflow
-from tidemill.store.database import Database
+from tidemill.store.database import Database, DatabaseSettings
 
 SECRET = "tide-table-s3cret"
 
@@ -65,11 +65,23 @@ async def test_keys_are_rotated_and_the_old_one_can_go(database: Database, monke
     assert (await at.do(list_credentials, Nothing())).items == []
 
 
+def test_a_key_is_made_beside_an_embedded_database_and_only_there(tmp_path: Path) -> None:
+    place = DatabaseSettings(directory=str(tmp_path / "data"))
+    assert find_key_ring(None, place) is None
+    made = require_key_ring(None, place)
+    assert (tmp_path / "data/secret.key").stat().st_mode & 0o777 == 0o600
+    assert require_key_ring(None, place) == made
+    with pytest.raises(ConfigError, match="there is no key to seal secrets with"):
+        require_key_ring(None, DatabaseSettings(url="postgresql://h/d", directory=str(tmp_path / "other")))
+    with pytest.raises(ConfigError, match="does not exist"):
+        find_key_ring(str(tmp_path / "none"), place)
+
+
 async def test_a_sealed_credential_cannot_be_moved_to_another_name(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEYS, new_key())
-    ring = find_key_ring(load_settings())
+    ring = find_key_ring(None, database.settings)
     assert ring is not None
     key_id, sealed = ring.seal(b"{}", "credential a")
     assert ring.open(key_id, sealed, "credential a") == b"{}"

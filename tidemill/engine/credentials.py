@@ -11,7 +11,6 @@ from contextvars import ContextVar
 
 from tidemill.core.codec import decode, encode
 from tidemill.engine.key_ring import KeyRing, find_key_ring
-from tidemill.engine.settings import Settings
 from tidemill.store.credentials import read_sealed
 from tidemill.store.database import Database
 
@@ -42,12 +41,12 @@ async def read_credentials(names: Collection[str]) -> dict[str, dict[str, str]]:
     return {} if source is None or not names else await source(names)
 
 
-def stored_credentials(database: Database, settings: Settings) -> CredentialSource:
+def stored_credentials(database: Database, key_file: str | None) -> CredentialSource:
     """The credentials of a database, opened with the keys of this process. They are read anew each time."""
 
     async def read(names: Collection[str]) -> dict[str, dict[str, str]]:
         rows = await read_sealed(database, names)
-        ring = find_key_ring(settings) or KeyRing({})
+        ring = find_key_ring(key_file, database.settings) or KeyRing({})
         return {row["name"]: open_fields(ring, row["key_id"], row["sealed"], row["name"]) for row in rows}
 
     return read

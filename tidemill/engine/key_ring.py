@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.settings import Settings
+from tidemill.store.database import DatabaseSettings
 
 KEYS = "TIDEMILL_SECRET_KEYS"
 KEY_BYTES, NONCE_BYTES = 32, 12
@@ -81,33 +81,32 @@ def read_keys(text: str, origin: str) -> KeyRing:
     return KeyRing(found)
 
 
-def find_key_ring(settings: Settings) -> KeyRing | None:
-    """The keys of this process; None if there are none."""
+def find_key_ring(key_file: str | None, database: DatabaseSettings) -> KeyRing | None:
+    """The keys for a database: of the environment, the named file, or its directory; None if there are none."""
     if text := os.environ.get(KEYS):
         return read_keys(text, KEYS)
-    named = settings.secret_key_file
-    place = Path(named) if named else Path(settings.directory) / "secret.key"
+    place = Path(key_file) if key_file else Path(database.directory) / "secret.key"
     try:
         return read_keys(place.read_text(), str(place))
     except FileNotFoundError:
-        if named:
+        if key_file:
             raise ConfigError(f"the key file {place} does not exist: `tidemill credentials key > {place}`") from None
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the key file {place} cannot be read: {error}") from error
 
 
-def require_key_ring(settings: Settings) -> KeyRing:
-    """The keys of this process; beside an embedded database, one is made if there is none."""
-    found = find_key_ring(settings)
+def require_key_ring(key_file: str | None, database: DatabaseSettings) -> KeyRing:
+    """The keys for a database; beside an embedded one, a key is made if there is none."""
+    found = find_key_ring(key_file, database)
     if found is not None:
         return found
-    if settings.database_url is not None:
+    if database.url is not None:
         raise ConfigError(
             f"there is no key to seal secrets with: set {KEYS} or TIDEMILL_SECRET_KEY_FILE on every host; "
             "`tidemill credentials key` makes one"
         )
-    place = Path(settings.directory) / "secret.key"
+    place = Path(database.directory) / "secret.key"
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         with os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -17,12 +17,12 @@ def grant_access(settings: Settings, database: Database | None = None) -> None:
     allow_hosts(settings.allow_hosts)
     allow_env(settings.allow_env)
     if database is not None:
-        credentials_from(stored_credentials(database, settings))
+        credentials_from(stored_credentials(database, settings.secret_key_file))
 
 
 @contextmanager
 def granting_access(settings: Settings, database: Database) -> Iterator[None]:
     """Grant access to what starts within the block."""
-    source = stored_credentials(database, settings)
+    source = stored_credentials(database, settings.secret_key_file)
     with allowing_hosts(settings.allow_hosts), allowing_env(settings.allow_env), reading_credentials(source):
         yield

@@ -422,7 +422,7 @@ async def test_a_scheduled_node_that_overhears_that_it_is_to_end_does_not_keep_i
             heard.append(item)
         return "done"
 
-    monkeypatch.setitem(NODE_TYPES, "deaf", NodeType(deaf, True))
+    monkeypatch.setitem(NODE_TYPES, "deaf", NodeType(deaf))
     flow = {
         "mode": "trigger",
         "nodes": [

@@ -11,7 +11,7 @@ from tidemill.core.job import check_name
 from tidemill.declarations import Declarations
 from tidemill.engine.credentials import open_fields, seal_fields
 from tidemill.engine.key_ring import KeyRing, find_key_ring, require_key_ring
-from tidemill.engine.settings import Settings, load_settings
+from tidemill.engine.settings import load_settings
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store import credentials as store
 from tidemill.store.transaction import Reader, Transaction
@@ -55,7 +55,7 @@ class CredentialsRotated(msgspec.Struct, frozen=True):
 @operation("GET /credentials", role="operator")
 async def list_credentials(at: Reader, args: Nothing, declared: Declarations | None) -> ListOf[Credential]:
     """List the credentials of workflow files; never their values."""
-    ring = find_key_ring(_settings(declared))
+    ring = find_key_ring(_key_file(declared), at.database.settings)
     return ListOf([_line(row, ring) for row in await store.list_credentials(at.database)])
 
 
@@ -63,7 +63,7 @@ async def list_credentials(at: Reader, args: Nothing, declared: Declarations | N
 async def set_credential(tx: Transaction, args: SetCredential, declared: Declarations | None) -> Credential:
     """Store a credential, or replace it. Nodes read it as `{{$credentials.NAME.FIELD}}`, or by `credentialName`."""
     check_name("credential", args.name)
-    ring = require_key_ring(_settings(declared))
+    ring = require_key_ring(_key_file(declared), tx.database.settings)
     key_id, sealed = seal_fields(ring, args.fields, args.name)
     return _line(await store.set_credential(tx, args.name, sorted(args.fields), key_id, sealed), ring)
 
@@ -77,7 +77,7 @@ async def delete_credential(tx: Transaction, args: CredentialRef) -> None:
 @operation("POST /credentials/rotate", role="admin")
 async def rotate_credentials(tx: Transaction, args: Nothing, declared: Declarations | None) -> CredentialsRotated:
     """Seal every credential anew with the newest key; afterwards the older keys can be removed."""
-    ring = require_key_ring(_settings(declared))
+    ring = require_key_ring(_key_file(declared), tx.database.settings)
     count = 0
     for row in await tx.fetch(store.LOCK_SEALED_BY_OTHERS, ring.newest):
         fields = open_fields(ring, row["key_id"], row["sealed"], row["name"])
@@ -87,8 +87,8 @@ async def rotate_credentials(tx: Transaction, args: Nothing, declared: Declarati
     return CredentialsRotated(ring.newest, count)
 
 
-def _settings(declared: Declarations | None) -> Settings:
-    return load_settings() if declared is None else declared.settings
+def _key_file(declared: Declarations | None) -> str | None:
+    return (load_settings() if declared is None else declared.settings).secret_key_file
 
 
 def _line(row: Any, ring: KeyRing | None) -> Credential:
