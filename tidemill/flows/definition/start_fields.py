@@ -52,7 +52,8 @@ def start_field_names(workflow: Any) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _meant_option(name: str) -> str:
-    return did_you_mean(name, _START_OPTIONS)
+    # A word that is close to a short option (`tag`, `wait`) may well be a field.
+    return did_you_mean(name, [each for each in _START_OPTIONS if len(each) > 4])
 
 
 @lru_cache(maxsize=1024)
