@@ -47,13 +47,13 @@ def app(app: App) -> App:
     ("workflow", "fields", "problem"),
     [
         (Article, {"topik": "x"}, "workflow Article: Topic has no field 'topik'; did you mean 'topic'"),
-        (Article, {"topic": "x", "delay": "10m"}, "Topic has no field 'delay'"),
+        (Article, {"topic": "x", "queue": "slow"}, "Topic has no field 'queue'"),
         (Article, {"topic": "x", "unique_kye": "t"}, "Topic has no field 'unique_kye'; did you mean 'unique_key'"),
         ("Article", {"topik": "x"}, "Topic has no field 'topik'; did you mean 'topic'"),
-        (Bare, {"delay": "10m"}, r"start has no option 'delay'; a field .*: app\.start\(\.\.\., StartEvent\(delay="),
+        (Bare, {"queue": "x"}, r"start has no option 'queue'; a field .*: app\.start\(\.\.\., StartEvent\(queue="),
         (Bare, {"unique_kye": "t"}, "start has no option 'unique_kye'; did you mean 'unique_key'"),
         (Bare, {"start_event": StartEvent()}, "start has no option 'start_event'"),
-        (Bare, {"conn": 3}, "start has no option 'conn'"),
+        (Bare, {"dellay": "10m"}, "start has no option 'dellay'; did you mean 'delay'"),
     ],
 )
 async def test_keywords_that_are_no_fields_are_refused(
@@ -71,7 +71,7 @@ async def test_fields_that_are_declared_are_taken_whatever_they_are_called(app: 
 
 async def test_a_plain_start_event_takes_any_field(app: App) -> None:
     async with app.running():
-        assert await (await app.start(Bare, colour="red")) == {"colour": "red"}
+        assert await (await app.start(Bare, colour="red", tag="a", wait=3)) == {"colour": "red", "tag": "a", "wait": 3}
         assert await (await app.start(Bare, StartEvent(delay="10m"))) == {"delay": "10m"}
         assert await (await app.start(Article, Topic(topic="tides"))) == "tides"
 

@@ -406,9 +406,11 @@ async def test_a_child_that_is_stored_after_its_parents_end_ends_too(app: App, d
         await parent.cancel()
         with pytest.raises(WorkflowCancelledByUser):
             await parent.result(timeout=120)
-        late = await app.runs.start("Waiting", None, "late", {}, (parent.id, 1))
+        starter = app.runs.flows["Waiting"].starter
+        assert await starter("Waiting", {}, "late", (parent.id, 1)) is None, "it has just been stored"
+        late = (await database.fetch("SELECT id FROM tidemill.run WHERE parent = $1", parent.id))[0]["id"]
         with pytest.raises(WorkflowCancelledByUser):
-            await late.result(timeout=120)
+            await (await app.runs.get(late)).result(timeout=120)
 
 
 @pytest.fixture
