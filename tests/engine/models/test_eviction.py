@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, Refuse, Unload
+from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, RefuseModel, Unload
 
 SIZES = {"a": 4, "b": 4, "c": 3, "d": 7, "pin": 2}
 BUDGET = 10
@@ -123,7 +123,7 @@ def test_a_user_who_wants_more_than_fits_beside_what_it_has_is_refused() -> None
     it = eviction(a=6, b=6)
     load(it, "a", 1)
     [refused] = asked(it, "b", 1)
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, RefuseModel)
     assert "beside a" in refused.why
 
 
@@ -133,7 +133,7 @@ def test_users_who_wait_for_each_other_are_told_so() -> None:
     load(it, "b", 2)
     assert asked(it, "c", 1) == []
     [refused] = asked(it, "c", 2)
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, RefuseModel)
     assert refused.ask.user == 2
     assert models(it.leave(2, 1.0), Unload) == ["b"]
     assert models(it.unloaded("b", 2.0), Load) == ["c"]
@@ -148,7 +148,7 @@ def test_a_closed_shelf_lets_everything_go_that_is_not_used() -> None:
     assert it.close(2.0) == [Unload("pin", "closed"), Unload("a", "closed")]
     assert it.leave(2, 3.0) == [Unload("b", "closed")]
     [refused] = asked(it, "a", 4)
-    assert isinstance(refused, Refuse)
+    assert isinstance(refused, RefuseModel)
 
 
 class AnyHistory(RuleBasedStateMachine):

@@ -13,7 +13,7 @@ chunks = ["a", "b"]
 
 async def a_connection(names: dict[str, Any]) -> None:
     names["connection"] = connection = await asyncpg.connect(database_url())
-    await connection.execute("CREATE TABLE orders (id integer)")
+    await connection.execute("CREATE TABLE IF NOT EXISTS orders (id integer)")
 
 
 BEFORE = {"On your own transaction": a_connection}

@@ -28,7 +28,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import format_memory
-from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, Refuse, Unload
+from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, RefuseModel, Unload
 from tidemill.engine.models.spec import ModelError, ModelSpec, check_budget, read_specs, require_model
 
 log = structlog.get_logger("tidemill.models")
@@ -154,7 +154,7 @@ class ModelCache:
         def ask(now: float) -> list[Command]:
             request = ModelRequest(name, user)
             self._waiting[request] = future
-            return [Refuse(request, "its job has ended")] if user.closed else self._eviction.ask(request, now)
+            return [RefuseModel(request, "its job has ended")] if user.closed else self._eviction.ask(request, now)
 
         self._decide(ask)
         return future

@@ -59,14 +59,14 @@ class Grant(msgspec.Struct, frozen=True, eq=False):
     hit: bool
 
 
-class Refuse(msgspec.Struct, frozen=True, eq=False):
+class RefuseModel(msgspec.Struct, frozen=True, eq=False):
     """The request can never be granted."""
 
     ask: ModelRequest
     why: str
 
 
-Command = Load | Unload | Grant | Refuse
+Command = Load | Unload | Grant | RefuseModel
 
 
 class ModelStatus(msgspec.Struct, eq=False):
@@ -107,9 +107,9 @@ class Eviction:
     def ask(self, ask: ModelRequest, now: float) -> list[Command]:
         """Handle a request for a model."""
         if self._closed:
-            return [Refuse(ask, "the worker is stopping")]
+            return [RefuseModel(ask, "the worker is stopping")]
         if not self.fits_beside(ask.model, own := self._held_by(ask.user)):
-            return [Refuse(ask, self._too_much(ask.model, own))]
+            return [RefuseModel(ask, self._too_much(ask.model, own))]
         self.queue.append(ask)
         return self._advance(now)
 
@@ -150,7 +150,7 @@ class Eviction:
     def close(self, now: float) -> list[Command]:
         """Load no more, and unload every model as soon as it has no user."""
         self._closed = True
-        refused: list[Command] = [Refuse(ask, "the worker is stopping") for ask in self.queue]
+        refused: list[Command] = [RefuseModel(ask, "the worker is stopping") for ask in self.queue]
         self.queue = []
         return refused + self._advance(now)
 
@@ -170,7 +170,9 @@ class Eviction:
             last = [ask for ask in still if self._held_by(ask.user)][-1]
             self.queue.remove(last)
             held = ", ".join(self._held_by(last.user))
-            commands.append(Refuse(last, f"its job has {held}, and all jobs with models wait for each other's memory"))
+            commands.append(
+                RefuseModel(last, f"its job has {held}, and all jobs with models wait for each other's memory")
+            )
         return commands
 
     def _may_pass(self, ask: ModelRequest) -> bool:
