@@ -9,50 +9,34 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
-from tidemill.core.expressions.paths import Path, format_path
-from tidemill.pipelines.workflows.expressions import (
-    ExpressionError,
-    bare,
-    check_expression,
-    expressions_in,
-    names_in,
-    required_roots,
-)
+from tidemill.core.expressions.paths import Path
+from tidemill.pipelines.workflows.check_data import data_problems, expression_problems, is_number, template_problems
 from tidemill.pipelines.workflows.kinds import (
     AGENT_FIELDS,
-    FIELDS,
     FILE,
-    IDLE_FIELDS,
     LABELS,
     LINK_FIELDS,
-    NEEDS,
     NODE_FIELDS,
-    OPEN,
-    OUTWARD,
-    PINNED,
     REFUSED,
-    REFUSED_FIELDS,
     STAGE,
     STAGE_FIELDS,
     STAGE_NODE_FIELDS,
     STAGED,
-    fields_of,
     is_known,
     kinds,
 )
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
+from tidemill.pipelines.workflows.problem import WorkflowProblem
 from tidemill.pipelines.workflows.read import Loaded, has_states, read_workflow
-from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates
 
 MOST_NODES = 1000
 
-_BARE = {("if", "condition"), ("transform", "expression")}
 #: What editors call the one way out of a node, and the one way in.
 _OUT = re.compile(r"(out|output|outputs|source|main|default|result|results|items?|data|right|bottom|next)([-_:]?\d+)?")
 _IN = re.compile(r"(in|input|inputs|target|main|default|items?|data|left|top|trigger)([-_:]?\d+)?")
@@ -60,28 +44,6 @@ _EXITS = ("true", "false")
 _PLACE = re.compile(r"^((?:nodes|stages|connections)\[\d+\](?:\.\w+)*|retryPolicy(?:\.\w+)*): ")
 _NAMED = re.compile(r"node '([^']*)'(?:, field '([^']*)')?")
 _HEAD = re.compile(r"^node '[^']*'(?:, field '[^']*')?: ")
-
-
-Severity = Literal["error", "unknown", "note"]
-
-
-class WorkflowProblem(msgspec.Struct, frozen=True):
-    """A problem at a path: an error, something that is not understood, or a note on something that has no effect."""
-
-    place: Path
-    problem: str
-    severity: Severity = "error"
-
-    @property
-    def is_note(self) -> bool:
-        return self.severity == "note"
-
-    def is_error(self, *, allow_unknown: bool = False) -> bool:
-        """Whether the file cannot be used because of it."""
-        return self.severity == "error" or (self.severity == "unknown" and not allow_unknown)
-
-    def __str__(self) -> str:
-        return f"{format_path(self.place)}: {self.problem}" if self.place else self.problem
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -118,7 +80,7 @@ def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
         if data.get(field) is not None and not isinstance(data[field], list):
             yield WorkflowProblem((field,), f"{field} are a list")
     for field in ("scanInterval", "maxConcurrentEntities"):
-        if data.get(field) is not None and not _is_number(data[field]):
+        if data.get(field) is not None and not is_number(data[field]):
             yield WorkflowProblem((field,), f"{data[field]!r} is not a number")
     known = STAGED if "stages" in data else FILE
     yield from _unknown(data, (*known, *LABELS, "stages" if "stages" in data else "nodes", "connections"), ())
@@ -260,10 +222,10 @@ def _node_problems(
     if type not in NODE_TYPES and not is_pipeline:
         yield WorkflowProblem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
         return
-    yield from _data_problems(type, data, (*place, "data"))
-    yield from _template_problems(type, data, (*place, "data"))
+    yield from data_problems(type, data, (*place, "data"))
+    yield from template_problems(type, data, (*place, "data"))
     roots = {*before, "items", "entity" if is_pipeline else "payload"}
-    yield from _expression_problems(type, data, (*place, "data"), roots)
+    yield from expression_problems(type, data, (*place, "data"), roots)
 
 
 def _unknown_type(type: str, known: Iterable[str], place: Path) -> WorkflowProblem:
@@ -307,7 +269,7 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
         yield WorkflowProblem((*place, "validation"), "validation is an object, or is left out")
     elif validation:
         yield from _unknown(validation, STAGE["validation"]["properties"], (*place, "validation"))
-    if isinstance(validation, Mapping) and not _is_number(validation.get("minSize", 0)):
+    if isinstance(validation, Mapping) and not is_number(validation.get("minSize", 0)):
         yield WorkflowProblem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
@@ -355,117 +317,9 @@ def _stage_node(node: Mapping[str, Any], place: Path, roots: set[str]) -> Iterat
         yield _unknown_type(type, [*NODE_TYPES, *TRANSFORMS], place)
     elif type not in TRANSFORMS:
         read = {name: value for name, value in data.items() if not (type == "if" and name == "then")}
-        yield from _data_problems(type, read, where)
-        yield from _template_problems(type, read, where)
-        yield from _expression_problems(type, read, where, roots)
-
-
-# -- data and expressions -------------------------------------------------------------------------
-
-
-def _data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
-    if data.get("pinned") and "pinnedOutput" in data:
-        return  # A pinned node does not run.
-    fields = fields_of(type)
-    for group in NEEDS.get(type, ()):
-        if all(data.get(name) in (None, "") for name in group):
-            told = group[0] if len(group) == 1 else " or ".join(group[:2])
-            yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
-    for name, value in data.items():
-        schema = (fields or {}).get(name) or PINNED.get(name)
-        if schema is not None:
-            told = _misfit(value, schema)
-            if told is not None:
-                yield WorkflowProblem((*place, name), told)
-        elif fields is not None and type not in OPEN:
-            hint = did_you_mean(name, fields)
-            yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
-        if value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
-            yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
-        elif value and name in IDLE_FIELDS.get(type, {}):
-            yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
-    if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
-        hint = did_you_mean(data["transform"], TRANSFORMS)
-        told = f"the application declares no @transform({data['transform']!r}){hint}"
-        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", "note")
-    if data.get("stateType") and "(" in str(data.get("filter") or ""):
-        yield WorkflowProblem((*place, "filter"), "this filter is not understood")
-
-
-def _template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
-    try:
-        check_templates(type, dict(data))
-    except TemplateError as error:
-        field = error.field or ("command" if type == "run_command" else "query")
-        yield WorkflowProblem((*place, field), str(error))
-
-
-def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """Why a value does not fit a field; None if it does. A template may become anything."""
-    if value is None or (isinstance(value, str) and "{{" in value):
-        return None
-    if "enum" in schema and value not in schema["enum"]:
-        return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        told = [_misfit(value, {**schema, "type": each}) for each in kind]
-        return None if None in told else told[0]
-    if kind == "integer":
-        if not _is_number(value):
-            return f"{value!r} is not a number"
-        if float(value) < schema.get("minimum", 0):
-            return f"{value} is less than {schema.get('minimum', 0)}"
-    if kind == "object" and not isinstance(value, Mapping):
-        return "this is an object"
-    if kind == "array":
-        if not isinstance(value, list):
-            return "this is a list"
-        needed = schema.get("items", {}).get("required", ())
-        for at, each in enumerate(value):
-            if needed and not (isinstance(each, Mapping) and all(each.get(name) for name in needed)):
-                return f"entry {at} is not an object with {' and '.join(needed)}: write {{name, value}}"
-    if kind == "boolean" and not isinstance(value, bool):
-        return "this is true or false"
-    if kind == "string" and isinstance(value, Mapping | list):
-        return "this is a text"
-    return None
-
-
-def _expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[WorkflowProblem]:
-    if type.startswith("state_") and type != "state_write":
-        fields: Iterable[str] = [name for name in data if name not in ("pattern", "path", "input", "output")]
-    else:
-        fields = [name for name in data if name != "pinnedOutput"]
-    for name in fields:
-        value = data[name]
-        if (type, name) in _BARE and isinstance(value, str) and value.strip():
-            found: Iterable[str] = [bare(value)]
-        else:
-            found = expressions_in(value)
-        for text in found:
-            told = _wrong_with(text, roots) or _exposed(type, name, text)
-            if told is not None:
-                yield WorkflowProblem((*place, name), told)
-                break
-
-
-def _wrong_with(text: str, roots: set[str]) -> str | None:
-    try:
-        check_expression(text)
-    except ExpressionError as error:
-        return str(error)
-    for root in sorted(required_roots(text) - roots):
-        return f"$.{root}: no node of this name leads here{did_you_mean(root, roots - {'items'})}"
-    return None
-
-
-def _exposed(type: str, field: str, text: str) -> str | None:
-    """Why an expression may not read a credential where it stands; None if it may, or reads none."""
-    if not names_in(text, "credentials") or type in OUTWARD or (type, field) == ("run_command", "stdin"):
-        return None
-    if type in NODE_TYPES and type not in FIELDS:
-        return None  # The application's own code decides what becomes of it.
-    return f"$credentials cannot be read here, where its value would be kept or shown: {', '.join(OUTWARD)} may read it"
+        yield from data_problems(type, read, where)
+        yield from template_problems(type, read, where)
+        yield from expression_problems(type, read, where, roots)
 
 
 # -- errors of the loader -------------------------------------------------------------------------
@@ -511,11 +365,3 @@ def _list(data: Mapping[str, Any], field: str) -> list[Any]:
 
 def _name(node: Any) -> str:
     return str(node.get("name") or node.get("id")) if isinstance(node, Mapping) else ""
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, str):
-        return value.strip().isascii() and value.strip().isdigit()
-    return isinstance(value, int | float)

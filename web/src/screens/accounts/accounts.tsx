@@ -13,6 +13,7 @@ import { RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Ago } from "../../components/times";
 import "./accounts.css";
+import { Credentials } from "./credentials";
 
 const ROLES = [
   { name: "viewer", may: "view everything but tokens" },
@@ -24,6 +25,7 @@ const ROLES = [
 export function Accounts() {
   const session = useSession();
   const isAdmin = useMay("admin");
+  const isOperator = useMay("operator");
   return (
     <>
       <PageHeader title="Accounts" />
@@ -31,6 +33,7 @@ export function Accounts() {
         <div className="stack">
           <Sessions />
           {isAdmin ? <Tokens /> : <Panel title="Tokens"><Empty title="Tokens need the role admin">{session.read_only ? "This server is read-only." : `Your role is ${session.role}. Ask an admin for a token.`}</Empty></Panel>}
+          {isOperator && <Credentials />}
         </div>
         <div className="stack">
           <Panel title="You">

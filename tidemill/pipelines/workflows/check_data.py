@@ -1,0 +1,146 @@
+"""Checks the data of one node: its fields, its templates and its expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.expressions.paths import Path
+from tidemill.pipelines.workflows.expressions import (
+    ExpressionError,
+    bare,
+    check_expression,
+    expressions_in,
+    names_in,
+    required_roots,
+)
+from tidemill.pipelines.workflows.kinds import (
+    FIELDS,
+    IDLE_FIELDS,
+    NEEDS,
+    OPEN,
+    OUTWARD,
+    PINNED,
+    REFUSED_FIELDS,
+    fields_of,
+)
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
+from tidemill.pipelines.workflows.problem import WorkflowProblem
+from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates
+
+_BARE = {("if", "condition"), ("transform", "expression")}
+
+
+def data_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    if data.get("pinned") and "pinnedOutput" in data:
+        return  # A pinned node does not run.
+    fields = fields_of(type)
+    for group in NEEDS.get(type, ()):
+        if all(data.get(name) in (None, "") for name in group):
+            told = group[0] if len(group) == 1 else " or ".join(group[:2])
+            yield WorkflowProblem((*place, group[0]) if group[0] in data else place, f"{told} is missing")
+    for name, value in data.items():
+        schema = (fields or {}).get(name) or PINNED.get(name)
+        if schema is not None:
+            told = _misfit(value, schema)
+            if told is not None:
+                yield WorkflowProblem((*place, name), told)
+        elif fields is not None and type not in OPEN:
+            hint = did_you_mean(name, fields)
+            yield WorkflowProblem((*place, name), f"{type} does not read the field {name!r}{hint}", "unknown")
+        if value not in (None, "", [], {}) and name in REFUSED_FIELDS.get(type, {}):
+            yield WorkflowProblem((*place, name), REFUSED_FIELDS[type][name])
+        elif value and name in IDLE_FIELDS.get(type, {}):
+            yield WorkflowProblem((*place, name), IDLE_FIELDS[type][name], "note")
+    if type == "state_transform" and data.get("transform") and str(data["transform"]) not in TRANSFORMS:
+        hint = did_you_mean(data["transform"], TRANSFORMS)
+        told = f"the application declares no @transform({data['transform']!r}){hint}"
+        yield WorkflowProblem((*place, "transform"), f"{told}: until it does, every build fails", "note")
+    if data.get("stateType") and "(" in str(data.get("filter") or ""):
+        yield WorkflowProblem((*place, "filter"), "this filter is not understood")
+
+
+def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterator[WorkflowProblem]:
+    try:
+        check_templates(type, dict(data))
+    except TemplateError as error:
+        field = error.field or ("command" if type == "run_command" else "query")
+        yield WorkflowProblem((*place, field), str(error))
+
+
+def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Why a value does not fit a field; None if it does. A template may become anything."""
+    if value is None or (isinstance(value, str) and "{{" in value):
+        return None
+    if "enum" in schema and value not in schema["enum"]:
+        return f"{value!r} is not one of {', '.join(map(str, schema['enum']))}"
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        told = [_misfit(value, {**schema, "type": each}) for each in kind]
+        return None if None in told else told[0]
+    if kind == "integer":
+        if not is_number(value):
+            return f"{value!r} is not a number"
+        if float(value) < schema.get("minimum", 0):
+            return f"{value} is less than {schema.get('minimum', 0)}"
+    if kind == "object" and not isinstance(value, Mapping):
+        return "this is an object"
+    if kind == "array":
+        if not isinstance(value, list):
+            return "this is a list"
+        needed = schema.get("items", {}).get("required", ())
+        for at, each in enumerate(value):
+            if needed and not (isinstance(each, Mapping) and all(each.get(name) for name in needed)):
+                return f"entry {at} is not an object with {' and '.join(needed)}: write {{name, value}}"
+    if kind == "boolean" and not isinstance(value, bool):
+        return "this is true or false"
+    if kind == "string" and isinstance(value, Mapping | list):
+        return "this is a text"
+    return None
+
+
+def expression_problems(type: str, data: Mapping[str, Any], place: Path, roots: set[str]) -> Iterator[WorkflowProblem]:
+    if type.startswith("state_") and type != "state_write":
+        fields: Iterable[str] = [name for name in data if name not in ("pattern", "path", "input", "output")]
+    else:
+        fields = [name for name in data if name != "pinnedOutput"]
+    for name in fields:
+        value = data[name]
+        if (type, name) in _BARE and isinstance(value, str) and value.strip():
+            found: Iterable[str] = [bare(value)]
+        else:
+            found = expressions_in(value)
+        for text in found:
+            told = _wrong_with(text, roots) or _exposed(type, name, text)
+            if told is not None:
+                yield WorkflowProblem((*place, name), told)
+                break
+
+
+def _wrong_with(text: str, roots: set[str]) -> str | None:
+    try:
+        check_expression(text)
+    except ExpressionError as error:
+        return str(error)
+    for root in sorted(required_roots(text) - roots):
+        return f"$.{root}: no node of this name leads here{did_you_mean(root, roots - {'items'})}"
+    return None
+
+
+def _exposed(type: str, field: str, text: str) -> str | None:
+    """Why an expression may not read a credential where it stands; None if it may, or reads none."""
+    if not names_in(text, "credentials") or type in OUTWARD or (type, field) == ("run_command", "stdin"):
+        return None
+    if type in NODE_TYPES and type not in FIELDS:
+        return None  # The application's own code decides what becomes of it.
+    return f"$credentials cannot be read here, where its value would be kept or shown: {', '.join(OUTWARD)} may read it"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, or a text of digits."""
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, str):
+        return value.strip().isascii() and value.strip().isdigit()
+    return isinstance(value, int | float)
