@@ -203,9 +203,9 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | Non
     (re.compile(r"r([0-9]+)"), _run),
     (re.compile(r"a([0-9]+)"), _alert),
     (re.compile(r"d([0-9]+)"), _dead_letter),
-    (re.compile(r"r([0-9]+)/(.+)"), _node),
+    (re.compile(r"r([0-9]+)/(.+)", re.DOTALL), _node),
     (re.compile(r"([^/:]+)/([^/]+?):([0-9]+(?::[0-9]+)?)"), _message),
-    (re.compile(r"([^/]+)/([^/]+)/(.+)"), _trigger),
-    (re.compile(r"(.+)"), _message_id),
-    (re.compile(r"(.+)"), _state),
+    (re.compile(r"([^/]+)/([^/]+)/(.+)", re.DOTALL), _trigger),
+    (re.compile(r"(.+)", re.DOTALL), _message_id),
+    (re.compile(r"(.+)", re.DOTALL), _state),
 )

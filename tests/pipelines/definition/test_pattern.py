@@ -11,6 +11,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.pipelines import Pattern, PatternError, Pipeline
 from tidemill.pipelines.definition.pattern import entity_id, entity_values
 from tidemill.pipelines.reducer.facts import entities_of
+from tidemill.pipelines.reducer.staleness import input_pairs, input_text
 
 PATTERNS = ["{x}", "a/{x}.txt", "a/{x}/b-{y}.txt", "{x}/{x}-{y}", "a/{x}-{y}_{z}.md", "logs/{x}/"]
 
@@ -79,17 +80,45 @@ def test_a_value_that_would_be_read_back_as_another_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "/a", "a//b", "a/../b", "./../a", "a/{x", "a/x}", "{a}{b}", "{a}*", "a**/b", "**/**", "{x:colour}",
-             "{1}", "a\\b", "{x:int}/{x:date}", "{x.day}"],
+             "{1}", "a\\b", "{x:int}/{x:date}", "{x.day}", "a/{x:**}", "{x:**}y/a", "{x:**}/{y:**}/a", "{x:**}/**/a",
+             "{x:**}/a/{x:**}/b"],
 )  # fmt: skip
 def test_a_pattern_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(PatternError):
         Pattern(text)
 
 
-@given(st.lists(st.text(max_size=5), min_size=1, max_size=3), st.lists(st.text(max_size=5), min_size=1, max_size=3))
-def test_two_entities_never_share_an_id(one: list[str], two: list[str]) -> None:
-    assert entity_values(entity_id(one)) == tuple(one)
+#: Any name that a file can have and a pattern matches.
+NAMES = st.text(st.characters(exclude_characters="/\x00", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
+    lambda name: not name.startswith(".")
+)
+FOLDERS = st.lists(NAMES, max_size=3).map("/".join)
+
+
+@given(NAMES, FOLDERS, NAMES, NAMES, FOLDERS, NAMES)
+def test_two_entities_never_share_an_id_and_each_comes_back_as_itself(
+    a: str, path: str, b: str, c: str, other: str, d: str
+) -> None:
+    one, two = (a, path, b), (c, other, d)
+    assert entity_values(entity_id(one), 3, 1) == one
     assert (entity_id(one) == entity_id(two)) == (one == two)
+    assert entity_values(entity_id((a, b)), 2) == (a, b)
+    assert entity_id((a,)) == a
+
+
+@given(FOLDERS, NAMES)
+def test_folders_are_one_value_of_a_path(path: str, name: str) -> None:
+    pattern = Pattern("src/{path:**}/{name}.md")
+    values = {"path": path, "name": name}
+    assert pattern.match(pattern.format(values)) == values
+    assert pattern.format(values) == f"src/{path}/{name}.md".replace("//", "/")
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4))
+def test_inputs_of_any_name_come_back_from_their_text(names: list[str]) -> None:
+    paths = sorted({f"in/{name}" for name in names})
+    contents = [f"{at:032x}" for at in range(len(paths))]
+    assert input_pairs(input_text(paths, contents)) == dict(zip(paths, contents, strict=True))
 
 
 @pytest.mark.parametrize(

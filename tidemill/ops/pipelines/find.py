@@ -30,7 +30,8 @@ def find_pipeline_object(lines: list[PipelineLine], text: str) -> PipelineObject
     for stage in owner.stages:
         values = Pattern(stage.output).match(rest)
         if values is not None and all(name in values for name in stage.variables):
-            return PipelineObject(owner.name, stage.name, entity_id([values[name] for name in stage.variables] or [""]))
+            entity = entity_id([values[name] for name in stage.variables]) if stage.variables else ""
+            return PipelineObject(owner.name, stage.name, entity)
     name, _, entity = rest.partition("/")
     for stage in owner.stages:
         if stage.name == name:

@@ -6,14 +6,17 @@
 
     {x}          a part of a name: anything but a slash, and never a hidden name
     {x:int}      an integer as Python writes it; also :date, :month, :year
+    {x:**}       any number of folders, including none, as one value: src/{path:**}/{name}.md
     {x.month}    the month of a date called x, written 2026-01; also .year
     *            any part of a name, not part of the entity
     **           any number of folders, including none; at the end, all files in and below a folder
     a/{x}/       with a final slash: a directory
 
 Matching and formatting are inverse. A value that would not be parsed back from its path is rejected, and a path whose
-text is not the canonical form of its value (007 for a number) does not match. No value can contain a slash or be `..`,
-so an entity's path never leaves the folder of its pattern.
+text is not the canonical form of its value (007 for a number) does not match. Only the value of `{x:**}` can contain a
+slash, and no value can be `..`, so an entity's path never leaves the folder of its pattern.
+
+An entity is known by its values, joined by slashes (`entity_id`); each value is in it as it is.
 """
 
 from __future__ import annotations
@@ -25,13 +28,14 @@ from datetime import date
 from tidemill.core.errors import ConfigError
 
 _HOLE = re.compile(r"\{([^{}]*)\}|\*+")
-_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.([a-z]+))?(?::([a-z]+))?\Z")
+_NAME = re.compile(r"([A-Za-z_]\w*)(?:\.([a-z]+))?(?::([a-z]+|\*\*))?\Z")
 _FORMS = {
     "str": r"[^/]+?",
     "int": r"0|-?[1-9][0-9]*",
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
     "month": r"[0-9]{4}-(?:0[1-9]|1[0-2])",
     "year": r"[0-9]{4}",
+    "**": r"(?!\.)[^/]+(?:/(?!\.)[^/]+)*",
 }
 _PARTS = {"month": 7, "year": 4}  # the length of each part of a date's text
 _DEEP = "**"
@@ -52,6 +56,10 @@ class Segment:
             self._read(text, whole, kinds)
         self.is_literal = all(kind == "text" for kind, _ in self.parts)
         self.variables = [part for kind, part in self.parts if kind == "var"]
+        if any(kinds[name] == _DEEP for name in self.variables):
+            self.is_deep = True
+            if len(self.parts) > 1:
+                raise PatternError(f"{whole!r}: {text!r} matches folders, and must be alone between slashes")
 
     def _read(self, text: str, whole: str, kinds: dict[str, str]) -> None:
         """Split the text: ("text", ...), ("glob", "*") or ("var", name)."""
@@ -80,8 +88,11 @@ class Segment:
 
     def regex(self, seen: set[str], kinds: Mapping[str, str]) -> str:
         """A regular expression; a variable that occurs again must have the same value."""
-        if self.is_deep:
+        if self.is_deep and not self.variables:
             return r"(?:(?!\.)[^/]+/)*"
+        if self.is_deep:
+            seen.update(self.variables)
+            return f"(?:(?P<{_group(self.variables[0])}>{_FORMS[_DEEP]})/)?"
         made = "" if self.is_literal or self.text.startswith(".") else r"(?!\.)"
         for kind, part in self.parts:
             if kind == "text":
@@ -117,16 +128,30 @@ class Pattern:
             parts.append("*")
         self.segments = tuple(Segment(part, text, self.kinds) for part in parts)
         self.variables = tuple(self.kinds)
+        self.deep = next((name for name, kind in self.kinds.items() if kind == _DEEP), None)
+        self._check_deep(text)
         self.has_glob = any(kind == "glob" for segment in self.segments for kind, _ in segment.parts)
         seen: set[str] = set()
         regexes = [segment.regex(seen, self.kinds) + ("" if segment.is_deep else "/") for segment in self.segments]
         self._regex = re.compile("".join(regexes).removesuffix("/"))
         self._dates = tuple(name for name in self.variables if self.kinds[name] == "date")
         # A segment with one variable and no glob returns any value unchanged.
-        self._plain = not self.has_glob and all(len(segment.variables) < 2 for segment in self.segments)
+        alone = all(len(segment.variables) < 2 for segment in self.segments)
+        self._plain = alone and not self.has_glob and self.deep is None
         self._template = path.replace("%", "%%")
         for name, hole in ((_declared(hole[1]), hole[0]) for hole in _HOLE.finditer(path) if hole[1] is not None):
+            hole += "/" if name == self.deep else ""  # Without folders, there is no slash either.
             self._template = self._template.replace(hole.replace("%", "%%"), f"%({name})s", 1)
+
+    def _check_deep(self, text: str) -> None:
+        deep = [segment for segment in self.segments if segment.is_deep]
+        named = [name for segment in deep for name in segment.variables]
+        if len(named) > 1:
+            raise PatternError(f"{text!r}: only one variable can match folders, and only once")
+        if any(one.is_deep and other.is_deep for one, other in zip(self.segments, self.segments[1:], strict=False)):
+            raise PatternError(f"{text!r} is not a pattern: write one {_DEEP} instead of two")
+        if self.segments[-1].is_deep:
+            raise PatternError(f"{text!r}: write the name of a file after {{{named[0]}:**}}, such as /{{name}}.md")
 
     def __repr__(self) -> str:
         return f"Pattern({self.text!r})"
@@ -149,22 +174,24 @@ class Pattern:
             return None
         if self._dates and not all(_is_date(found[_group(name)]) for name in self._dates):
             return None
-        return found.groups()
+        return found.groups() if self.deep is None else tuple(value or "" for value in found.groups())
 
     def format(self, values: Mapping[str, str]) -> str:
         """The path of an entity; a `PatternError` names an invalid value."""
         if self.has_glob:
             raise PatternError(f"{self.text!r} matches many paths because of its *, so it has no single path")
+        deep = self.deep
         try:
-            path = self._template % values
+            given = values if deep is None else {**values, deep: f"{values[deep]}/" if values[deep] else ""}
+            path = self._template % given
         except KeyError as error:
             raise PatternError(f"{self.text!r} needs a value for {error.args[0]!r}") from error
         found = self._regex.fullmatch(path)
-        if found is None or "\x00" in path or (self._dates and self.values(path) is None):
+        if found is None or not _is_storable(path) or (self._dates and self.values(path) is None):
             raise PatternError(f"{self.text!r}: {self._culprit(values)}")
         if not self._plain or "/" in "".join(values[name] for name in self.variables):
             for name in self.variables:
-                if found[_group(name)] != values[name]:
+                if (found[_group(name)] or "") != values[name]:
                     raise PatternError(
                         f"{self.text!r} cannot contain {name}={values[name]!r}: "
                         f"it would be parsed back as {found[_group(name)]!r}"
@@ -174,8 +201,10 @@ class Pattern:
     def _culprit(self, values: Mapping[str, str]) -> str:
         for name in self.variables:
             kind, value = self.kinds[name], values[name]
+            if kind == _DEEP and not value:
+                continue
             if not re.fullmatch(_FORMS[kind], value) or (kind == "date" and not _is_date(value)):
-                what = {"str": "part of a name", "int": "whole number"}.get(kind, kind)
+                what = {"str": "part of a name", "int": "whole number", _DEEP: "path of folders"}.get(kind, kind)
                 return f"{name}={value!r} is not a {what}"
         return f"{', '.join(f'{name}={values[name]!r}' for name in self.variables)} cannot be part of a path"
 
@@ -208,17 +237,20 @@ def derive(name: str, values: Mapping[str, str]) -> str | None:
 
 
 def entity_id(values: Sequence[str]) -> str:
-    """An entity's values as one string, unique per entity."""
-    if len(values) == 1 and "%" not in values[0] and "/" not in values[0]:
-        return values[0]
-    return "/".join(value.replace("%", "%25").replace("/", "%2F") for value in values)
+    """An entity's values as one string, unique per entity of a stage: a path of no folders is written as a dot."""
+    return "/".join(value or "." for value in values)
 
 
-def entity_values(id: str) -> tuple[str, ...]:
-    """The values of an entity id."""
-    if "%" not in id:
-        return tuple(id.split("/"))
-    return tuple(part.replace("%2F", "/").replace("%25", "%") for part in id.split("/"))
+def entity_values(id: str, count: int, deep: int | None = None) -> tuple[str, ...] | None:
+    """The `count` values of an entity id, of which the one at `deep` may contain slashes; None if there are others."""
+    parts = id.split("/") if count else []
+    if deep is None:
+        return tuple(parts) if len(parts) == count else None
+    after = count - deep - 1
+    if len(parts) < count:
+        return None
+    folders = "/".join(parts[deep : len(parts) - after])
+    return (*parts[:deep], "" if folders == "." else folders, *parts[len(parts) - after :])
 
 
 def _check_text(path: str, text: str) -> None:
@@ -256,6 +288,16 @@ def _declared(written: str) -> str:
 
 def _group(name: str) -> str:
     return name.replace(".", "__of__")
+
+
+def _is_storable(path: str) -> bool:
+    """Whether a path can be a file's name and a text of the database."""
+    if path.isascii():
+        return "\x00" not in path
+    try:
+        return b"\x00" not in path.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_date(text: str) -> bool:

@@ -111,6 +111,8 @@ class Stage:
         self.inputs = tuple(inputs)
         self.output = output
         self.variables = variables  # of the entity
+        deep = next((one.pattern.deep for one in inputs if one.pattern.deep in variables), None)
+        self._deep = None if deep is None else variables.index(deep)
         self.scatter = scatter  # output variables that the function chooses
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
@@ -134,7 +136,12 @@ class Stage:
         if self._code is None:
             options = self.options
             hashed = self.function if self.code_of is None else self.code_of
-            self._code = hash_code(hashed, params=options.params, version=options.version)
+            params = dict(options.params)
+            if options.check is not None:
+                params["check"] = options.version or hash_code(options.check).total
+            if options.schema is not None:
+                params["schema"] = options.schema
+            self._code = hash_code(hashed, params=params, version=options.version)
         return self._code
 
     @property
@@ -143,11 +150,15 @@ class Stage:
 
     def entity(self, id: str) -> Entity:
         """An entity of this stage by its id."""
-        values = entity_values(id) if self.variables else ()
-        if len(values) != len(self.variables):
-            raise ConfigError(f"{id!r} is not an entity of stage {self.name}: it needs {', '.join(self.variables)}")
-        variables = dict(zip(self.variables, values, strict=True))
+        variables = self.variables_of(id)
         return Entity(id, variables, "" if self.scatter else self.output_path(variables))
+
+    def variables_of(self, id: str) -> dict[str, str]:
+        """The variables of an entity by its id."""
+        values = entity_values(id, len(self.variables), self._deep)
+        if values is None:
+            raise ConfigError(f"{id!r} is not an entity of stage {self.name}: it needs {', '.join(self.variables)}")
+        return dict(zip(self.variables, values, strict=True))
 
     def _find_plain(self) -> Plain | None:
         """The text around the entity, if both paths are text with one variable.
@@ -164,7 +175,7 @@ class Stage:
 
     def quick_path(self, id: str) -> str:
         """The path of an entity's output: `entity(id).path`, with a fast path for a single variable."""
-        if self._quick is not None and not id.startswith(".") and "%" not in id and "/" not in id:
+        if self._quick is not None and not id.startswith(".") and "/" not in id:
             return f"{self._quick[0]}{id}{self._quick[1]}"
         return self.entity(id).path
 
@@ -176,7 +187,9 @@ class Stage:
 class StageOptions(msgspec.Struct, frozen=True):
     """How a stage's states are built and stored."""
 
-    min_size: int = 0
+    min_size: int = 1
+    check: Callable[..., Any] | None = None
+    schema: Mapping[str, Any] | None = None
     max_concurrency: int | None = None
     queue: str | None = None
     priority: int = DEFAULT_PRIORITY
@@ -250,7 +263,9 @@ class Pipeline:
         name: str | None = None,
         collect: str | Iterable[str] = (),
         scatter: bool = False,
-        min_size: int = 0,
+        min_size: int = 1,
+        check: Callable[[Any], Any] | None = None,
+        schema: Mapping[str, Any] | None = None,
         max_concurrency: int | None = None,
         concurrency_key: str | None = None,
         queue: str | None = None,
@@ -273,7 +288,10 @@ class Pipeline:
         output           the pattern of the output
         collect          variables of the input that the output does not have: one build gets all of them
         scatter          the output has variables that the input does not have: the function returns a dict of outputs
-        min_size         a smaller output is a failure
+        min_size         a smaller output is a failure, and so is an empty one unless this is 0
+        check            is called with each result, as the function returned it: if it raises, or returns a text or
+                         False, the build fails for that reason
+        schema           the JSON Schema that each result must fit: a value, or JSON in text or bytes
         max_concurrency  the most builds of this stage at once
         concurrency_key  all stages with this key share `max_concurrency`, which is 1 unless it is given
         queue            the queue of its builds
@@ -287,6 +305,8 @@ class Pipeline:
         defaults = self.defaults
         options = StageOptions(
             min_size=min_size,
+            check=check,
+            schema=None if schema is None else dict(schema),
             max_concurrency=1 if max_concurrency is None and concurrency_key is not None else max_concurrency,
             queue=queue,
             priority=priority,
@@ -363,6 +383,11 @@ def read_patterns(
     if unknown := [name for name in collect if name not in every]:
         raise ConfigError(f"{where}: collect={unknown[0]!r}, and no input has this variable")
     variables = tuple(name for name in every if name not in collect)
+    if len(deep := [name for name in variables if every[name] == "**"]) > 1:
+        raise ConfigError(f"{where}: only one of {', '.join(deep)} can match folders: entities could be mixed up")
+    for name, kind in output.kinds.items():
+        if name in every and (kind == "**") != (every[name] == "**"):
+            raise ConfigError(f"{where}: {name} matches folders only in input or output: write {{{name}:**}} in both")
     # A part of a collected date identifies the entity: all days of a month.
     parts = tuple(name for name in output.variables if "." in name and name.partition(".")[0] in collect)
     free = tuple(name for name in output.variables if name not in variables and name not in parts)

@@ -5,6 +5,7 @@ Plain data, updated in place by scans and builds; the decisions in `plan` only r
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -145,6 +146,40 @@ def _joined(stage: Stage, gathered: Sequence[Mapping[tuple[str, ...], list[str]]
     for values, taken in rows:
         id = entity_id([values[place] for place in places]) if places else ""
         yield id, tuple(tuple(sorted(taken[at])) for at in range(len(stage.inputs)))
+
+
+def incomplete_entities(
+    stage: Stage, paths: Mapping[Pattern, Iterable[str]]
+) -> Iterator[tuple[str, Paths, tuple[str, ...]]]:
+    """The entities of which some inputs exist and others do not: their paths, and the paths of what is missing."""
+    gathered = [_gather(stage, each, paths[each.pattern]) for each in stage.inputs]
+    told: set[str] = set()
+    for one, found in zip(stage.inputs, gathered, strict=True):
+        if set(one.key) != set(stage.variables):
+            continue  # The entity is not known from this input alone.
+        for values in found:
+            variables = dict(zip(one.key, values, strict=True))
+            id = entity_id([variables[name] for name in stage.variables]) if stage.variables else ""
+            keys = [tuple(variables[name] for name in each.key) for each in stage.inputs]
+            missing = tuple(
+                expected_path(each.pattern, variables)
+                for each, key, there in zip(stage.inputs, keys, gathered, strict=True)
+                if key not in there
+            )
+            if missing and id not in told:
+                told.add(id)
+                known = tuple(tuple(sorted(there.get(key, ()))) for key, there in zip(keys, gathered, strict=True))
+                yield id, known, missing
+
+
+def expected_path(pattern: Pattern, variables: Mapping[str, str]) -> str:
+    """The path that a pattern would have for these variables, with * for what they do not say."""
+    values = {name: derive(name, variables) for name in pattern.variables}
+    return re.sub(
+        r"\{([^{}:]+)(?::[^{}]*)?\}(/?)",
+        lambda hole: "*" + hole[2] if (value := values.get(hole[1])) is None else value + (hole[2] if value else ""),
+        pattern.text,
+    )
 
 
 def touched_entities(stage: Stage, changed: Iterable[str]) -> set[str] | None:

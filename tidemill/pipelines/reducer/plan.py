@@ -14,13 +14,21 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.paths import RefError
 from tidemill.pipelines.definition.code_hash import changed_parts
-from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_values
+from tidemill.pipelines.definition.pattern import Pattern, PatternError
 from tidemill.pipelines.definition.pipeline import Plain, Stage
 from tidemill.pipelines.reducer import reasons
-from tidemill.pipelines.reducer.facts import Paths, PipelineControl, PipelineFacts, entities_of
+from tidemill.pipelines.reducer.facts import Paths, PipelineControl, PipelineFacts, entities_of, incomplete_entities
 from tidemill.pipelines.reducer.staleness import StateRecord, input_pairs, input_text, staleness
 
-_HOLDS = (reasons.Blocked, reasons.BackingOff, reasons.NeedsAttention, reasons.Paused, reasons.NeedsApproval)
+_HOLDS = (
+    reasons.Blocked,
+    reasons.NoPartner,
+    reasons.BackingOff,
+    reasons.NeedsAttention,
+    reasons.Paused,
+    reasons.NeedsApproval,
+)
+LONGEST = 2000  # bytes of an entity's name: more do not fit into an index
 _FIRST_TIME = (reasons.Missing, reasons.Deleted, reasons.RetryDue, reasons.TooSmall, reasons.Edited)
 
 
@@ -63,6 +71,8 @@ class BuildPlan(msgspec.Struct):
     problems: list[str]
     past_failures: list[tuple[Stage, str]] = []
     """Failures of states that no longer exist because their inputs were removed."""
+    waiting: list[BuildStep] = []
+    """States of which only some of the inputs that are joined exist."""
 
     @property
     def steps(self) -> list[BuildStep]:
@@ -115,7 +125,7 @@ class _StagePlanner:
         control = world.controls.get("", PipelineControl()), world.controls.get(stage.name, PipelineControl())
         self.paused_by = control[0].paused_by or control[1].paused_by
         self.approved = control[1].approved_code == self.rules.code and control[1].approved_until > now
-        self.again: list[BuildStep] = []
+        self.again: dict[bool, list[BuildStep]] = {False: [], True: []}  # rebuilds, by whether an input changed
 
     def over(self, only: set[str] | None) -> None:
         """Plan these entities, or all."""
@@ -131,12 +141,17 @@ class _StagePlanner:
             seen.add(entity)
             fresh += self._check_state(entity, inputs)
         above = self.stage.options.approve_above
-        if above is not None and len(self.again) > above and not self.approved:
-            for step in self.again:
-                self._hold(step, reasons.NeedsApproval(len(self.again), above, step.reason))  # pyright: ignore[reportArgumentType]
-        else:
-            self.plan.builds += self.again
+        for again in self.again.values():  # New inputs do not wait for the approval of new code.
+            if above is not None and len(again) > above and not self.approved:
+                for step in again:
+                    self._hold(step, reasons.NeedsApproval(len(again), above, step.reason))  # pyright: ignore[reportArgumentType]
+            else:
+                self.plan.builds += again
         self.plan.fresh[self.stage.name] = fresh
+        if only is None and len(self.stage.inputs) > 1:
+            for entity, found, missing in incomplete_entities(self.stage, paths):
+                if entity not in seen and self._wanted(entity, found):
+                    self.plan.waiting.append(BuildStep(self.stage, entity, reasons.NoPartner(missing), found, ""))
         gone = _gone(self.records.keys(), seen, only)
         self.plan.orphans += [(self.stage, each) for each in gone if _has_output(self.records[each])]
         self.plan.past_failures += [(self.stage, each) for each in _gone(self.failures.keys(), seen, only)]
@@ -247,11 +262,11 @@ class _StagePlanner:
         if not step.is_build:
             self.plan.holds.append(step)
         elif self.paused_by is not None:
-            self._hold(step, reasons.Paused(self.paused_by))
+            self._hold(step, reasons.Paused(self.paused_by, str(step.reason)))
         elif isinstance(reason, _FIRST_TIME):
             self.plan.builds.append(step)
         else:
-            self.again.append(step)
+            self.again[isinstance(reason, reasons.InputChanged)].append(step)
         return False
 
     def _hold(self, step: BuildStep, reason: reasons.Reason) -> None:
@@ -262,6 +277,9 @@ class _StagePlanner:
             self.pending[path] = self.stage.name
 
     def _outputs(self, entity: str, record: StateRecord | None) -> list[str] | None:
+        if len(entity) > LONGEST // 4 and len(entity.encode()) > LONGEST:
+            self.plan.problems.append(f"{self.stage.name}: {entity[:60]}…: its name has more than {LONGEST:,} bytes")
+            return None
         if self.stage.scatter:
             return list(input_pairs(record.content)) if record is not None else []
         try:
@@ -289,14 +307,13 @@ class _StagePlanner:
             before = codes.get((name, reason.before))
             if before is not None:
                 return msgspec.structs.replace(reason, parts=changed_parts(before, self.stage.code.parts))
-        if reason == reasons.InputChanged():
-            return reasons.InputChanged(changed=tuple(paths))
+        if isinstance(reason, reasons.InputChanged) and not (reason.changed or reason.added or reason.removed):
+            return msgspec.structs.replace(reason, changed=tuple(paths))
         return reason
 
     def _wanted(self, entity: str, paths: Paths) -> bool:
         condition = self.stage.filter
-        values = entity_values(entity) if self.stage.variables else ()
-        context = {**dict(zip(self.stage.variables, values, strict=True)), "id": entity}
+        context = {**self.stage.variables_of(entity), "id": entity}
         try:
             return condition is None or condition.holds({**context, "files": sum(map(len, paths))})
         except RefError as error:

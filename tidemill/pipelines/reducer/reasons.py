@@ -56,11 +56,12 @@ class CodeChanged(msgspec.Struct, frozen=True, tag="code_changed"):
 
 
 class InputChanged(msgspec.Struct, frozen=True, tag="input_changed"):
-    """The content of an input differs from the one that the state was built from."""
+    """The content of an input differs from the one that the state was built from; its code may have changed as well."""
 
     changed: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    code_changed: bool = False
 
     def __str__(self) -> str:
         told = [
@@ -68,7 +69,8 @@ class InputChanged(msgspec.Struct, frozen=True, tag="input_changed"):
             for word, paths in (("changed", self.changed), ("added", self.added), ("removed", self.removed))
             if paths
         ]
-        return f"its inputs are others: {'; '.join(told)}" if told else "its inputs are others"
+        code = ", and its code changed" if self.code_changed else ""
+        return f"its inputs are others: {'; '.join(told)}{code}" if told else f"its inputs are others{code}"
 
 
 class Invalidated(msgspec.Struct, frozen=True, tag="invalidated"):
@@ -103,6 +105,15 @@ class Blocked(msgspec.Struct, frozen=True, tag="blocked"):
         return f"it waits for {', '.join(self.waits_for[:2])}{more}"
 
 
+class NoPartner(msgspec.Struct, frozen=True, tag="no_partner"):
+    """Inputs that are joined with others do not exist yet: `missing` are their paths, with * for what is not known."""
+
+    missing: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"it waits for {' and '.join(self.missing)}, which its other inputs are joined with"
+
+
 class BackingOff(msgspec.Struct, frozen=True, tag="backing_off"):
     """It failed, and is retried later."""
 
@@ -129,9 +140,11 @@ class Paused(msgspec.Struct, frozen=True, tag="paused"):
     """An operator has paused its pipeline or stage."""
 
     by: str = ""
+    because: str = ""
 
     def __str__(self) -> str:
-        return f"it is paused by {self.by}" if self.by else "it is paused"
+        because = f"; otherwise it would be built: {self.because}" if self.because else ""
+        return f"it is paused by {self.by}{because}" if self.by else f"it is paused{because}"
 
 
 class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
@@ -142,10 +155,10 @@ class NeedsApproval(msgspec.Struct, frozen=True, tag="needs_approval"):
     because: Build
 
     def __str__(self) -> str:
-        return f"{self.states} states would be rebuilt, more than {self.above}: it waits for approval"
+        return f"{self.because}; {self.states} states would be rebuilt, more than {self.above}: it waits for approval"
 
 
-Hold = Blocked | BackingOff | NeedsAttention | Paused | NeedsApproval
+Hold = Blocked | NoPartner | BackingOff | NeedsAttention | Paused | NeedsApproval
 Reason = Build | Hold
 
 

@@ -5,6 +5,7 @@ The checks are ordered by what a person wants to know first. `None` means fresh.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Literal
@@ -95,10 +96,11 @@ def _out_of_date(
         return reasons.Deleted()
     if record.invalid_by is not None:
         return reasons.Invalidated(record.invalid_by)
+    if record.inputs != inputs:
+        change = input_change(record.inputs, inputs)
+        return msgspec.structs.replace(change, code_changed=True) if record.code != rules.code else change
     if record.code != rules.code:
         return reasons.CodeChanged(record.code, rules.code)
-    if record.inputs != inputs:
-        return input_change(record.inputs, inputs)
     if record.is_nothing:
         return None if content is None or rules.on_edit == "adopt" else reasons.Edited()
     if record.content != content and rules.on_edit == "rebuild":
@@ -117,7 +119,7 @@ def input_text(paths: Sequence[str], contents: Sequence[str], *, named: bool = T
     """Inputs as one comparable text. Not `named`: a single input, whose path follows from its entity."""
     if not named:
         return contents[0]
-    return "\n".join(f"{content} {path}" for path, content in zip(paths, contents, strict=True))
+    return "\n".join(f"{content} {_one_line(path)}" for path, content in zip(paths, contents, strict=True))
 
 
 def input_pairs(text: str) -> dict[str, str]:
@@ -125,7 +127,16 @@ def input_pairs(text: str) -> dict[str, str]:
     if not text or text == NOTHING:
         return {}
     lines = [line.partition(" ") for line in text.split("\n")]
-    return {path: content for content, _, path in lines}
+    return {_as_it_was(path): content for content, _, path in lines}
+
+
+def _one_line(path: str) -> str:
+    """A path without line breaks, which separate the paths of a text."""
+    return path.replace("\\", "\\\\").replace("\n", "\\n") if "\n" in path or "\\" in path else path
+
+
+def _as_it_was(line: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], line) if "\\" in line else line
 
 
 def input_key(text: str) -> str:

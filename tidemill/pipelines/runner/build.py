@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import tempfile
 import time
 import traceback
@@ -155,6 +156,7 @@ class StageCaller:
             self._forms.append((name, *_form(hint, one.is_many, f"stage {stage.name}")))
         several = any(each.kind is each.VAR_POSITIONAL for each in parameters)
         self._room = len(stage.inputs) if several or not parameters else max(0, len(room))
+        self._validator = _validator(stage)
         self._params = {name: value for name, value in stage.options.params.items() if name in names}
 
     def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
@@ -219,16 +221,36 @@ class StageCaller:
         trace = "".join(traceback.format_exception(error, limit=-8))
         return Result({}, time.perf_counter() - began, "\n".join([*entity.notes, trace]), told)
 
+    def _check(self, value: Any) -> None:
+        """Raise unless a result fits the stage's schema and passes its check."""
+        check = self.stage.options.check
+        if self._validator is None and check is None:
+            return
+        if isinstance(value, Iterator | Path):
+            raise BuildError("check= and schema= need a result as a whole: return text, bytes or a value, not pieces")
+        if self._validator is not None:
+            try:
+                data = msgspec.json.decode(value) if isinstance(value, str | bytes) else json.loads(encode(value))
+            except msgspec.DecodeError as error:
+                raise BuildError(f"the result is not JSON: {error}") from error
+            for error in self._validator.iter_errors(data):
+                place = "".join(f"[{each!r}]" for each in error.instance_path)
+                raise BuildError(f"the result does not fit its schema: {f'{place}: ' if place else ''}{error.message}")
+        said = None if check is None else check(value)
+        if said is False or isinstance(said, str):
+            name = getattr(check, "__name__", "its check")
+            raise BuildError(f"the result fails {name}{f': {said}' if said else ''}")
+
     def _outputs(self, entity: Entity, value: Any) -> dict[str, Any]:
         """The function's result as contents by path."""
         stage = self.stage
         if value is SKIP:
             return {}
         if not stage.scatter:
+            self._check(value)
             content = to_content(value, stage.name)
-            least = stage.options.min_size
-            if least and isinstance(content, bytes) and len(content) < least:
-                raise BuildError(f"the result has {len(content)} bytes, and must have at least {least}")
+            if isinstance(content, bytes) and len(content) < stage.options.min_size:
+                raise BuildError(too_small(len(content), stage.options.min_size))
             return {entity.path: content}
         if not isinstance(value, Mapping):
             raise BuildError(f"stage {stage.name} scatters: it must return a dict of its outputs, not a {_kind(value)}")
@@ -238,6 +260,7 @@ class StageCaller:
             if len(chosen) != len(stage.scatter):
                 raise BuildError(f"{key!r} does not name {', '.join(stage.scatter)}")
             values = {**entity.variables, **dict(zip(stage.scatter, map(str, chosen), strict=True))}
+            self._check(content)
             try:
                 outputs[stage.output_path(values)] = to_content(content, stage.name)
             except PatternError as error:
@@ -245,6 +268,13 @@ class StageCaller:
         if not outputs:
             raise BuildError(f"stage {stage.name} returned no output at all")
         return outputs
+
+
+def too_small(size: int, least: int) -> str:
+    """What is wrong with a result that is too small."""
+    if not size:
+        return f"the result is empty, and must have at least {least} bytes (min_size=0 allows empty ones)"
+    return f"the result has {size} bytes, and must have at least {least}"
 
 
 def to_content(value: Any, stage: str) -> Any:
@@ -299,6 +329,22 @@ async def open_inputs(states: States, caller: StageCaller, paths: Paths) -> Read
     beyond: Any = states if hasattr(states, "pieces_now") else None
     wanted = caller.wanted_whole(paths) if beyond is not None else [path for group in paths for path in group]
     return HeldOutput({path: await states.read(path) for path in wanted}, beyond)
+
+
+def _refuse(address: str) -> Any:
+    raise ValueError(f"a schema must not refer to {address}: write the definition into it")
+
+
+def _validator(stage: Stage) -> Any:
+    """The validator of a stage's results, if it has a schema."""
+    if stage.options.schema is None:
+        return None
+    import jsonschema_rs  # slow to load, and rarely needed
+
+    try:
+        return jsonschema_rs.validator_for(dict(stage.options.schema), retriever=_refuse)
+    except ValueError as error:
+        raise ConfigError(f"stage {stage.name}: schema= is not a JSON Schema: {error}") from error
 
 
 def files_of(paths: Paths, source: Readable) -> list[list[File]]:

@@ -22,7 +22,7 @@ from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.reasons import Invalidated
 from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
-from tidemill.pipelines.runner.build import Result
+from tidemill.pipelines.runner.build import Result, too_small
 from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, hash_content
 from tidemill.store.database import Database
 from tidemill.store.states.states import (
@@ -97,7 +97,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         for step, result in good:
             for each in self.prepared[step.entity]:
                 if each.error is None and each.size < least:
-                    each.error = f"the result has {each.size} bytes, and must have at least {least}"
+                    each.error = too_small(each.size, least)
                 result.error = result.error or each.error
             if result.error is not None:
                 await self.states.discard(self.prepared[step.entity])

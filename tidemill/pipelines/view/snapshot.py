@@ -30,6 +30,7 @@ STATES: tuple[str, ...] = (
 )
 _HELD = {
     "blocked": "blocked",
+    "no_partner": "blocked",
     "backing_off": "failed",
     "needs_attention": "needs_attention",
     "paused": "paused",
@@ -67,6 +68,8 @@ class PipelineSnapshot:
             self.not_fresh[step.stage.name][step.entity] = step
         for stage, entity in plan.orphans:
             self.not_fresh[stage.name][entity] = None
+        for step in plan.waiting:
+            self.not_fresh[step.stage.name].setdefault(step.entity, step)
         self._adopted: dict[str, list[str]] = {}
         for each in plan.adoptions:
             self._adopted.setdefault(each.stage.name, []).append(each.entity)

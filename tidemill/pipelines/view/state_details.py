@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, makers
 from tidemill.pipelines.reducer.facts import Paths, entities_of
 from tidemill.pipelines.reducer.reasons import kind_of_reason
 from tidemill.pipelines.reducer.staleness import input_pairs
 from tidemill.pipelines.runner.running_builds import BuildJob, BuildJobs
+from tidemill.pipelines.view.absence import why_absent
 from tidemill.pipelines.view.lineage import consumers, output_paths, sources, taken_elsewhere
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.store.database import Database
@@ -130,11 +130,7 @@ async def describe_state(
 ) -> StateDetails:
     """Everything about one state; `follow` are the pipelines to follow its inputs and outputs through."""
     state = snapshot.state_of(stage.name, entity, jobs)
-    if state is None:
-        raise NotFoundError(
-            f"stage {stage.name} of pipeline {snapshot.pipeline.name} has no entity {entity!r}: it has no inputs, and "
-            "was never built"
-        )
+    absent = why_absent(snapshot, stage, entity) if state is None else []
     pipeline_view, name = snapshot.pipeline_view, snapshot.pipeline.name
     row = await show_state(database, name, stage.name, entity)
     failure = await show_failure(database, name, stage.name, entity)
@@ -151,9 +147,9 @@ async def describe_state(
         stage=stage.name,
         entity=entity,
         variables=dict(stage.entity(entity).variables),
-        state=state,
+        state=state or "absent",
         reason=None if step is None else kind_of_reason(step.reason),
-        why=_why(snapshot, stage, entity, job, kept),
+        why=absent or _why(snapshot, stage, entity, job, kept),
         outputs=[OutputFile(path, _size(snapshot, path)) for path in outputs[:MOST_SHOWN]],
         inputs=[
             InputFile(path, _size(snapshot, path), content, changed, _maker(snapshot, stage, path, jobs))
@@ -265,7 +261,7 @@ def _maker(snapshot: PipelineSnapshot, stage: Stage, path: str, jobs: BuildJobs)
         id = _id(maker, values) if not maker.scatter and all(name in values for name in maker.variables) else None
         if id is None:  # One of the many that it makes: the entity is what of the path is not its own choice.
             left = [values.get(name) for name in maker.variables]
-            id = entity_id([value or "" for value in left]) if all(left) and left else ""
+            id = entity_id([value or "" for value in left]) if None not in left and left else ""
         return StateRef(maker.name, id, snapshot.state_of(maker.name, id, jobs))
     return None
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.errors import NotFoundError
-from tidemill.pipelines.definition.pattern import entity_values
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.snapshot import PipelineSnapshot, check_states
@@ -115,8 +114,9 @@ def order_of(stage: Stage) -> Callable[[str], Any]:
         return _itself
 
     def order(entity: str) -> Any:
-        values = entity_values(entity)
-        if len(values) != len(numbers):
+        try:
+            values = stage.variables_of(entity).values()
+        except ConfigError:
             return [(1, entity)]
         return [_number(value) if number else (1, value) for value, number in zip(values, numbers, strict=True)]
 

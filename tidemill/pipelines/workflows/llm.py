@@ -39,7 +39,8 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
         if system:
             body["system"] = system
         answer = _post(f"{base}/v1/messages", body, {"x-api-key": key, "anthropic-version": "2023-06-01"})
-        return "".join(part.get("text", "") for part in answer.get("content", []))
+        text = "".join(part.get("text", "") for part in answer.get("content", []))
+        return _whole(text, answer.get("stop_reason"), limit)
     if key := os.environ.get("OPENAI_API_KEY"):
         base = os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1").rstrip("/")
         messages = [{"role": "system", "content": system}] if system else []
@@ -49,8 +50,22 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
             "messages": [*messages, {"role": "user", "content": prompt}],
         }
         answer = _post(f"{base}/chat/completions", body, {"authorization": f"Bearer {key}"})
-        return str(answer["choices"][0]["message"]["content"])
+        choice = (answer.get("choices") or [{}])[0]
+        return _whole(choice.get("message", {}).get("content"), choice.get("finish_reason"), limit)
     raise ModelCallError("no language model is configured: set ANTHROPIC_API_KEY or OPENAI_API_KEY")
+
+
+def _whole(text: str | None, ended: str | None, limit: int) -> str:
+    """The answer, unless it was cut off, withheld or is empty."""
+    if ended in ("max_tokens", "length"):
+        raise ModelCallError(
+            f"the answer was cut off after {limit} tokens, at {(text or '')[-60:]!r}: allow more, or ask for less"
+        )
+    if ended in ("refusal", "content_filter"):
+        raise ModelCallError(f"the language model withholds its answer ({ended}): change the prompt")
+    if not (text or "").strip():
+        raise ModelCallError(f"the language model returned an empty answer ({ended or 'without a reason'})")
+    return str(text)
 
 
 def _post(url: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:

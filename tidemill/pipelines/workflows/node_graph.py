@@ -204,7 +204,7 @@ class Wiring:
             name=node.name,
             queue=self._queue(node),
             **concurrency_limit([node], self.groups, self.notes),
-            min_size=int(node.data.get("minSize") or node.data.get("min_size") or 0),
+            min_size=_min_size(node),
             filter=self._filter(node),
             params={"transform": str(wanted), **extra},
             code_of=function or (),
@@ -249,7 +249,7 @@ class Wiring:
             name=node.name,
             queue=self._queue(node),
             **concurrency_limit([*between, node], self.groups, self.notes),
-            min_size=int(node.data.get("min_size") or node.data.get("minSize") or 0),
+            min_size=_min_size(node),
             filter=self._filter(node),
             params={each.name: json.dumps([each.type, each.data], sort_keys=True) for each in [*between, node]},
             code_of=functions,
@@ -319,3 +319,9 @@ class Wiring:
 
     def _type(self, name: str) -> str:
         return next((node.type for node in self.graph.nodes.values() if node.name == name), "")
+
+
+def _min_size(node: Node) -> int:
+    """The least size of a node's result; an empty one is a failure unless it is 0."""
+    given = node.data.get("minSize", node.data.get("min_size"))
+    return 1 if given is None else int(given)

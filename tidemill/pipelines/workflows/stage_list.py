@@ -100,7 +100,7 @@ def _declare(
         output=str(entry["pattern"]),
         name=id,
         max_concurrency=max_concurrency,
-        min_size=int((entry.get("validation") or {}).get("minSize") or 0),
+        min_size=int((entry.get("validation") or {}).get("minSize", 1)),
         params={"node": json.dumps([part for each in nodes for part in (each.type, each.data)], sort_keys=True)},
         code_of=code,
     )(run)

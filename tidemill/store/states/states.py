@@ -19,6 +19,7 @@ from tidemill.store.database import Database, Executor, columns
 #: Notifies of written states; the payload is JSON: a pipeline, and its changed paths (empty: re-read everything).
 STATES_CHANNEL = "states"
 _LONGEST_NEWS = 7000
+LONGEST_PATH = 600
 
 
 class NewState(msgspec.Struct):
@@ -341,7 +342,8 @@ async def keep_codes(database: Database, pipeline: str, codes: Iterable[tuple[st
 
 
 async def keep_files(database: Database, pipeline: str, files: Sequence[tuple[str, int, int, str]]) -> None:
-    """Store the content of files: (path, signature, size, content) each."""
+    """Store the content of files: (path, signature, size, content) each. Paths too long for an index are left out."""
+    files = [each for each in files if len(each[0]) < LONGEST_PATH or len(each[0].encode()) < LONGEST_PATH * 4]
     for start in range(0, len(files), 10_000):
         await database.fetch(KEEP_FILES, pipeline, *columns(files[start : start + 10_000], 4))
 

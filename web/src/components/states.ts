@@ -52,6 +52,7 @@ const STATES: Record<string, StateStyle> = {
   stale: { tone: "wait", sign: "~", about: "missing or out of date: built next" },
   needs_approval: { tone: "wait", sign: "?", about: "the rebuild is so large that a person has to approve it" },
   orphan: { tone: "off", sign: "×", about: "its inputs no longer exist" },
+  absent: { tone: "off", sign: "∅", about: "not made: its page says why" },
   // Workers, queues, schedules, sources, streams and monitors.
   alive: { tone: "ok" },
   active: { tone: "ok" },

@@ -1,0 +1,79 @@
+"""Explanations of states that do not exist: the partner of a join, a closed gate, a filter, a stage before them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.operate import pause_pipeline
+from tests.support.pipelines import put, update
+from tidemill import App
+from tidemill.core.accounts import Caller
+from tidemill.core.errors import NotFoundError
+from tidemill.ops.explain import ExplainObject, explain
+from tidemill.ops.operator.local import Local
+from tidemill.ops.pipelines.pipelines import PipelineRef, get_pipeline
+from tidemill.ops.pipelines.states import GetState, get_state
+from tidemill.pipelines import Pipeline
+from tidemill.store.database import Database
+
+
+@pytest.fixture
+async def at(app: App, tmp_path: Path, database: Database) -> Local:
+    pipeline = Pipeline("p", root=tmp_path)
+
+    @pipeline.stage(input={"text": "in/{id}.txt", "gate": "ok/{id}.ok"}, output="mid/{id}.txt", version="1")
+    def joined(entity, text, gate):
+        return text
+
+    @pipeline.stage(input="mid/{id}.txt", output="out/{id}.txt", version="1")
+    def last(entity, text):
+        return text
+
+    @pipeline.stage(input="in/{id}.txt", output="big/{id}.txt", filter="id != 'a'", version="1")
+    def filtered(entity, text):
+        return text
+
+    put(tmp_path, {"in/a.txt": "apple", "in/b.txt": "pear", "ok/b.ok": "yes", "ok/c.ok": "yes"})
+    app.pipeline(pipeline)
+    await update(database, pipeline)
+    return Local(database, Caller("me", "admin"), app.declarations)
+
+
+async def told(at: Local, id: str) -> tuple[str, str]:
+    found = await at.do(explain, ExplainObject(id=id))
+    return found.state, " ".join(found.why)
+
+
+async def test_the_missing_partner_of_a_join_and_a_closed_gate_are_named(at: Local) -> None:
+    state, why = await told(at, "mid/a.txt")
+    assert state == "blocked"
+    assert "waits for ok/a.ok" in why
+    assert "waits for in/c.txt" in (await told(at, "mid/c.txt"))[1]
+    line = await at.do(get_pipeline, PipelineRef(name="p"))
+    assert {stage.name: stage.counts for stage in line.stages}["joined"] == {"fresh": 1, "blocked": 2}
+
+
+async def test_what_follows_from_a_state_that_waits_says_what_for(at: Local) -> None:
+    state, why = await told(at, "out/a.txt")
+    assert state == "absent"
+    assert "Its input mid/a.txt does not exist: joined/a is blocked, because it waits for ok/a.ok" in why
+
+
+async def test_a_filter_and_an_input_that_never_was_are_named(at: Local) -> None:
+    assert "its filter leaves it out: id != 'a'" in (await told(at, "big/a.txt"))[1]
+    state, why = await told(at, "big/z.txt")
+    assert state == "absent"
+    assert "in/z.txt does not exist, and no stage of this pipeline makes it" in why
+    assert "stage joined makes it, and has not" in (await told(at, "out/z.txt"))[1]
+    with pytest.raises(NotFoundError, match="makes no"):
+        await at.do(get_state, GetState(name="p", stage="last", entity="a/b"))
+
+
+async def test_a_paused_stage_says_what_it_would_do(at: Local, tmp_path: Path, database: Database) -> None:
+    await pause_pipeline(database, "p", "filtered", paused=True, by="me")
+    put(tmp_path, {"in/b.txt": "plum"})
+    state, why = await told(at, "big/b.txt")
+    assert state == "paused"
+    assert "paused by me; otherwise it would be built: its inputs are others: changed in/b.txt" in why
