@@ -1,12 +1,14 @@
-"""The auto-blog: daily logs → a summary of each day → a post; and from the post, a podcast.
+"""The auto-blog: daily logs → a summary of each day → a post → a site; and from the post, a podcast.
 
     python -m apps.autoblog.logs output --days 30      write a month of daily logs
+    python -m apps.autoblog.logs output --git .        or take them from the history of a git repository
     tidemill up apps.autoblog.app                   keep everything that follows from them up to date
     tidemill pipeline status apps.autoblog.app
 
 Two pipelines that know nothing of each other: `auto-blog` writes `blog/{date}.md`, and `daily-podcast` takes it. With
-ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser picks the most
-typical sentences, and its texts say so.
+ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser groups what is
+nearly the same and picks the most typical sentences, and its texts say so. The site is `site/index.html`. The program
+`espeak-ng`, or another voice (AUTOBLOG_VOICE), reads the posts aloud.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from apps.autoblog.site import read_post, write_feed, write_index, write_page
+from apps.autoblog.voice import find_voice, read_aloud
 from apps.autoblog.writing import compose, describe_writer, speak, summarise
 from tidemill import App
 from tidemill.pipelines import Pipeline
 
 ROOT = Path(os.environ.get("AUTOBLOG_ROOT", "output"))
+ADDRESS = os.environ.get("AUTOBLOG_URL", "https://blog.example/")
 WRITER = describe_writer()
+VOICE = find_voice()
 
 app = App("autoblog")
 blog = Pipeline("auto-blog", root=ROOT)
@@ -51,8 +57,27 @@ async def post(entity, text, writer):
 def digest(entity, files):
     """All posts of a month, the newest first."""
     month = entity["date.month"]
-    posts = [file.text().strip() for file in reversed(files)]
-    return f"# {month}: {len(posts)} posts\n\n" + "\n\n---\n\n".join(posts) + "\n"
+    posts = [read_post(file.name.removesuffix(".md"), file.text()) for file in reversed(files)]
+    parts = [f"## {post.date}: {post.title}\n\n{post.body}" for post in posts]
+    return f"# {month}: {len(posts)} posts\n\n" + "\n\n".join(parts) + "\n"
+
+
+@blog.stage(input="blog/{date:date}.md", output="site/posts/{date}.html", params={"audio": VOICE is not None})
+def page(entity, text, audio):
+    """The day's page of the site."""
+    return write_page(read_post(entity.date, text), audio=audio)
+
+
+@blog.stage(input="blog/{date:date}.md", output="site/index.html", collect="date")
+def index(entity, files):
+    """The list of all posts."""
+    return write_index([read_post(file.name.removesuffix(".md"), file.text()) for file in files])
+
+
+@blog.stage(input="blog/{date:date}.md", output="site/feed.xml", collect="date", params={"address": ADDRESS})
+def feed(entity, files, address):
+    """The feed of the newest posts."""
+    return write_feed([read_post(file.name.removesuffix(".md"), file.text()) for file in files], address)
 
 
 @podcast.stage(input="blog/{date:date}.md", output="podcast/{date}.txt", min_size=40, params={"writer": WRITER})
@@ -66,6 +91,14 @@ def audio(entity, text):
     """What a voice needs: paragraphs with the seconds that they take to read at 150 words a minute."""
     paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
     return [{"text": part, "seconds": round(len(part.split()) * 60 / 150, 1)} for part in paragraphs]
+
+
+if VOICE is not None:
+
+    @podcast.stage(input="podcast/{date:date}.txt", output="audio/{date}.wav", min_size=1000, params={"voice": VOICE})
+    def recording(entity, text, voice):
+        """The post, read aloud."""
+        return read_aloud(text, voice)
 
 
 app.pipeline(blog)

@@ -1,9 +1,14 @@
-"""A generator of daily logs: `python -m apps.autoblog.logs output --days 30`. The same seed gives the same logs."""
+"""Daily logs: generated ones (the same seed gives the same logs), or the history of a git repository.
+
+python -m apps.autoblog.logs output --days 30
+python -m apps.autoblog.logs output --git ../project --days 90
+"""
 
 from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -46,13 +51,34 @@ def write_day(root: Path, day: date, *, seed: int = 1, files: int = 3) -> list[P
     return written
 
 
+def write_history(root: Path, repository: Path, since: date) -> int:
+    """Write the commits of a git repository as logs of their days; returns how many days there are."""
+    command = ["git", "-C", str(repository), "log", "--reverse", f"--since={since}T00:00:00", "--format=%ad\t%an\t%s"]
+    said = subprocess.run([*command, "--date=format:%Y-%m-%d %H:%M"], capture_output=True, text=True, check=True).stdout
+    days: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        moment, who, subject = line.split("\t", 2)
+        day, _, clock = moment.partition(" ")
+        days.setdefault(day, []).append(f"{clock} INFO {subject.rstrip('.')}. ({who})")
+    for day, lines in days.items():
+        folder = root / "daily" / day
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{repository.resolve().name}.txt").write_text("\n".join(lines) + "\n")
+    return len(days)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write daily logs for the auto-blog.")
     parser.add_argument("root", nargs="?", default="output", help="the folder that the pipelines' root is")
     parser.add_argument("--days", type=int, default=7, help="how many days, up to today")
     parser.add_argument("--until", type=date.fromisoformat, default=date.today(), help="the last day")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--git", type=Path, help="take the history of this repository instead")
     arguments = parser.parse_args()
+    if arguments.git is not None:
+        found = write_history(Path(arguments.root), arguments.git, arguments.until - timedelta(days=arguments.days))
+        print(f"{found} days of {arguments.git} in {arguments.root}/daily")
+        return
     for back in range(arguments.days):
         write_day(Path(arguments.root), arguments.until - timedelta(days=back), seed=arguments.seed)
     print(f"{arguments.days} days of logs in {arguments.root}/daily")

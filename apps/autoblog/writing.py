@@ -1,6 +1,7 @@
 """Writes texts: with a language model if one is configured, otherwise by picking the most typical sentences.
 
-The offline writer invents nothing: every sentence of its output is in its input.
+The offline writer invents nothing: every sentence of its output is in its input. Of sentences that are nearly the same
+it takes one, and says how many there were.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from apps.autoblog.site import read_post, write_front_matter
 from tidemill.pipelines.workflows.llm import ask, is_configured
 
 SUMMARY_PROMPT = """Summarise the log of {date} below in one paragraph of plain sentences.
@@ -25,7 +27,20 @@ SPEECH_PROMPT = """Turn this blog post into what a podcast's speaker reads aloud
 {text}"""
 
 OFFLINE = "offline: sentences picked by the words that they share"
-SENTENCES = 5
+SENTENCES = 7
+MOST_OF_ONE = 2  # sentences that begin with the same words
+ALIKE = 0.8  # the share of their words that two sentences of one kind have in common
+_HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
+    (
+        "What went wrong",
+        frozenset(["lost", "longer", "restarted", "failed", "error", "broken", "crashed", "slow", "down", "wrong"]),
+    ),
+    (
+        "What is open",
+        frozenset(["wants", "asked", "tomorrow", "whether", "again", "todo", "open", "later", "question"]),
+    ),
+    ("What was done", frozenset()),
+)
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _STAMP = re.compile(
     r"^\s*(?:\[?\d{1,2}:\d{2}(?::\d{2})?\]?\s*)?(?:(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b:?\s*)?", re.MULTILINE
@@ -52,36 +67,70 @@ async def summarise(date: str, logs: Sequence[str], writer: str) -> str:
 async def compose(date: str, summary: str, writer: str) -> str:
     """A post about a day."""
     if writer != OFFLINE:
-        return await asyncio.to_thread(ask, POST_PROMPT.format(date=date, text=summary))
+        post = read_post(date, await asyncio.to_thread(ask, POST_PROMPT.format(date=date, text=summary)))
+        return write_front_matter(date, post.title, post.summary, post.body)
     sentences = split_sentences(summary.partition(". ")[2] or summary)
-    title = sentences[0].rstrip(".") if sentences else "A quiet day"
-    points = "\n".join(f"- {sentence}" for sentence in sentences)
-    return f"# {date}: {title}\n\n{points}\n\n*Put together {writer}.*\n"
+    title = re.sub(r"\s*\(and \d+ more like it\)", "", sentences[0]).rstrip(".") if sentences else "A quiet day"
+    parts: dict[str, list[str]] = {heading: [] for heading, _ in _HEADINGS}
+    for sentence in sentences:
+        words = set(_words(sentence))
+        heading = next(heading for heading, typical in _HEADINGS if words & typical or not typical)
+        parts[heading].append(f"- {sentence}")
+    body = "\n\n".join(f"## {heading}\n\n" + "\n".join(points) for heading, points in parts.items() if points)
+    lead = " ".join(sentences[1:3] or sentences)
+    return write_front_matter(date, title, lead, f"{body}\n\n*Put together {writer}.*")
 
 
 async def speak(date: str, post: str, writer: str) -> str:
     """The text of a post as a speaker reads it aloud."""
     if writer != OFFLINE:
         return await asyncio.to_thread(ask, SPEECH_PROMPT.format(text=post))
-    plain = re.sub(r"^[#*-]+\s*|\*", "", post, flags=re.MULTILINE)
-    return (
-        f"Welcome to the digest of {date}.\n\n"
-        + "\n\n".join(line for line in plain.splitlines() if line.strip())
-        + "\n"
-    )
+    read = read_post(date, post)
+    plain = re.sub(r"^[#*-]+\s*|\*", "", read.body, flags=re.MULTILINE)
+    lines = [line if line[-1] in ".!?" else f"{line}." for line in plain.splitlines() if line.strip()]
+    return f"Welcome to the digest of {date}.\n\n" + "\n\n".join([f"{read.title}.", *lines]) + "\n"
 
 
 def pick_sentences(text: str, most: int) -> list[str]:
-    """The sentences whose words occur most often, in the order of the text, without repeats."""
-    sentences = list(dict.fromkeys(split_sentences(text)))
-    counts = Counter(word for sentence in sentences for word in set(_words(sentence)))
+    """The sentences whose words occur most often, in the order of the text, one of each kind.
+
+    Sentences that differ in numbers or a word are of one kind: the first stands for all, with how many there were.
+    """
+    kinds = group_sentences(split_sentences(text))
+    sentences = [kind[0] for kind in kinds]
+    sizes = {kind[0]: len(kind) for kind in kinds}
+    counts = Counter(word for kind in kinds for sentence in kind for word in set(_words(sentence)))
 
     def weight(sentence: str) -> float:
         words = set(_words(sentence))
-        return sum(counts[word] for word in words) / (len(words) + 3)
+        return sum(counts[word] for word in words) / (len(words) + 3) + sizes[sentence]
 
-    chosen = set(sorted(sentences, key=lambda sentence: (-weight(sentence), sentence))[:most])
-    return [sentence for sentence in sentences if sentence in chosen]
+    chosen: list[str] = []
+    subjects = Counter[str]()
+    for sentence in sorted(sentences, key=lambda sentence: (-weight(sentence), sentence)):
+        subject = " ".join(sentence.split()[:2])
+        if len(chosen) < most and subjects[subject] < MOST_OF_ONE:
+            subjects[subject] += 1
+            chosen.append(sentence)
+    return [
+        sentence if sizes[sentence] == 1 else f"{sentence.rstrip('.!?')} (and {sizes[sentence] - 1} more like it)."
+        for sentence in sentences
+        if sentence in chosen
+    ]
+
+
+def group_sentences(sentences: Sequence[str]) -> list[list[str]]:
+    """Sentences in groups of those that are nearly the same, in the order of the first of each group."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for sentence in sentences:
+        words = set(re.findall(r"[^\W\d_]+", sentence.lower()))
+        for known, group in groups:
+            if len(words & known) >= ALIKE * len(words | known):
+                group.append(sentence)
+                break
+        else:
+            groups.append((words, [sentence]))
+    return [group for _, group in groups]
 
 
 def split_sentences(text: str) -> list[str]:

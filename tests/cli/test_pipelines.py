@@ -277,7 +277,13 @@ def test_the_auto_blog_is_built_from_generated_logs(tmp_path: Path) -> None:
         done = run(tmp_path, "pipeline", "run", app, "--once")
         assert done.returncode == 0, done.stdout + done.stderr
     made = tree(tmp_path / "output")
-    assert made["blog/2026-02-01.md"].startswith("# 2026-02-01: ")
+    assert made["blog/2026-02-01.md"].startswith("---\ntitle: ")
+    assert "date: 2026-02-01\n---\n" in made["blog/2026-02-01.md"]
+    assert made["site/index.html"].index("posts/2026-02-01.html") < made["site/index.html"].index(
+        "posts/2026-01-30.html"
+    )
+    assert '<time datetime="2026-01-31">Saturday, 31 January 2026</time>' in made["site/posts/2026-01-31.html"]
+    assert made["site/feed.xml"].count("<entry>") == 3
     assert made["month/2026-01.md"].startswith("# 2026-01: 2 posts")
     assert made["podcast/2026-01-31.txt"].startswith("Welcome to the digest of 2026-01-31.")
     assert json.loads(made["audio/2026-01-31.json"])[0]["seconds"] > 0

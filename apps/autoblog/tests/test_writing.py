@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from datetime import date
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
+from apps.autoblog.logs import write_history
+from apps.autoblog.site import read_post, write_feed, write_index, write_page
+from apps.autoblog.voice import read_aloud
 from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, summarise
 from tidemill.pipelines.workflows.llm import ModelCallError, ask
 
@@ -70,7 +79,8 @@ async def test_a_model_of_anthropics_writes_when_there_is_a_key(model: Model, mo
 async def test_any_server_that_speaks_as_openais_does_may_write(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     monkeypatch.setenv("OPENAI_BASE_URL", f"{model.address}/v1/")
-    assert (await compose("2026-01-15", "All went well.", describe_writer())).endswith(" was asked")
+    assert "title: 2026-01-15\n" in (post := await compose("2026-01-15", "All went well.", describe_writer()))
+    assert post.rstrip().endswith(" was asked")
     ((path, _, headers),) = model.asked
     assert (path, headers["authorization"]) == ("/v1/chat/completions", "Bearer secret")
 
@@ -91,3 +101,65 @@ async def test_without_a_key_every_sentence_is_one_of_the_log(monkeypatch: pytes
     picked = pick_sentences(LOG, 5)
     assert picked == ["The importer was restarted.", "Ada asked whether the importer is still needed."]
     assert "offline" in await compose("2026-01-15", await summarise("2026-01-15", [LOG], OFFLINE), OFFLINE)
+
+
+def test_what_is_nearly_the_same_is_said_once_with_how_many_there_were() -> None:
+    log = "\n".join(
+        f"10:0{n} INFO The importer lost its connection {n}0 times and recovered by itself." for n in range(5)
+    )
+    picked = pick_sentences(f"{log}\n11:00 INFO Ada fixed the cable.", 5)
+    assert picked == [
+        "The importer lost its connection 00 times and recovered by itself (and 4 more like it).",
+        "Ada fixed the cable.",
+    ]
+
+
+async def test_a_post_becomes_a_page_an_entry_of_the_index_and_of_the_feed() -> None:
+    text = await compose(
+        "2026-01-15", "2026-01-15, from 1 logs. Ada fixed <b>it</b>. Grace asked whether it holds.", OFFLINE
+    )
+    post = read_post("2026-01-15", text)
+    assert (post.title, post.summary) == ("Ada fixed <b>it</b>", "Grace asked whether it holds.")
+    page = write_page(post, audio=True)
+    assert "<h2>What was done</h2>" in page
+    assert "<h2>What is open</h2>" in page
+    assert "<b>it</b>" not in page
+    assert 'src="../../audio/2026-01-15.wav"' in page
+    assert "Thursday, 15 January 2026" in page
+    newer = read_post("2026-01-16", "# A title\n\nA line.")
+    index = write_index([post, newer])
+    assert index.index("2026-01-16") < index.index("2026-01-15")
+    feed = ElementTree.fromstring(write_feed([post, newer], "https://blog.example/"))
+    titles = [each.text for each in feed.iter("{http://www.w3.org/2005/Atom}title")]
+    assert titles == ["Daily digest", "A title", "Ada fixed <b>it</b>"]
+
+
+def test_any_program_may_read_aloud_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    voice = tmp_path / "voice.py"
+    voice.write_text("import sys; open(sys.argv[1], 'wb').write(b'RIFF' + sys.stdin.buffer.read())")
+    assert read_aloud("hello", f"{sys.executable} {voice} {{file}}") == b"RIFFhello"
+    with pytest.raises(RuntimeError, match="wrote no WAV file"):
+        read_aloud("", f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w')\" {{file}}")
+    with pytest.raises(RuntimeError, match=r"ended with 3: no tongue"):
+        read_aloud("", f"{sys.executable} -c \"import sys; sys.stderr.write('no tongue'); sys.exit(3)\"")
+
+
+def test_a_git_history_becomes_the_logs_of_its_days(tmp_path: Path) -> None:
+    def git(*command: str) -> None:
+        named = {
+            "GIT_AUTHOR_NAME": "Ada",
+            "GIT_COMMITTER_NAME": "Ada",
+            "GIT_AUTHOR_EMAIL": "a@b",
+            "GIT_COMMITTER_EMAIL": "a@b",
+        }
+        dated = {"GIT_AUTHOR_DATE": "2026-01-15T10:02:00", "GIT_COMMITTER_DATE": "2026-01-15T10:02:00"}
+        subprocess.run(
+            ["git", *command], cwd=tmp_path, check=True, capture_output=True, env={**os.environ, **named, **dated}
+        )
+
+    git("init", "-q", "project")
+    git("-C", "project", "commit", "-q", "--allow-empty", "-m", "The importer is restarted by itself")
+    assert write_history(tmp_path / "out", tmp_path / "project", date(2026, 1, 1)) == 1
+    assert (tmp_path / "out/daily/2026-01-15/project.txt").read_text() == (
+        "10:02 INFO The importer is restarted by itself. (Ada)\n"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -399,7 +400,7 @@ async def test_a_build_in_process_is_shown_while_it_runs(database_url: str, tmp_
         await stands(fresh=1, building=1)
         story = await get(api, "/pipelines/kiln/state", stage="fire", entity="jug")
         assert (story["state"], story["job"]["id"]) == ("building", None)
-        assert "being built now: in the process" in " ".join(story["why"])
+        assert f"being built now: by {socket.gethostname()}:" in " ".join(story["why"])
         assert await status() == {"fire": {"fresh": 1, "building": 1}}
         (tmp_path / "hot").touch()
         await stands(fresh=2)
