@@ -30,6 +30,8 @@ from benchmarks.server import Server
 CHECK = (sys.executable, "-m", "tidemill.cli.start", "pipeline", "check")
 RUN = (sys.executable, "-m", "tidemill.cli.main", "pipeline", "run")
 PIPELINE = Path(__file__).with_name("pipelines_ours.py")
+SHARED = Path(__file__).with_name("pipelines_shared.py")
+SHARED_ENTITIES = 2_000
 PATIENCE = 600.0
 PEER_PATIENCE = 180.0  # for a build or a check of a peer: all of it is to take a few minutes
 SETTLES = 100.0  # seconds until a large pipeline has written its manifests, and has scanned once since
@@ -61,6 +63,7 @@ class Ours:
 
     def __init__(self, dsn: str, root: Path) -> None:
         self.root = root
+        self.dsn = dsn
         self._environment = {
             **os.environ,
             "TIDEMILL_DATABASE_URL": dsn,
@@ -70,6 +73,15 @@ class Ours:
 
     def build(self) -> float:
         return timed(lambda: self._run(*RUN, str(PIPELINE), "--once"))
+
+    def build_together(self, builders: int) -> float:
+        """The seconds in which so many builders at once have built the shared pipeline."""
+
+        def build() -> None:
+            with ThreadPoolExecutor(builders) as pool:
+                list(pool.map(lambda _: self._run(*RUN, str(SHARED), "--once"), range(builders)))
+
+        return timed(build)
 
     def check(self) -> float:
         return timed(lambda: self._run(*CHECK, str(PIPELINE)))
@@ -122,12 +134,26 @@ class Run:
             with ours.live(plan.rounds) as (live, _):
                 rows.append(_less("one_change", "s", live.change, "limit", 1.0))
         say_figures("ours", plan.entities, cold, check)
+        rows += self._together()
         if plan.many is None:
             rows.append(_less("memory_mb", "MB", live.memory, "limit", 300.0))
             rows += self._peers(cold, check)
         else:
             rows += self._many(plan.many, lambda: self._peers(cold, check))
         return sorted(rows, key=lambda row: row.name)
+
+    def _together(self) -> list[report.Row]:
+        """Two builders of one pipeline: faster than one, and each state is built once."""
+        with _Ours(self._server, SHARED_ENTITIES) as ours:
+            one = ours.build_together(1)
+        with _Ours(self._server, SHARED_ENTITIES) as ours:
+            two = ours.build_together(2)
+            builds = asyncio.run(_count_builds(ours.dsn))
+        say(f"one builder {one:.2f} s, two builders {two:.2f} s, {builds} builds of {3 * SHARED_ENTITIES} states")
+        return [
+            _less("two_builders", "s", two, "one_builder", one),
+            _less("two_builders_builds_per_state", "", builds / (3 * SHARED_ENTITIES), "limit", 1.0),
+        ]
 
     def _peers(self, cold: float, check: float) -> list[report.Row]:
         """Each peer, beside ours with as many entities."""
@@ -207,6 +233,16 @@ class _Ours:
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
         self._database.__exit__(None, None, None)
+
+
+async def _count_builds(dsn: str) -> int:
+    import asyncpg
+
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetchval("SELECT count(*) FROM tidemill.state_build")
+    finally:
+        await connection.close()
 
 
 async def _install(dsn: str) -> None:

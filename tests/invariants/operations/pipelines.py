@@ -18,7 +18,7 @@ from tidemill.ops.operator.http_client import HttpClient
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.ops.operator.remote import Remote
-from tidemill.ops.pipelines import change, pipelines, plan, states, triggers
+from tidemill.ops.pipelines import change, lineage, pipelines, plan, states, triggers
 from tidemill.ops.workflows import files
 from tidemill.pipelines.workflows.files import version_of
 from tidemill.store.states.blobs import drop_blobs, write_blobs
@@ -81,6 +81,13 @@ CASES: dict[str, Case] = {
         (named(pipelines.GetPipelineGraph),),
         command="pipeline draw APP notes --live",
     ),
+    "get_lineage": Case(Nothing(), the_notes, command="pipeline lineage APP"),
+    "preview_change": Case(
+        lineage.PreviewChange(what="in/a.txt"),
+        the_notes,
+        (lineage.PreviewChange(what="nothing"), lineage.PreviewChange(what="")),
+        command="pipeline whatif APP in/a.txt",
+    ),
     "get_pipeline_grid": Case(
         states.GetPipelineGrid(name=NOTES, state=("failed", "fresh"), order="asc"),
         the_notes,
@@ -99,7 +106,7 @@ CASES: dict[str, Case] = {
         (
             named(states.GetState, stage="shout"),
             states.GetState(name=NOTES, stage="none"),
-            states.GetState(**SHOUT, entity="z"),
+            states.GetState(**SHOUT, entity="z/z"),
         ),
     ),
     "get_content": Case(

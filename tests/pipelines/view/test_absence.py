@@ -13,6 +13,8 @@ from tidemill.core.accounts import Caller
 from tidemill.core.errors import NotFoundError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.operator.local import Local
+from tidemill.ops.operator.operation import Nothing
+from tidemill.ops.pipelines.lineage import PreviewChange, get_lineage, preview_change
 from tidemill.ops.pipelines.pipelines import PipelineRef, get_pipeline
 from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.pipelines import Pipeline
@@ -77,3 +79,40 @@ async def test_a_paused_stage_says_what_it_would_do(at: Local, tmp_path: Path, d
     state, why = await told(at, "big/b.txt")
     assert state == "paused"
     assert "paused by me; otherwise it would be built: its inputs are others: changed in/b.txt" in why
+
+
+async def test_all_pipelines_are_one_graph_and_a_change_is_counted_before_it_is_made(
+    app: App, tmp_path: Path, database: Database
+) -> None:
+    first, second = Pipeline("first", root=tmp_path), Pipeline("second", root=tmp_path)
+
+    @first.stage(input="in/{id}.txt", output="mid/{id}.txt", version="1")
+    def copy(entity, text):
+        return text
+
+    @second.stage(input="mid/{id}.txt", output="all.txt", collect="id", version="1")
+    def gather(entity, files):
+        return "".join(file.text() for file in files)
+
+    put(tmp_path, {"in/a.txt": "a", "in/b.txt": "b"})
+    for pipeline in (first, second):
+        app.pipeline(pipeline)
+        await update(database, pipeline)
+    at = Local(database, Caller("me", "admin"), app.declarations)
+    graph = await at.do(get_lineage, Nothing())
+    assert [node.id for node in graph.nodes] == ["in/{id}.txt", "first/copy", "second/gather"]
+    assert graph.arrows == [("in/{id}.txt", "first/copy"), ("first/copy", "second/gather")]
+    assert [node.counts for node in graph.nodes] == [{}, {"fresh": 2}, {"fresh": 1}]
+
+    async def counted(what: str) -> dict[str, int]:
+        found = await at.do(preview_change, PreviewChange(what=what))
+        assert found.states == sum(part.states for part in found.parts)
+        assert found.seconds >= 0
+        return {part.stage: part.states for part in found.parts}
+
+    assert await counted("in/a.txt") == {"copy": 1, "gather": 1}
+    assert await counted("in/new.txt") == {"copy": 1, "gather": 1}
+    assert await counted("first/copy") == {"copy": 2, "gather": 1}
+    assert await counted("second/gather") == {"gather": 1}
+    with pytest.raises(NotFoundError, match="the stages are first/copy, second/gather"):
+        await counted("nothing/at/all")

@@ -26,7 +26,14 @@ from tidemill.cli.pipelines.open import (
     print_file_problems,
     settings_of,
 )
-from tidemill.cli.pipelines.page import print_builds, print_pipeline, print_plan, print_problems
+from tidemill.cli.pipelines.page import (
+    draw_lineage,
+    print_builds,
+    print_change,
+    print_pipeline,
+    print_plan,
+    print_problems,
+)
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, child, run_role, run_supervised
 from tidemill.core.codec import decode
@@ -34,8 +41,9 @@ from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import Settings
 from tidemill.engine.workflow_access import grant_access
-from tidemill.ops.operator.operation import Operator
+from tidemill.ops.operator.operation import Nothing, Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
+from tidemill.ops.pipelines.lineage import PreviewChange, get_lineage, preview_change
 from tidemill.ops.pipelines.pipelines import (
     GetPipelineGraph,
     ListPipelines,
@@ -193,6 +201,27 @@ async def draw(
     for name in await names(at, pipeline):
         graph = await at.do(get_pipeline_graph, GetPipelineGraph(name=name, live=live))
         out().print(graph.svg if svg else graph.mermaid)
+
+
+@commands.command
+@on_pipelines
+async def whatif(
+    at: Operator,
+    what: Annotated[str, Parameter(help="The path of a file, or PIPELINE/STAGE for its function.")],
+    *,
+    json: Json = False,
+) -> None:
+    """Show what would be built in all pipelines if a file or a stage's function changed, and how long that took."""
+    found = await at.do(preview_change, PreviewChange(what=what))
+    return print_json(found) if json else print_change(found)
+
+
+@commands.command
+@on_pipelines
+async def lineage(at: Operator, pipeline: Pipeline, *, json: Json = False) -> None:
+    """Draw all pipelines as one graph, from sources to ends, as Mermaid text."""
+    found = await at.do(get_lineage, Nothing())
+    return print_json(found) if json else out().print(draw_lineage(found, pipeline))
 
 
 @commands.command

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.text import Text
 
 from tidemill.cli.render import ago, cut, out, short, table
+from tidemill.ops.pipelines.lineage import ChangePreview, Lineage
 from tidemill.ops.pipelines.pipelines import PipelineLine
 from tidemill.ops.pipelines.plan import PlanReport
 from tidemill.pipelines.view.state_details import Build, StateDetails
@@ -70,6 +71,37 @@ def print_plan(report: PlanReport) -> None:
     if report.orphans:
         console.print("  `tidemill pipeline clean` lists the orphans", style="dim")
     print_problems(report.problems)
+
+
+def print_change(found: ChangePreview) -> None:
+    """What a change would have built."""
+    title = f"{found.what}: {found.states:,} states would be built, which took {short(found.seconds)} last time"
+    out().print(title, style="bold")
+    made = table("stage", "states", "took last time", numbers=("states", "took last time"))
+    for part in found.parts:
+        made.add_row(f"{part.pipeline}/{part.stage}", f"{part.states:,}", short(part.seconds))
+    if found.parts:
+        out().print(made)
+
+
+def draw_lineage(found: Lineage, pipeline: str | None) -> str:
+    """All pipelines, or those around one, as Mermaid text."""
+    ids = {node.id: f"n{at}" for at, node in enumerate(found.nodes)}
+    kinds = {node.id: node for node in found.nodes}
+
+    def is_shown(id: str) -> bool:
+        return pipeline is None or kinds[id].pipeline == pipeline
+
+    arrows = [(one, two) for one, two in found.arrows if is_shown(one) or is_shown(two)]
+    shown = {id for arrow in arrows for id in arrow} | {id for id in ids if is_shown(id) and kinds[id].pipeline}
+    lines = ["flowchart LR"]
+    for node in found.nodes:
+        if node.id in shown:
+            counts = ", ".join(f"{number:,} {state}" for state, number in node.counts.items())
+            text = f"{node.id}<br/>{counts}" if counts else node.id
+            text = text.replace('"', "#quot;").replace("{", "#123;").replace("}", "#125;")
+            lines.append(f'  {ids[node.id]}["{text}"]' if node.kind == "stage" else f'  {ids[node.id]}[/"{text}"/]')
+    return "\n".join([*lines, *(f"  {ids[one]} --> {ids[two]}" for one, two in arrows)])
 
 
 def print_builds(builds: Sequence[Build]) -> None:

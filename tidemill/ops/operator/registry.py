@@ -14,7 +14,8 @@ NOUNS = (
     "admin.search", "admin.audit", "admin.tokens", "admin.credentials", "admin.sessions", "admin.retention",
     "admin.forget", "admin.deploy", "streams.streams", "streams.dead_letters",
     "monitors.monitors", "monitors.roster", "monitors.alerts", "monitors.backtests", "pipelines.pipelines",
-    "pipelines.states", "pipelines.plan", "pipelines.change", "pipelines.triggers", "workflows.files", "explain",
+    "pipelines.states", "pipelines.plan", "pipelines.lineage", "pipelines.change", "pipelines.triggers",
+    "workflows.files", "explain",
 )  # fmt: skip
 
 

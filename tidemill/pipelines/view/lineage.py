@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, share_place
@@ -26,6 +26,35 @@ def consumers(pipeline_view: PipelineView, states: Iterable[State]) -> list[Stat
     for stage, entity in states:
         taken.setdefault((stage.name, entity), (stage, entity))
     return list(taken.values())
+
+
+def affected_states(
+    views: Mapping[str, PipelineView], order: Sequence[Stage], changed: Stage | None, path: str | None
+) -> list[tuple[Stage, list[str]]]:
+    """The states of all pipelines that would be built if a stage's code or a file changed, by stage.
+
+    `order` are the stages of all pipelines, each after those that it takes from.
+    """
+    paths = set() if path is None else {path}
+    found: list[tuple[Stage, list[str]]] = []
+    for stage in order:
+        view = views[stage.pipeline.name]
+        matched = {
+            pattern: {**there, **dict.fromkeys(each for each in paths if pattern.values(each) is not None)}
+            for pattern, there in _matched(view, stage).items()
+        }
+        entities = [
+            entity
+            for entity, groups in entities_of(stage, matched)
+            if stage is changed or any(each in paths for group in groups for each in group)
+        ]
+        if path is not None and stage.output.values(path) is not None:
+            entities = [each for each in entities if path in output_paths(view, stage, each)] or entities
+        for entity in entities:
+            paths.update(output_paths(view, stage, entity))
+        if entities:
+            found.append((stage, entities))
+    return found
 
 
 def output_paths(pipeline_view: PipelineView, stage: Stage, entity: str) -> list[str]:

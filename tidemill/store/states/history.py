@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -68,3 +69,16 @@ async def forget_builds(database: Database, *, keep_days: int) -> None:
     """Delete a batch of builds older than this."""
     while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
         continue
+
+
+#: How long the last builds of some states took together, in seconds.
+SUM_TOOK = """
+SELECT coalesce(sum(took), 0)::float8 AS seconds FROM tidemill.state
+WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[])
+"""
+
+
+async def sum_took(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> float:
+    """How many seconds the last builds of these states took together."""
+    (row,) = await database.fetch(SUM_TOOK, pipeline, stage, list(entities))
+    return row["seconds"]
