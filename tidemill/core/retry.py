@@ -108,7 +108,7 @@ class Snooze(Exception):
         return self.reason or f"snoozed for {format_duration(self.seconds)}"
 
 
-class Refuse(Exception):
+class RefuseJob(Exception):
     """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt."""
 
     def __init__(self, reason: str) -> None:

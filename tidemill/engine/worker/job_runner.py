@@ -21,7 +21,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
-from tidemill.core.retry import Refuse
+from tidemill.core.retry import RefuseJob
 from tidemill.engine.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.jobs.task import Task, encode_result
 from tidemill.engine.models.cache import ModelCache
@@ -302,7 +302,7 @@ class JobRunner:
             ended = self._after_cancel(claim, job, error)
         except UnknownArgument as error:
             ended = self._wait_for_newer_code(claim, task, error.name)
-        except Refuse as error:
+        except RefuseJob as error:
             ended = self._refuse(claim, error)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
             # Including SystemExit: a task may end itself, but not its worker.
@@ -393,7 +393,7 @@ class JobRunner:
             raise error
         return result
 
-    def _refuse(self, claim: ClaimedJob, error: Refuse) -> Requeue:
+    def _refuse(self, claim: ClaimedJob, error: RefuseJob) -> Requeue:
         """Leave a job to other workers; this one claims no job of the task for a while."""
         self.unknown.add(claim.task)
         asyncio.get_running_loop().call_later(REFUSES_FOR, self.unknown.discard, claim.task)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.job import NewJob
-from tidemill.core.retry import Discard, Refuse, Snooze, retry
+from tidemill.core.retry import Discard, RefuseJob, Snooze, retry
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.worker.context import current_job
@@ -117,7 +117,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     try:
         await states.check_identity(root)
     except NotHereError as error:
-        raise Refuse(str(error)) from error
+        raise RefuseJob(str(error)) from error
     every = [path for group in step.paths for path in group]
     seen = await states.contents(every)
     for one in seen.values():
