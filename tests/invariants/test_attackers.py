@@ -18,6 +18,7 @@ import os
 import re
 import shlex
 import socket
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -383,10 +384,12 @@ def command(text: str, server: str, token: str | None) -> tuple[int, str]:
     out, err = io.StringIO(), io.StringIO()
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("TIDEMILL_")}
     os.environ.update({} if token is None else {"TIDEMILL_TOKEN": token})
+    typed, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(b"{}"))
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = main.run([*shlex.split(text), "--server", server])
     finally:
+        sys.stdin = typed
         os.environ.pop("TIDEMILL_TOKEN", None)
         os.environ.update(kept)
     return status, out.getvalue() + err.getvalue()
