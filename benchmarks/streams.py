@@ -28,11 +28,13 @@ class Plan(msgspec.Struct, frozen=True):
     live: int
     microbatch: int
     fairness: int
+    replay: int
+    shared: int
     rounds: int
 
 
-QUICK = Plan(60_000, 1_000, 100, 100_000, 10_000, 100_000, 200, 320, 40_000, 1)
-FULL = Plan(200_000, 3_000, 400, 400_000, 40_000, 300_000, 1_000, 1_600, 100_000, 3)
+QUICK = Plan(60_000, 1_000, 100, 100_000, 10_000, 100_000, 200, 320, 40_000, 5_000, 2_000, 1)
+FULL = Plan(200_000, 3_000, 400, 400_000, 40_000, 300_000, 1_000, 1_600, 100_000, 20_000, 5_000, 3)
 
 KAFKA_PEERS = ("confluent-kafka", "quixstreams", "faststream")
 
@@ -101,6 +103,13 @@ class Run:
         live = [self._ours("live", self._plan.live) for _ in range(self._plan.rounds)]
         busy, idle = (_middle([_percentile(each.get(name), 99) for each in live]) for name in ("load", "idle"))
         self._add("live_p99_under_load", "ms", busy, "live_p99_idle", idle, less_is_better=True)
+        plain = [self._ours("live_plain", self._plan.live) for _ in range(self._plan.rounds)]
+        busy, idle = (_middle([_percentile(each.get(name), 99) for each in plain]) for name in ("load", "idle"))
+        self._add("live_p99_under_plain_load", "ms", busy, "live_p99_idle", idle, less_is_better=True)
+        replay = [self._ours("replay_fairness", self._plan.replay) for _ in range(self._plan.rounds)]
+        self._add("replay_fairness", "of alone", _median(replay, "share"), "goal", 0.5)
+        shared = [self._ours("limit_shared", self._plan.shared) for _ in range(self._plan.rounds)]
+        self._add("limit_shared", "of the limit", _median(shared, "share"), "limit", 1.0)
         batch = [self._ours("microbatch", self._plan.microbatch) for _ in range(self._plan.rounds)]
         self._add("microbatch", "messages/s", _median(batch, "together"), "one_by_one", _median(batch, "one"))
         fair = [self._ours("fairness", self._plan.fairness) for _ in range(self._plan.rounds)]

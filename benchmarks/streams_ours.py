@@ -165,17 +165,70 @@ async def fairness(dsn: str, messages: int) -> dict[str, Any]:
     }
 
 
-async def live(dsn: str, messages: int) -> dict[str, Any]:
+#: Stored messages of a slow source, as a replay makes them.
+REPLAYED = """
+INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, payload)
+SELECT 'bench', 'slow', '0:' || n, now(), 1, now(), '' FROM generate_series(1, 5000) AS n
+"""
+
+
+async def replay_fairness(dsn: str, messages: int) -> dict[str, Any]:
+    """Messages a second of a source of weight 8, alone and during the replay of a slow one of weight 1."""
+    found: dict[str, Any] = {}
+    sources = [memory(10**9, name="quick", plan="working", weight=8), memory(0, name="slow", plan="slow")]
+    for name in ("alone", "beside"):
+        async with (
+            Database(DatabaseSettings(url=dsn)) as database,
+            running(dsn, sources=sources, max_concurrency=64, drain=0.1) as dispatcher,
+        ):
+            if name == "beside":
+                await database.fetch(REPLAYED)
+                while not dispatcher.reducer.in_flight[1]:
+                    dispatcher.retries.wake()
+                    await asyncio.sleep(0.01)
+            counts = dispatcher.reducer.counts[0]
+            await asyncio.sleep(0.5)
+            first, began = counts.done, time.perf_counter()
+            async with asyncio.timeout(TIMEOUT):
+                while counts.done < first + messages:
+                    await asyncio.sleep(0.001)
+            found[name] = (counts.done - first) / (time.perf_counter() - began)
+    return {**found, "share": found["beside"] / found["alone"]}
+
+
+async def limit_shared(dsn: str, messages: int) -> dict[str, Any]:
+    """Messages a second of two dispatchers with one limit, divided by the limit."""
+    limit = 500.0
+    options = {"sources": [memory(10**9, name="limited", max_qps=limit)], "drain": 0.1}
+    async with running(dsn, **options) as first, running(dsn, **options) as second:
+        both = (first.reducer, second.reducer)
+        async with asyncio.timeout(TIMEOUT):
+            while any(each.limits[0].qps_part in (None, 0.0, limit) for each in both):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1.0)
+        before, began = sum(each.counts[0].done for each in both), time.perf_counter()
+        while sum(each.counts[0].done for each in both) < before + messages:
+            await asyncio.sleep(0.002)
+        done = sum(each.counts[0].done for each in both) - before
+        return {"share": done / (time.perf_counter() - began) / limit}
+
+
+async def live_plain(dsn: str, messages: int) -> dict[str, Any]:
+    """How long live requests take beside a backlog of plain functions that block."""
+    return await live(dsn, messages, plan="blocking")
+
+
+async def live(dsn: str, messages: int, *, plan: str = "working") -> dict[str, Any]:
     """How long live requests take with nothing else to do, and while a backlog keeps every slot taken."""
     found: dict[str, Any] = {}
     for name, backlog in (("idle", 0), ("load", 10**9)):
-        sources = [memory(backlog, plan="working")]
+        sources = [memory(backlog, plan=plan)]
         async with running(dsn, sources=sources, max_concurrency=64) as dispatcher:
             took: list[float] = []
             await asyncio.sleep(0.5)
             for _ in range(messages):
                 began = time.perf_counter()
-                await dispatcher.live_requests.ask(b"1", ["working"])
+                await dispatcher.live_requests.ask(b"1", [plan])
                 took.append(time.perf_counter() - began)
             found[name] = took
     return found

@@ -94,6 +94,23 @@ class Working(Plan, eligibility="working"):
         return sum(range(1000))
 
 
+class Slow(Plan, eligibility="slow"):
+    """A second for each message."""
+
+    @task
+    async def wait(self, ctx: Any) -> None:
+        await asyncio.sleep(1.0)
+
+
+class Blocking(Plan, eligibility="blocking"):
+    """A plain function that blocks its thread and computes nothing."""
+
+    @task
+    def block(self, ctx: Any) -> int:
+        time.sleep(0.01)
+        return 1
+
+
 class Together(Plan, eligibility="together"):
     """Embeddings by the content application's transformer, up to 32 messages a call."""
 
@@ -121,7 +138,7 @@ def post(ctx: Any) -> str:
 
 
 def stream(name: str, sources: Sequence[Source], **options: Any) -> Stream:
-    plans = [Nothing, Working, Together, OneByOne]
+    plans = [Nothing, Working, Slow, Blocking, Together, OneByOne]
     wanted = {each for source in sources for each in source.eligibilities} | set(options.pop("more", ()))
     return Stream(
         name,

@@ -99,6 +99,7 @@ class StreamReducer:
             Lane(source.name, waiting, held=waiting.fresh)
             for source, waiting in zip(sources, self._waiting, strict=True)
         ]
+        self._is_plain = [not (each.delay or each.ordered or each.message_id) for each in sources]
         self._index = {id(lane): index for index, lane in enumerate(self._lanes)}
         self._fair = FairShare(self._lanes, now=now)
         self._most: list[int] = []
@@ -212,6 +213,8 @@ class StreamReducer:
         source, waiting = self.sources[index], self._waiting[index]
         delay = float(source.delay)  # pyright: ignore[reportArgumentType]
         before = len(choice.send)
+        if self._is_plain[index] and not waiting.again:
+            self._send_plain(index, count, choice.send)
         while len(choice.send) - before < count:
             if waiting.first:
                 self._send(waiting.first.popleft(), choice.send)
@@ -240,6 +243,24 @@ class StreamReducer:
             self._send(delivery, choice.send)
         if lane.bucket is not None:
             lane.bucket.take(len(choice.send) - before, now)
+
+    def _send_plain(self, index: int, count: int, sent: list[tuple[int, Delivery]]) -> None:
+        """Send fresh messages that nothing has to be asked of, quickly, up to the first that is not so."""
+        waiting, flights, ticket = self._waiting[index], self.flights, self._tickets
+        fresh, size = waiting.fresh, 0
+        for _ in range(min(count, len(fresh))):
+            delivery = fresh[0]
+            if delivery.deadline is not None or delivery.id is not None:
+                break
+            fresh.popleft()
+            size += len(delivery.payload)
+            ticket += 1
+            flights[ticket] = delivery
+            sent.append((ticket, delivery))
+        number, self._tickets = ticket - self._tickets, ticket
+        waiting.size -= size
+        self.in_flight[index] += number
+        self.counts[index].sent += number
 
     def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
         name = (delivery.source, str(delivery.id))
