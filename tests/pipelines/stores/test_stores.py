@@ -385,3 +385,23 @@ async def test_the_database_forgets_files_that_are_gone(tmp_path: Path, database
     await pipeline_view.forget_gone()
     rows = await database.fetch("SELECT path FROM tidemill.state_file")
     assert [row["path"] for row in rows] == ["in/b.txt"]
+
+
+async def test_an_object_store_that_is_away_is_said_to_be_and_costs_a_state_one_failure(database: Database) -> None:
+    obstore = pytest.importorskip("obstore.store")
+    config = {"access_key_id": "x", "secret_access_key": "x", "endpoint": "http://127.0.0.1:1", "region": "x"}
+    away = obstore.S3Store(
+        "bucket", config=config, client_options={"allow_http": True}, retry_config={"max_retries": 0}
+    )
+    states = ObjectStates(away)
+    with pytest.raises(StateStoreError, match=r"the object store cannot be reached for in: .*; check its address"):
+        await states.scan([Pattern("in/{id}.txt")])
+    with pytest.raises(StateStoreError, match=r"cannot be reached for in/a.txt"):
+        await states.read("in/a.txt")
+    (ready,) = await states.prepare([StateDraft("out/a.txt", b"x", {"in/a.txt": 1})])
+    assert await states.publish([ready]) == {}
+    assert "cannot be reached" in (ready.error or "")
+    pipeline = Pipeline("p", store=states)
+    pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", name="only")(lambda entity, text: text)
+    with pytest.raises(StateStoreError, match="cannot be reached"):
+        await update(database, pipeline)

@@ -23,7 +23,7 @@ from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.reasons import Invalidated
 from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
 from tidemill.pipelines.runner.build import Result, too_small
-from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, hash_content
+from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, StateStoreError, hash_content
 from tidemill.store.database import Database
 from tidemill.store.states.states import (
     Built,
@@ -110,7 +110,10 @@ class CommitBatch(msgspec.Struct, eq=False):
         unsure = [build for build in builds if not build[1].outputs or build[1].error is not None]
         if not unsure:
             return builds
-        there = await self.states.read_signatures({path for _, result in unsure for path in result.needs})
+        try:
+            there = await self.states.read_signatures({path for _, result in unsure for path in result.needs})
+        except StateStoreError:  # The store is away: a failure counts all the same.
+            return builds
         disturbed = {
             step.entity
             for step, result in unsure

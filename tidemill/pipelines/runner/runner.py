@@ -31,6 +31,7 @@ from tidemill.pipelines.runner.driver import LOOK_AGAIN, Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
+from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_full, is_unavailable
@@ -227,9 +228,12 @@ class PipelineRunner:
                         continue
                     self._note_driven(pipeline)
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error)):
+                if isinstance(error, StateStoreError):
+                    log.error("the states cannot be reached", pipeline=pipeline.name, error=str(error))
+                elif is_unavailable(error) or is_full(error):
+                    log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
+                else:
                     raise
-                log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
             await wait_for_event(kept.changed, STAND_BY)
 
     def _note_driven(self, pipeline: Pipeline) -> None:

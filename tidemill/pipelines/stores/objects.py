@@ -104,9 +104,8 @@ class ObjectStates:
                                 scan.matched[pattern][path] = None
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                scan.problems.append(f"{folder or 'the store'} cannot be listed: {error}")
-                scan.blind.append(folder)
+            except Exception as error:
+                raise _unreachable(folder or "its root", error) from error
         return scan
 
     async def read_signatures(self, paths: Iterable[str]) -> dict[str, int | None]:
@@ -120,6 +119,8 @@ class ObjectStates:
                 return self._note(await self.store.head_async(path))
             except FileNotFoundError:
                 return None
+            except Exception as error:
+                raise _unreachable(path, error) from error
 
     async def contents(self, paths: Sequence[str]) -> dict[str, SeenFile | Unreadable | None]:
         found = await asyncio.gather(*(self._seen(path) for path in paths))
@@ -135,14 +136,19 @@ class ObjectStates:
                     size += len(piece)
             except FileNotFoundError:
                 return None
-            except OSError as error:
-                return Unreadable(f"{path} cannot be read: {error}")
+            except Exception as error:  # noqa: BLE001 - stores raise errors of their own
+                return Unreadable(str(_unreachable(path, error)))
             return SeenFile(digest.hexdigest(), size, self._note(answer.meta))
 
     async def read(self, path: str) -> bytes:
         async with self._room:
-            answer = await self.store.get_async(path)
-            return bytes(await answer.bytes_async())
+            try:
+                answer = await self.store.get_async(path)
+                return bytes(await answer.bytes_async())
+            except FileNotFoundError:
+                raise
+            except Exception as error:
+                raise _unreachable(path, error) from error
 
     async def stream(self, path: str) -> AsyncIterator[bytes]:
         answer = await self.store.get_async(path)
@@ -192,7 +198,12 @@ class ObjectStates:
         return draft.prepared(found["content"], found["size"], Uploaded(key))
 
     async def publish(self, ready: Sequence[Prepared]) -> dict[str, int]:
-        needed = await self.read_signatures({path for each in ready for path in each.needs})
+        try:
+            needed = await self.read_signatures({path for each in ready for path in each.needs})
+        except StateStoreError as error:
+            for each in ready:
+                each.error = str(error)
+            return {}
         good = [each for each in ready if all(needed[path] == want for path, want in each.needs.items())]
         signatures = await asyncio.gather(*(self._put(each) for each in good))
         return {each.path: found for each, found in zip(good, signatures, strict=True) if found is not None}
@@ -218,7 +229,11 @@ class ObjectStates:
                 return None
             each.error = f"{each.path} cannot be written: {error}"
             return None
-        return await self._head(each.path)
+        try:
+            return await self._head(each.path)
+        except StateStoreError as error:
+            each.error = str(error)
+            return None
 
     def _mode(self, each: Prepared) -> Any:
         """The condition of a put."""
@@ -286,6 +301,14 @@ class ObjectStates:
             return entries_in(await self.read(path), path)
         except FileNotFoundError:
             return {}
+
+
+def _unreachable(path: str, error: Exception) -> StateStoreError:
+    """The error of a store that does not answer, or refuses."""
+    said = " ".join(str(error).split())[:300]
+    return StateStoreError(
+        f"the object store cannot be reached for {path}: {said}; check its address, its credentials and the network"
+    )
 
 
 def _outermost(folders: set[str]) -> list[str]:
