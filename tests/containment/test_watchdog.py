@@ -13,6 +13,7 @@ from tests.support.misbehaving_app import (
     Blocking,
     BlockingForEver,
     Honest,
+    Swallowing,
     blocking,
     blocking_over_budget,
     holding_the_interpreter,
@@ -41,6 +42,19 @@ async def test_a_step_that_blocks_the_event_loop_fails_at_its_timeout_and_other_
     assert [found[number]["state"] for number in innocent] == ["succeeded"] * 4
     assert found[guilty]["state"] == "failed"
     assert "ran longer than its timeout of 2s and blocked the event loop" in found[guilty]["note"]
+
+
+async def test_a_step_that_swallows_its_cancellation_fails_at_its_timeout_and_other_runs_go_on(
+    app: App, database: Database, database_url: str
+) -> None:
+    guilty = (await app.start(Swallowing)).id
+    innocent = [(await app.start(Honest, seconds=0.2)).id for _ in range(3)]
+    async with running_maintenance(app):
+        with command(database_url, "worker", str(MISBEHAVING)):
+            found = await eventually(lambda: settled_runs(database, [guilty, *innocent]), timeout=LONG)
+    assert [found[number]["state"] for number in innocent] == ["succeeded"] * 3
+    assert found[guilty]["state"] == "failed"
+    assert "ran longer than its timeout of 2s and did not end when it was cancelled" in found[guilty]["note"]
 
 
 async def test_a_step_that_blocks_without_a_timeout_is_named_and_fails_at_the_stall_limit(

@@ -114,6 +114,21 @@ app.workflow(Blocking)
 app.workflow(BlockingForEver)
 
 
+class Swallowing(Workflow):
+    """Its step does not end when its timeout cancels it."""
+
+    @step(timeout=2.0)
+    async def swallow(self, ev: StartEvent) -> StopEvent:
+        while True:
+            try:
+                await asyncio.sleep(600.0)
+            except asyncio.CancelledError:
+                continue
+
+
+app.workflow(Swallowing)
+
+
 class Noting(Workflow):
     """Two steps that note each time that they begin, in a file."""
 

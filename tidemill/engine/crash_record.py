@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from tidemill.core.blame import Blame, after_death
-from tidemill.engine.watchdog import Culprit, EndedFor
+from tidemill.engine.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.store.database import Connection
 
 log = structlog.get_logger("tidemill.crash_record")
@@ -218,9 +218,17 @@ def call_key(kind: str, *parts: str) -> str:
 class CallWatch:
     """What a watchdog knows of noted calls. The `work` of a culprit is its key."""
 
-    def __init__(self, record: CrashRecord, find: Callable[[asyncio.Task[Any] | None], Culprit | None]) -> None:
+    def __init__(
+        self,
+        record: CrashRecord,
+        find: Callable[[asyncio.Task[Any] | None], Culprit | None],
+        running: Callable[[], Sequence[Culprit]] = tuple,
+    ) -> None:
+        """`running` are the calls that are cancelled at their limit."""
         self._record = record
         self._find = find
+        self._running = running
+        self._cancels = CancelWatch()
 
     def find(self, task: asyncio.Task[Any] | None) -> Culprit | None:
         return self._find(task)
@@ -228,7 +236,7 @@ class CallWatch:
     def overdue(
         self, now: float, loop: asyncio.AbstractEventLoop, *, is_blocked: bool
     ) -> tuple[Culprit, EndedFor] | None:
-        return None
+        return None if is_blocked else self._cancels.find(self._running(), now)
 
     async def is_cancelled(self, connection: Connection, culprit: Culprit) -> bool:
         return False

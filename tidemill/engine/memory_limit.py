@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidemill.core.memory_size import format_memory
 
-STATUS = Path("/proc/self/statm")
+STATUS, DATA = Path("/proc/self/statm"), 5
 
 
 class OutOfMemoryError(Exception):
@@ -18,19 +18,20 @@ class OutOfMemoryError(Exception):
 
 @contextlib.contextmanager
 def limited_memory(size: int | None) -> Iterator[None]:
-    """Let the process take this much more memory than it does now. The system must know RLIMIT_AS, as Linux does."""
+    """Let the process take this much more memory than it does now, on Linux; elsewhere nothing is limited."""
     if size is None or sys.platform != "linux":
         yield
         return
     import resource
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = int(STATUS.read_text().split()[0]) * resource.getpagesize() + size
-    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+    kind = resource.RLIMIT_DATA  # What can be written; RLIMIT_AS would count what is only reserved, too.
+    soft, hard = resource.getrlimit(kind)
+    wanted = int(STATUS.read_text().split()[DATA]) * resource.getpagesize() + size
+    resource.setrlimit(kind, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
     try:
         yield
     except MemoryError as error:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(kind, (soft, hard))
         raise OutOfMemoryError(f"it took more than the {format_memory(size)} of its memory=") from error
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        resource.setrlimit(kind, (soft, hard))

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -33,6 +34,7 @@ BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
 LONGEST_CHECK = 0.5  # counts for one check, however long it took: the process may have been suspended
 WRITE_SECONDS = 10.0
 STACK_LINES = 40
+CANCEL_SECONDS = 5.0  # within which work that was cancelled at its limit has to end
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -58,6 +60,25 @@ class EndedFor(msgspec.Struct, frozen=True):
     def reason(self, culprit: Culprit) -> str:
         """The reason that is stored with the process."""
         return f"{self.name}: {culprit.name}"
+
+
+class CancelWatch:
+    """Finds work that does not end though it was cancelled at its limit. Time that the process slept does not count."""
+
+    def __init__(self) -> None:
+        self._over: dict[str, float] = {}  # for how long each is over its limit, by its name
+        self._checked_at = 0.0
+
+    def find(self, running: Iterable[Culprit], now: float) -> tuple[Culprit, EndedFor] | None:
+        """The first that should have ended, and why its process is ended. Called at every check of the watchdog."""
+        passed, self._checked_at = min(now - self._checked_at, LONGEST_CHECK), now
+        over = [each for each in running if each.limit_at is not None and now > each.limit_at]
+        self._over = {each.name: self._over.get(each.name, 0.0) + passed for each in over}
+        for each in over:
+            if self._over[each.name] > CANCEL_SECONDS:
+                why = f"it ran longer than {each.limit} and did not end when it was cancelled"
+                return each, EndedFor("timeout", why, "SwallowedCancellation")
+        return None
 
 
 class WatchedWork(Protocol):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.blame import ALONE
-from tidemill.engine.runs.durable_run import DurableRun
-from tidemill.engine.watchdog import Culprit, EndedFor
+from tidemill.engine.runs.durable_run import DurableRun, StepHere
+from tidemill.engine.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.workers import END_WORKER
 from tidemill.store.runs.claims import FREE_RUNS
@@ -25,6 +25,7 @@ class StepWatch:
     def __init__(self, database: Database, runs: Mapping[int, DurableRun]) -> None:
         self._database = database
         self._runs = runs
+        self._cancels = CancelWatch()
 
     def find(self, task: asyncio.Task[Any] | None) -> Culprit | None:
         if task is None:
@@ -35,13 +36,19 @@ class StepWatch:
             mine = found
         if not mine:
             return None
-        run, step = mine[0]
-        return Culprit(f"step {step.name} of run r{run.number}", (run, step), step.limit_at, step.limit)
+        return _culprit(*mine[0])
 
     def overdue(
         self, now: float, loop: asyncio.AbstractEventLoop, *, is_blocked: bool
     ) -> tuple[Culprit, EndedFor] | None:
-        return None
+        """The step that did not end when its timeout cancelled it; one that blocks the loop is found by that."""
+        if is_blocked:
+            return None
+        try:
+            found = [_culprit(run, step) for run in list(self._runs.values()) for step in run.steps_here()]
+        except RuntimeError:  # The loop has changed what was being read.
+            return None
+        return self._cancels.find(found, now)
 
     async def is_cancelled(self, connection: Connection, culprit: Culprit) -> bool:
         run, _ = culprit.work
@@ -55,3 +62,7 @@ class StepWatch:
         await connection.execute(self._database.sql(FREE_RUNS), ALONE)
 
     async def report(self, connection: Connection, ended: EndedFor) -> None: ...
+
+
+def _culprit(run: DurableRun, step: StepHere) -> Culprit:
+    return Culprit(f"step {step.name} of run r{run.number}", (run, step), step.limit_at, step.limit)

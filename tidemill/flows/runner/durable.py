@@ -417,7 +417,9 @@ class DurableFlowRun(DurableRun, FlowRun):
                 continue
             limit_at, limit = None, ""
             if spec.timeout is not None and number in self._began_at:
-                limit_at = self._began_at[number] + self.time_left(spec.timeout, work)
+                limit_at = self._began_at[number] + spec.timeout
+                if work.record:  # It was suspended: it has what is left of its timeout.
+                    limit_at = time.monotonic() + work.since + spec.timeout - self.now()
                 limit = f"its timeout of {format_duration(spec.timeout)}"
             found.append(StepHere(number, work.step, task, limit_at, limit, partial(is_task_of_step, self, number)))
         return found

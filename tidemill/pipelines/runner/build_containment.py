@@ -118,7 +118,15 @@ class BuildContainment:
         found = running.get(task) if task is not None else None
         if found is None and task is not None and len(running) == 1:  # A task that the only build has started.
             (found,) = running.values()
-        return None if found is None else Culprit(found.name, found.key, found.limit_at, found.limit)
+        return None if found is None else _culprit(found)
+
+    def running_on_loop(self) -> list[Culprit]:
+        """The builds by async functions that run now."""
+        return [_culprit(each) for each in list(self._on_loop.values())]
+
+
+def _culprit(build: RunningBuild) -> Culprit:
+    return Culprit(build.name, build.key, build.limit_at, build.limit)
 
 
 def build_name(stage: Stage, entity: str) -> str:

@@ -440,7 +440,7 @@ def pipeline_role(
         process_status=runner.process_status,
         watchdog=Watchdog(
             database,
-            CallWatch(runner.record, runner.containment.find_culprit),
+            CallWatch(runner.record, runner.containment.find_culprit, runner.containment.running_on_loop),
             stall_limit=settings.stall_limit,
             grace_seconds=settings.grace_seconds,
         ),
