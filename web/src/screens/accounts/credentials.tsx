@@ -94,9 +94,9 @@ function SetCredential({ name: first, onClose }: { name: string; onClose: () => 
   };
   return (
     <Dialog title={first ? `Replace credential ${first}` : "Set credential"} onClose={onClose}>
-      <form className="stack" onSubmit={submit}>
+      <form className="form" onSubmit={submit}>
         <label>
-          Name
+          <span>Name</span>
           <input className="field mono" value={name} disabled={first !== ""} autoComplete="off" required onChange={(event) => setName(event.target.value)} />
         </label>
         {fields.map((each, at) => (
@@ -105,7 +105,11 @@ function SetCredential({ name: first, onClose }: { name: string; onClose: () => 
             <input className="field mono grow" type="password" aria-label={`Value of field ${at + 1}`} value={each.value} autoComplete="new-password" onChange={(event) => change(at, { value: event.target.value })} />
           </div>
         ))}
-        <Button onClick={() => setFields([...fields, { name: "", value: "" }])}>Add field</Button>
+        <div>
+          <Button className="small" onClick={() => setFields([...fields, { name: "", value: "" }])}>
+            Add field
+          </Button>
+        </div>
         <p className="soft">Values are encrypted before they are stored, and never shown again.</p>
         <footer>
           <Button onClick={onClose}>Close</Button>
