@@ -328,6 +328,7 @@ class Unopened(DurableRun):
     """A run that cannot be opened: it can only store the reason."""
 
     queues_work = False
+    has_slot = True  # as far as is known here: a run of its kind may wait for the slot
 
     def __init__(self, run_worker: RunWorker, number: int, stored: int) -> None:
         self.own(run_worker, number, stored=stored)
