@@ -59,10 +59,11 @@ READ_HOST_CONTROL = """
 SELECT mode FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue = '*' ORDER BY host = '*' LIMIT 1
 """
 
-#: Ends a worker that stops by itself.
+#: Ends a worker that stops by itself. Runs of a version that only it had are for any run worker now.
 END_WORKER = """
 UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
 WHERE id = $1 AND ended_at IS NULL
+RETURNING CASE WHEN versions::text LIKE '%"run %' THEN pg_notify('tidemill_runs', 'wake') END
 """
 
 #: Lets the lease of a dead process lapse at once.

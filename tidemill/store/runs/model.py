@@ -69,7 +69,10 @@ class StoreModel:
         return not row.ended
 
     def end_worker(self, worker: int) -> None:
-        self.workers[worker].ended = True
+        row = self.workers[worker]
+        row.ended = True
+        if any(name.startswith("run ") for name in row.versions):
+            self.notify(("runs", "wake"))
 
     def end_lapsed(self) -> list[int]:
         """End owners and workers whose lease has lapsed."""
