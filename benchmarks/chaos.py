@@ -8,6 +8,8 @@ supervisor would do; once the backend of a busy worker is terminated, and once t
 Whether a job is lost is told by the ids that the feeder got acknowledged; throughput is read afterwards from the
 times at which the database says that jobs finished. A killed worker's own jobs wait for its lease: they count
 for `lost` and `finished_percent`, and the time until they are back is `stragglers_s`.
+
+After that come the culprits (`benchmarks.culprits`): work that misbehaves beside work that does not.
 """
 
 import asyncio
@@ -26,7 +28,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from benchmarks import actors, report
+from benchmarks import actors, culprits, report
 from benchmarks.contenders import say
 from benchmarks.recovery import Event, Throughput
 from benchmarks.venv import ROOT
@@ -143,7 +145,9 @@ def run(plan: Plan) -> list[report.Row]:
             outcome = _play(plan, server, cast, folder)
         finally:
             cast.end()
-    return _rows(outcome)
+    with _stage() as (server, folder):
+        rows = culprits.run(server.dsn, folder, seconds=plan.pause_s)
+    return [*_rows(outcome), *rows]
 
 
 def _play(plan: Plan, server: EmbeddedServer, cast: Cast, folder: Path) -> Outcome:
