@@ -28,6 +28,7 @@ from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
 
 S = TypeVar("S", default=Any)
@@ -44,6 +45,10 @@ class WriterLock:
         if self._holder is not None and self._holder is asyncio.current_task():
             raise RuntimeError("writer called inside edit_state: mutate the yielded state instead")
         await self._lock.acquire()
+
+    @property
+    def is_free(self) -> bool:
+        return not self._lock.locked()
 
     def hold(self) -> None:
         """Remember which task edits the state."""
@@ -199,18 +204,26 @@ class StateStore(Generic[S]):
             if replay.copies:
                 replay.lent.write(path, copy_data(value), value)
             return
+        if self._lock.is_free:  # Nothing is awaited until it is written.
+            self._write_recorded(replay, lane, path, value, merge)
+            return
         async with self._lock:
-            try:
-                if merge is not None:
-                    value = merge(self._cell.store, value)
-                stored = copy_data(value) if replay.copies else value
-                self._write_now(((path, stored),))
-            except Exception as error:
-                replay.add(lane, "set", path, error=error)
-                raise
-            replay.add(lane, "set", path)
-            if replay.copies:
-                replay.lent.write(path, stored, value)
+            self._write_recorded(replay, lane, path, value, merge)
+
+    def _write_recorded(
+        self, replay: StepReplay, lane: RecordLane, path: str, value: Any, merge: Callable[[Any, Any], Any] | None
+    ) -> None:
+        try:
+            if merge is not None:
+                value = merge(self._cell.store, value)
+            stored = copy_data(value) if replay.copies else value
+            self._write_now(((path, stored),))
+        except Exception as error:
+            replay.add(lane, "set", path, error=error)
+            raise
+        replay.add(lane, "set", path)
+        if replay.copies:
+            replay.lent.write(path, stored, value)
 
 
 class InMemoryStateStore(StateStore[S]):
