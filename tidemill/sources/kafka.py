@@ -31,6 +31,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.sources.base import Begin, RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery, size_of
+from tidemill.sources.kafka_client import delivery_of, new_client
 from tidemill.sources.offsets import Offsets
 from tidemill.sources.stored_positions import StoredPositions
 from tidemill.store.database import Executor
@@ -90,36 +91,6 @@ class KafkaSource(Source, frozen=True, tag="kafka"):
             import confluent_kafka  # noqa: F401
         except ImportError:
             raise ConfigError(f"source {self.name}: install tidemill[kafka] to read from Kafka") from None
-
-
-def new_client(source: KafkaSource, settings: Mapping[str, Any]) -> Any:
-    """A client with these settings; those of the source's `config` come last."""
-    from confluent_kafka import Consumer
-
-    fixed = {"bootstrap.servers": source.bootstrap, "enable.auto.commit": False, "logger": _ClientLog()}
-    return Consumer({**fixed, **settings, **source.config})
-
-
-def delivery_of(message: Any, token: Any = None) -> Delivery:
-    """A message of the client as a delivery."""
-    kind, milliseconds = message.timestamp()
-    headers = message.headers()
-    return Delivery(
-        message.value() or b"",
-        message.offset(),
-        message.partition(),
-        milliseconds / 1000 if kind else 0.0,
-        message.key(),
-        None if not headers else tuple((name, value or b"") for name, value in headers),
-        token=token,
-    )
-
-
-class _ClientLog:
-    """Writes the client's own log lines at debug level: what matters arrives as the error of a message."""
-
-    def log(self, level: int, message: str, *arguments: object) -> None:
-        log.debug("kafka client", line=message % arguments if arguments else message)
 
 
 class KafkaConsumer:

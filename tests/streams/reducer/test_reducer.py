@@ -12,7 +12,8 @@ from tidemill.sources.jsonl import JsonlSource
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.outcomes import MessageOutcome
-from tidemill.streams.reducer.reducer import Choice, StreamReducer
+from tidemill.streams.reducer.reducer import StreamReducer
+from tidemill.streams.reducer.source_limits import Choice
 
 NO = MessageFailure("Spam", "ValueError", "no", ("ValueError",))
 

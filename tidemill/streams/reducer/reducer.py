@@ -15,8 +15,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import msgspec
-
 from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source, identify
@@ -26,45 +24,9 @@ from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import KeyOrder
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
+from tidemill.streams.reducer.source_limits import Choice, SourceCounts, SourceLimits, most_slots
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.reducer.waiting import WaitingMessages, take_matching
-
-
-class SourceCounts(msgspec.Struct):
-    """How many messages of one source have had each outcome."""
-
-    arrived: int = 0
-    sent: int = 0
-    done: int = 0
-    failed: int = 0
-    retried: int = 0
-    dead: int = 0
-    expired: int = 0
-    duplicates: int = 0
-    lost: int = 0
-
-
-class SourceLimits(msgspec.Struct):
-    """The settings of a source as they are now, and the part of its limits that this dispatcher may use."""
-
-    weight: float
-    enabled: bool
-    max_qps: float | None = None
-    burst: float | None = None
-    max_concurrency: int | None = None
-    qps_part: float | None = None
-    """The part of `max_qps`; None for all of it."""
-    concurrency_part: int | None = None
-    """The part of `max_concurrency`; None for all of it."""
-
-
-class Choice(msgspec.Struct):
-    """The messages to send now, each with its ticket, and those that need no work and can be acknowledged."""
-
-    send: list[tuple[int, Delivery]]
-    ack: list[Delivery]
-    suspects: list[tuple[int, Delivery]]
-    """For the quarantine engine, which runs nothing else beside them."""
 
 
 class StreamReducer:
@@ -468,14 +430,7 @@ class StreamReducer:
     # -- changes by operators ---------------------------------------------------------------------
 
     def set_source(
-        self,
-        index: int,
-        now: float,
-        *,
-        weight: float,
-        max_qps: float | None,
-        enabled: bool,
-        burst: float | None = None,
+        self, index: int, now: float, *, weight: float, max_qps: float | None, enabled: bool, burst: float | None = None
     ) -> None:
         """Change the weight and the limit of a source, and switch it on or off."""
         limits = self.limits[index]
@@ -506,7 +461,7 @@ class StreamReducer:
         else:
             lane.bucket.change(rate, now, burst)
         total = sum(each.weight for each in self.limits if each.enabled) or 1.0
-        self._most = [_most_of(each, min(1.0, each.weight / total), self._max) for each in self.limits]
+        self._most = [most_slots(each, min(1.0, each.weight / total), self._max) for each in self.limits]
 
     def _end_flight(self, ticket: int) -> Delivery | None:
         self._quarantined.discard(ticket)
@@ -538,10 +493,3 @@ class StreamReducer:
         """Stop attaching duplicates to it."""
         if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
             del self._under_way[delivery.source, delivery.id]
-
-
-def _most_of(limits: SourceLimits, share: float, slots: int) -> int:
-    """How many slots a source may use: even with slow plans it leaves the others a quarter of their shares."""
-    if limits.max_concurrency is not None:
-        return min(limits.max_concurrency if limits.concurrency_part is None else limits.concurrency_part, slots)
-    return math.ceil(slots * (1 - (1 - share) / 4))

@@ -48,7 +48,7 @@ from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.runner.shared_limits import SharedLimits
-from tidemill.streams.runner.source_health import SourceHealth
+from tidemill.streams.runner.source_health import SourceHealth, open_source, wait_until_tried
 from tidemill.streams.runner.stored_ids import StoredIds
 from tidemill.streams.view.report import StreamReporter
 
@@ -58,7 +58,6 @@ FLUSH_EVERY = 0.05
 PREFETCH = 4000  # the most messages of a source that wait here
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
-FIRST_CONNECT = 10.0  # seconds that a source has for its first connection before the stream is ready without it
 
 
 #: Serves the live requests of a stream at its own addresses while the block lasts.
@@ -168,7 +167,7 @@ class Dispatcher:
                 for index, source in enumerate(self.stream.sources)
             ]
             self._feeders.append(self._spawn(self.retries.run(), "retries"))
-            await self._until(self._sources_tried(), [*helpers, *self._feeders])
+            await self._until(wait_until_tried(self.health), [*helpers, *self._feeders])
             helpers += [
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self.limits.run(), "limits"),
@@ -177,12 +176,8 @@ class Dispatcher:
             ]
             async with self._serving():
                 life.ready()
-                log.info(
-                    "stream is running",
-                    stream=self.stream.name,
-                    sources=len(self.consumers),
-                    engines=self.engines.ready,
-                )
+                sources, engines = len(self.consumers), self.engines.ready
+                log.info("stream is running", stream=self.stream.name, sources=sources, engines=engines)
                 await self._until(life.stopped.wait(), [*helpers, *self._feeders])
                 await self._drain(helpers)
         finally:
@@ -190,14 +185,6 @@ class Dispatcher:
 
     def _serving(self) -> AbstractAsyncContextManager[None]:
         return nullcontext() if self._serve is None else self._serve(self.stream, self.live_requests, self._database)
-
-    async def _sources_tried(self) -> None:
-        """Return when every source is open or has failed once; one that does not answer is not waited for for long."""
-        waiting = [asyncio.create_task(health.tried.wait()) for health in self.health]
-        if waiting:
-            await asyncio.wait(waiting, timeout=FIRST_CONNECT)
-        for task in waiting:
-            task.cancel()
 
     async def _engines_ready(self) -> None:
         while not self.engines.ready:
@@ -288,31 +275,11 @@ class Dispatcher:
 
     # -- arrivals ---------------------------------------------------------------------------------
 
-    async def _open(self, index: int) -> Consumer:
-        """Open a source. One that cannot be reached is tried again by itself, and the others go on."""
-        source, health, pause = self.stream.sources[index], self.health[index], ERROR_PAUSE[0]
-        while True:
-            consumer = self.consumers[index]
-            try:
-                await consumer.start()
-            except Exception as error:
-                if isinstance(error, ConfigError):
-                    raise
-                health.failed(error)
-                log.warning(
-                    "the source cannot be opened now: retrying", source=source.name, error=str(error), after=pause
-                )
-                self.consumers[index] = open_consumer(source, self._context)
-                await asyncio.sleep(pause)
-                pause = min(ERROR_PAUSE[1], pause * 2)
-            else:
-                self._is_open[index] = True
-                health.succeeded()
-                return consumer
-
     async def _feed(self, index: int) -> None:
         """Keep some messages of a source ready to be sent."""
-        source, consumer = self.stream.sources[index], await self._open(index)
+        source = self.stream.sources[index]
+        consumer = await open_source(index, source, self.consumers, self.health[index], self._context)
+        self._is_open[index] = True
         health, room, ahead = self.health[index], self._room[index], self._ahead[index]
         pause = ERROR_PAUSE[0]
         while not is_ending():

@@ -17,7 +17,7 @@ import structlog
 from tidemill.core.errors import TidemillError
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.reducer.reducer import SourceLimits
+from tidemill.streams.reducer.source_limits import SourceLimits
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.engine_pool import EnginePool
 from tidemill.streams.runner.link import MessageWork

@@ -20,7 +20,7 @@ from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams.limits import DROP_LIMITS, LIVE_SOURCE, HeldLimit, hold_limits, locked_limits
 from tidemill.streams.reducer.limit_shares import LimitAsk, fair_parts, granted, whole_parts
-from tidemill.streams.reducer.reducer import SourceLimits
+from tidemill.streams.reducer.source_limits import SourceLimits
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher

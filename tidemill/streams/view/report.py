@@ -23,7 +23,7 @@ from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile
-from tidemill.streams.reducer.reducer import SourceCounts
+from tidemill.streams.reducer.source_limits import SourceCounts
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
