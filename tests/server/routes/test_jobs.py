@@ -220,7 +220,7 @@ WRONG = [
     ("POST", "/workers/control", {"mode": "pause", "host": ""}, 422, "host"),
     ("POST", "/schedules/nothing/run", {}, 404, "no schedule"),
     ("POST", "/runs", {"workflow": "Nothing"}, 422, "Nothing"),
-    ("POST", "/runs", {"workflow": "order", "key": "~x"}, 422, "key"),
+    ("POST", "/runs", {"workflow": "order", "unique_key": "~x"}, 422, "unique key"),
     ("GET", "/runs/17", None, 404, "no run 17"),
     ("GET", "/runs?shape=round", None, 422, "shape"),
     ("POST", "/runs/17/cancel", {}, 404, "no run 17"),

@@ -179,7 +179,7 @@ async def test_no_run_is_started_that_the_audit_does_not_know_of(api: httpx.Asyn
 
 
 async def test_runs_of_all_shapes_are_in_one_list(api: httpx.AsyncClient) -> None:
-    flow = (await post(api, "/runs", {"workflow": "Asking", "key": "a-key"}, 201))["id"]
+    flow = (await post(api, "/runs", {"workflow": "Asking", "unique_key": "a-key"}, 201))["id"]
     dag = (await post(api, "/runs", {"workflow": "order", "args": {"order": 1}}, 201))["id"]
 
     async def listed(**params: Any) -> list[int]:

@@ -89,8 +89,8 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
     watching = rpc.many("Live", "WatchChanges", topics=["runs"], timeout=60)
     assert (await watching.read()).kind == "hello"
     async with shop.running():
-        flow = await rpc("Runs", "StartRun", workflow="Asking", args='{"who": "ann"}', key="k")
-        assert not (await rpc("Runs", "StartRun", workflow="Asking", args="{}", key="k")).created
+        flow = await rpc("Runs", "StartRun", workflow="Asking", args='{"who": "ann"}', unique_key="k")
+        assert not (await rpc("Runs", "StartRun", workflow="Asking", args="{}", unique_key="k")).created
         heard = await _read_until(watching, lambda change: flow.id in change.runs)
         await eventually(lambda: _asks(rpc, flow.id))
         await rpc("Runs", "SendEvent", id=flow.id, type="Word", fields='{"word": "tide"}')
