@@ -206,7 +206,7 @@ def periodic_of(
         raise ConfigError(f"schedule has no option {min(unknown)!r}{hint}")
     times: Any = {"cron": cron, "every": every, "timezone": "UTC", "catchup": "one", "jitter": 0, **options}
     if isinstance(what, Call | Task):
-        task = declared.task(use(what, "app.schedule").task)
-        return Periodic.of(name, task.name, what.arguments, **times)
+        call = use(what, "app.schedule")
+        return Periodic.of(name, declared.task(call.task).name, call.arguments, **times)
     template = declared.runs.template(what, given)  # An error is raised where the schedule is declared.
     return Periodic.of(name, template.workflow, b"", run=partial(declared.runs.template, what, given), **times)

@@ -38,7 +38,7 @@ from tidemill.cli import main
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
 from tidemill.ops.explain import ExplainObject, explain
-from tidemill.ops.jobs.jobs import JobSelection, retry_jobs
+from tidemill.ops.jobs.jobs import RetryJobs, retry_jobs
 from tidemill.ops.operator.errors import error_of, kind_of
 from tidemill.ops.operator.http_client import HttpClient
 from tidemill.ops.operator.local import Local
@@ -259,7 +259,7 @@ async def test_anything_is_explained_by_its_id_with_what_followed_from_it(
 ) -> None:
     await prepared(world, CASES[case])
     if kind == "job":
-        await local(world).do(retry_jobs, JobSelection(ids=[2]))
+        await local(world).do(retry_jobs, RetryJobs(ids=[2]))
     found = await local(world).do(explain, ExplainObject(id=id, forward=True))
     assert (found.kind, found.state) == (kind, state)
     assert found.why

@@ -65,6 +65,7 @@ IMPOSSIBLE: dict[tuple[str, str], str] = {
     **{(place, "swallows"): "not contained: its message stays open until its engine ends" for place in STREAMS},
     **{(place, "hangs"): "it runs on the event loop, which it blocks" for place in MONITORS},
 }
+IMPOSSIBLE["monitor_entity", "late"] = "as when it never yields: a monitor stores the last problem of `entity=` only"
 del IMPOSSIBLE["job_isolated", "memory"]
 
 _BUDGET = "longer than its budget of"

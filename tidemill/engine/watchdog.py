@@ -124,6 +124,7 @@ class Watchdog:
         self._asked_at = 0.0
         self._checked_at = 0.0
         self._blocked_for = 0.0
+        self._blocked_at = -BLOCKED_SECONDS
         self._cancelled_at: float | None = None
         self._look_for_cancel_at = 0.0
 
@@ -132,7 +133,11 @@ class Watchdog:
         now = time.monotonic()
         self._measure(now, loop)
         is_blocked = self._blocked_for >= BLOCKED_SECONDS
-        if (found := self._work.overdue(now, loop, is_blocked=is_blocked)) is not None:
+        if is_blocked:
+            self._blocked_at = now
+        # A loop that turns again needs a moment to see what has ended meanwhile.
+        was_blocked = now - self._blocked_at < BLOCKED_SECONDS
+        if (found := self._work.overdue(now, loop, is_blocked=is_blocked or was_blocked)) is not None:
             await self._end(worker_id, *found)
             return True
         if not is_blocked:

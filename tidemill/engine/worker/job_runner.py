@@ -11,7 +11,7 @@ import contextvars
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,7 @@ REFUSES_FOR = 60.0  # seconds in which a worker claims no job of a task that has
 class Slot:
     """A running job: its claim, the context that its task sees, and the asyncio task that runs it."""
 
-    __slots__ = ("abandoned", "claim", "interruptible", "is_on_loop", "job", "runner")
+    __slots__ = ("abandoned", "claim", "interruptible", "is_on_loop", "job", "runner", "thread")
 
     def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool, is_on_loop: bool) -> None:
         self.claim = claim
@@ -65,6 +65,12 @@ class Slot:
         self.is_on_loop = is_on_loop
         self.abandoned = False
         self.runner: asyncio.Task[Any] | None = None
+        self.thread: Future[Any] | None = None
+        """The call of a plain function, which ends in its thread before the event loop sees it."""
+
+    @property
+    def has_returned(self) -> bool:
+        return self.thread is not None and self.thread.done()
 
 
 class UnknownArgument(Exception):
@@ -380,7 +386,7 @@ class JobRunner:
 
     async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
-        future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
+        slot.thread = future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
         try:
             result, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:

@@ -47,7 +47,8 @@ class JobWatch:
         watched = self._runner.watched
         for slot in list(watched.values()):
             kind = overrun_kind(slot.job, now)
-            if kind is None or (is_blocked and slot.is_on_loop):  # It may be the loop that keeps it from ending.
+            # A blocked loop keeps work from ending, and the end of a thread from being seen.
+            if kind is None or slot.has_returned or (is_blocked and slot.thread is None):
                 continue
             if slot.interruptible and kind != "cancel":
                 cancelled = self._cancelled.get(slot.claim.id)
