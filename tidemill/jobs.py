@@ -205,7 +205,7 @@ def periodic_of(
         hint = did_you_mean(min(unknown), ScheduleOptions.__annotations__)
         raise ConfigError(f"schedule has no option {min(unknown)!r}{hint}")
     times: Any = {"cron": cron, "every": every, "timezone": "UTC", "catchup": "one", "jitter": 0, **options}
-    if isinstance(what, Call | Task):
+    if not declared.runs.is_startable(what):
         call = use(what, "app.schedule")
         return Periodic.of(name, declared.task(call.task).name, call.arguments, **times)
     template = declared.runs.template(what, given)  # An error is raised where the schedule is declared.

@@ -27,7 +27,7 @@ from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.start_fields import check_start_event, check_start_fields, start_field_names
-from tidemill.flows.definition.workflow import AnyWorkflow
+from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.fork import fork
@@ -113,6 +113,10 @@ class Runs:
             raise ConfigError(f"two dags or workflows are called {dag.name!r}: give one of them another name")
         self.dags[dag.name] = dag
         return dag
+
+    def is_startable(self, what: Any) -> bool:
+        """Whether something can name a run: a workflow, a dag, or the name of one."""
+        return isinstance(what, str | Dag | Workflow) or (isinstance(what, type) and issubclass(what, Workflow))
 
     async def find_dag(self, what: Any) -> Dag | None:
         """The dag that is meant: itself, or by its name, among those declared or from the host's provider."""

@@ -81,7 +81,7 @@ def test_a_failed_job_tells_why_and_is_run_again(shop: Harbour, console: Watched
     page.get_by_role("button", name="attempt 1").click()
     expect(page.get_by_role("log", name="Log of attempt 1")).to_contain_text("looks at the label")
     console.keep("job")
-    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry", exact=True).click()
     expect(page).not_to_have_url(re.compile(rf"/jobs/{number}$"))
     expect(page.get_by_text(f"to repeat job {number}")).to_be_visible()
 

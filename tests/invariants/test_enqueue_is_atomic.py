@@ -204,5 +204,5 @@ async def test_a_connection_of_the_wrong_kind_is_refused_with_a_hint(app: App, d
             app.enqueue_sync(task, conn=modern.connection)
         with pytest.raises(ConfigError, match="enqueue_sync"):
             await app.enqueue(task, conn=plain.connection)
-        with pytest.raises(ConfigError, match="takes an asyncpg, psycopg or SQLAlchemy"):
+        with pytest.raises(ConfigError, match="takes an asyncpg, psycopg, SQLAlchemy or Django connection"):
             await app.enqueue(task, conn=object())

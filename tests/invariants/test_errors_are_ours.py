@@ -67,7 +67,11 @@ class Cut:
             "App.enqueue_sync": lambda: asyncio.to_thread(app.enqueue_sync, work.call(n=2)),
             "App.enqueue_many": lambda: app.enqueue_many([work.call(n=n) for n in range(3)]),
             "App.wait": lambda: app.wait(job, timeout=SHORT),
+            "App.wait_sync": lambda: asyncio.to_thread(app.wait_sync, job, timeout=SHORT),
             "App.start": lambda: app.start(Waits),
+            "App.start_sync": lambda: asyncio.to_thread(app.start_sync, Waits),
+            "App.publish": lambda: app.publish("news", {"n": 1}),
+            "App.publish_sync": lambda: asyncio.to_thread(app.publish_sync, "news", {"n": 1}),
             "App.do": lambda: app.do(list_jobs, ListJobs()),
             "App.do (a change)": lambda: app.do(pause_queue, QueueRef(name="default")),
             "Jobs.enqueue": lambda: jobs.enqueue(work.call(), unique_key="k"),
@@ -84,10 +88,12 @@ class Cut:
             "Runs.start (a dag)": lambda: runs.start(self.dag, None, None, {"unique_key": "k"}),
             "Runs.start_sync": lambda: asyncio.to_thread(runs.start_sync, Waits, None, None, {}),
             "Runs.get": lambda: runs.get(run.id),
+            "Runs.wait": lambda: runs.wait(run.id, SHORT),
             "Runs.fork": lambda: runs.fork(run, at=1),
             "RunHandle.result": lambda: run.result(timeout=SHORT),
             "RunHandle.state": run.state,
             "RunHandle.send_event": lambda: run.send_event(Word(text="a")),
+            "RunHandle.send_event_sync": lambda: asyncio.to_thread(run.send_event_sync, Word(text="a")),
             "RunHandle.ask": lambda: run.ask(Word(text="a"), timeout=SHORT),
             "RunHandle.stream_events": lambda: anext(run.stream_events()),
             "RunHandle.cancel": run.cancel,
@@ -102,6 +108,8 @@ class Cut:
             "DagHandle.cancel_node": lambda: dag.cancel_node("answer"),
             "DagHandle.cancel": dag.cancel,
             "Streams.publish": lambda: streams.publish("news", {"n": 1}),
+            "Streams.publish_sync": lambda: asyncio.to_thread(streams.publish_sync, "news", {"n": 1}),
+            "Streams.publish_many_sync": lambda: asyncio.to_thread(streams.publish_many_sync, "news", [{"n": 1}]),
             "Streams.publish_many": lambda: streams.publish_many("news", [{"n": n} for n in range(5)]),
         }
 
@@ -136,7 +144,7 @@ async def cut(database_url: str) -> AsyncIterator[Cut]:
 
 
 #: Calls that reach no database, or are what others are made of.
-NO_CALLS = {"App.close", "App.running", "Runs.find_dag", "Runs.new_run"}
+NO_CALLS = {"App.close", "App.running", "App.atomic_sync", "Runs.find_dag", "Runs.new_run"}
 
 
 async def test_every_public_call_raises_errors_of_ours_wherever_its_connection_is_cut(cut: Cut) -> None:

@@ -104,8 +104,8 @@ async def test_start_takes_the_arguments_as_an_object_or_by_name_and_not_both(ap
     assert stored == [{"day": "monday", "limit": 10}, {"day": "monday"}, {"day": "monday"}]
     with pytest.raises(PayloadError, match="there is no argument 'dya'; did you mean 'day'"):
         await app.start(nightly, dya="monday")
-    with pytest.raises(PayloadError, match="there is no argument 'delay'"):
-        await app.start(nightly, day="monday", delay="10m")
+    with pytest.raises(PayloadError, match="there is no argument 'queue'"):
+        await app.start(nightly, day="monday", queue="mail")
     with pytest.raises(ConfigError, match="start was given its arguments as one object and the keyword 'limit'"):
         await app.start(nightly, Nightly("monday"), limit=3)  # pyright: ignore
     with pytest.raises(PayloadError, match="a dag is started with an object or a dict of arguments"):

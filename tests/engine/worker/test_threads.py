@@ -28,8 +28,8 @@ async def test_functions_that_hang_take_no_thread_from_others() -> None:
 async def test_a_timeout_begins_when_there_is_a_thread() -> None:
     threads, may_end = WorkThreads(1, "test"), threading.Event()
     first = asyncio.create_task(threads.run(may_end.wait, "first"))
-    second = asyncio.create_task(threads.run(lambda: "second", "second", 0.5))
-    await asyncio.sleep(0.7)
+    second = asyncio.create_task(threads.run(lambda: "second", "second", 2.0))
+    await asyncio.sleep(2.2)
     assert not second.done()
     may_end.set()
     assert (await first, await second) == (True, "second")

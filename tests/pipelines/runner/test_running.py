@@ -185,7 +185,7 @@ async def test_a_result_is_dropped_when_its_inputs_changed_meanwhile(
         builds = await eventually(lambda: list_builds(database, "p"))
     assert seen == ["old", "new"]
     assert [build["outcome"] for build in builds] == ["built"]
-    assert not list(tmp_path.rglob(".tidemill-*"))
+    assert {path.name for path in tmp_path.rglob(".tidemill-*")} <= {".tidemill-root"}
 
 
 async def test_a_state_that_was_invalidated_while_it_was_built_is_built_again(app: App, tmp_path: Path) -> None:

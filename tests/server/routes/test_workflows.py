@@ -143,6 +143,7 @@ def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> N
 
 def test_the_fields_that_editors_offer_are_those_that_the_code_reads() -> None:
     elsewhere = reads(read._schedule) | reads(read._signature) | reads(node_graph.Wiring) | reads(node_graph.wire)
+    elsewhere |= reads(node_graph._min_size)
     everywhere = {"mayFail", *kinds.PINNED}
     for name, known in nodes.NODE_TYPES.items():
         if known.fields is not None:
@@ -194,7 +195,7 @@ def test_everything_that_is_wrong_is_told_with_its_place_and_line(place: Place, 
     assert told["nodes[2].data.expression"][:2] == (8, 2)
     assert "'llm'" in told["nodes[3].typeId"][2]
     assert "'dates'" in told["nodes[4].data.content"][2]
-    assert told["connections[4].sourceNodeId"][0] == 18
+    assert told["connections[4].sourceNodeId"][0] == 19
     cut = place.check("blog.json", pipeline(tmp_path)[:-4])
     assert cut["form"] is None
     assert "not JSON" in cut["problems"][0]["message"]
