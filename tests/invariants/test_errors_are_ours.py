@@ -88,7 +88,7 @@ class Cut:
             "Runs.start (a dag)": lambda: runs.start(self.dag, None, None, {"unique_key": "k"}),
             "Runs.start_sync": lambda: asyncio.to_thread(runs.start_sync, Waits, None, None, {}),
             "Runs.get": lambda: runs.get(run.id),
-            "Runs.wait": lambda: runs.wait(run.id, SHORT),
+            "Runs.wait": lambda: runs.wait(run.id, timeout=SHORT),
             "Runs.fork": lambda: runs.fork(run, at=1),
             "RunHandle.result": lambda: run.result(timeout=SHORT),
             "RunHandle.state": run.state,
