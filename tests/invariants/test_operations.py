@@ -96,14 +96,13 @@ def site(server: TestServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     os.environ[FOLDER] = str(tmp_path_factory.mktemp("workflows"))
     os.environ[KEY_FILE] = str(tmp_path_factory.mktemp("keys") / "secret.key")
     Path(os.environ[KEY_FILE]).write_text(KEY)
-    os.environ["TIDEMILL_SECRET_KEY_FILE"] = os.environ[KEY_FILE]  # for commands on the database
     url, address = server.create(), f"127.0.0.1:{free_port()}"
     web = WebServer(url, f"--grpc={address}")
     asyncio.run(web.wait_ready())
     yield Site(web, url, address)
     web.close()
     server.drop(url)
-    del os.environ[FOLDER], os.environ[KEY_FILE], os.environ["TIDEMILL_SECRET_KEY_FILE"]
+    del os.environ[FOLDER], os.environ[KEY_FILE]
 
 
 @pytest.fixture
@@ -366,6 +365,11 @@ def type_command(text: str, through: str, site: Site) -> tuple[int, str]:
     else:
         words = [*(word.replace("APP", str(WEB_APP)) for word in words), "--database-url", site.database_url]
     output = io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()) as errors:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        patch.setenv("TIDEMILL_SECRET_KEY_FILE", os.environ[KEY_FILE])  # for commands on the database
         status = main.run(words)
     return status, output.getvalue() if status == 0 else errors.getvalue()
