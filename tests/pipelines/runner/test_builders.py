@@ -119,6 +119,10 @@ async def have_sessions(database: Database, many: int) -> bool:
     return len(found) >= many
 
 
+async def has_rows(database: Database, reading: str, count: int) -> bool:
+    return len(await database.fetch(reading)) >= count
+
+
 async def test_a_builder_and_workers_build_each_state_once(app: App, tmp_path: Path) -> None:
     pipeline, built = Pipeline("p", root=tmp_path, scan_interval=1), Counter[str]()
 
@@ -138,7 +142,9 @@ async def test_a_builder_and_workers_build_each_state_once(app: App, tmp_path: P
     async with app.running(), app.database() as database:
         await update(database, pipeline)
         await eventually(lambda: len(tree(tmp_path)) == 180)
-        rows = await database.fetch("SELECT stage, entity FROM tidemill.state_build")
+        reading = "SELECT stage, entity FROM tidemill.state_build"
+        await eventually(partial(has_rows, database, reading, 120))  # A result is recorded after it is in place.
+        rows = await database.fetch(reading)
     assert Counter(tuple(row) for row in rows) == {(stage, str(n)): 1 for stage in STAGES[:2] for n in range(60)}
     assert len(built) == 120
 

@@ -135,7 +135,8 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     if leased.outdated:
         return await _dropped(database, news, "another builder has built it, or it was changed")
     world = PipelineFacts()
-    if await finish_intents(database, states, [step], leased.intents, world, pipeline=pipeline.name, by=builder):
+    intents, named = leased.intents, pipeline.name
+    if await finish_intents(database, states, [step], intents, world, pipeline=named, by=builder, holder=holder):
         return await _dropped(database, news, "its builder died when its result was in place, and was recorded now")
     try:
         return await _build_leased(caller, database, states, step, found, builder, news)

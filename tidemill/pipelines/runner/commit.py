@@ -25,6 +25,7 @@ from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRec
 from tidemill.pipelines.runner.build import Result, too_small
 from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, StateStoreError, hash_content
 from tidemill.store.database import Database
+from tidemill.store.states.leases import LeaseHolder
 from tidemill.store.states.states import (
     Built,
     NewFailure,
@@ -236,6 +237,7 @@ async def finish_intents(
     *,
     pipeline: str,
     by: str,
+    holder: LeaseHolder,
 ) -> list[str]:
     """Finish builds whose builder died after it had published its result; returns their entities.
 
@@ -265,7 +267,7 @@ async def finish_intents(
         (entity, *intents[entity], 0 if stage.scatter else found[next(iter(paths))].signature, step.version)
         for entity, (step, paths) in done.items()
     ]
-    versions = await adopt_states(database, pipeline, stage.name, rows, by=by, outcome="finished")
+    versions = await adopt_states(database, pipeline, stage.name, rows, by=by, holder=holder, outcome="finished")
     for entity, (_, paths) in done.items():
         if entity not in versions:
             continue

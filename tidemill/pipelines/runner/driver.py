@@ -59,7 +59,8 @@ class Driver:
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
         self.in_flight: dict[tuple[str, str], int] = {}  # builds by workers, and their jobs
-        self.elsewhere: dict[str, dict[str, BuildStep]] = {}  # steps by stage whose states another builder has leased
+        #: Steps and adoptions, by stage, whose states another builder has leased.
+        self.elsewhere: dict[str, dict[str, BuildStep | Adoption]] = {}
         self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
         self.idle.set()
@@ -197,9 +198,14 @@ class Driver:
             code = self.pipeline.stages[name].code.total
             records = self.world.records[name]
             states = [(a.entity, a.content, code, a.inputs, a.size, a.signature, a.version) for a in found]
-            versions = await rows.adopt_states(self._database, self.pipeline.name, name, states, by=self.builder)
-            if others := [each.entity for each in found if each.entity not in versions]:
-                await self.read_builds(self.pipeline.stages[name], others)
+            versions = await rows.adopt_states(
+                self._database, self.pipeline.name, name, states, by=self.builder, holder=self._session.holder
+            )
+            if others := {each.entity: each for each in found if each.entity not in versions}:
+                held = await self._leased_elsewhere()
+                waiting = {entity: each for entity, each in others.items() if (name, entity) in held}
+                self.elsewhere.setdefault(name, {}).update(waiting)
+                await self.read_builds(self.pipeline.stages[name], list(others))
             for each in found:
                 if each.entity not in versions:
                     continue
@@ -231,7 +237,7 @@ class Driver:
         if leased.intents:
             finished = await finish_intents(
                 self._database, self.pipeline_view.states, mine, leased.intents, self.world,
-                pipeline=name, by=self.builder,
+                pipeline=name, by=self.builder, holder=holder,
             )  # fmt: skip
             if finished:
                 await self._after(stage, [step for step in mine if step.entity in finished])
@@ -246,7 +252,7 @@ class Driver:
             self._note_end()
         return mine
 
-    async def _after(self, stage: Stage, steps: Sequence[BuildStep]) -> None:
+    async def _after(self, stage: Stage, steps: Sequence[BuildStep | Adoption]) -> None:
         """Read what another builder has done to states, and plan them and their consumers again."""
         inputs = [path for step in steps for group in step.paths for path in group]
         await self.pipeline_view.refresh(inputs)
@@ -262,18 +268,19 @@ class Driver:
         """Go on with states that other builders no longer lease: built, failed, or left by a builder that died."""
         if not self.waits_elsewhere:
             return
-        own = self._session.holder.lock
-        held = {
-            (row["stage"], row["entity"])
-            for row in await list_leases(self._database, self.pipeline.name)
-            if row["lock"] != own
-        }
+        held = await self._leased_elsewhere()
         for name, waiting in list(self.elsewhere.items()):
             free = [step for entity, step in waiting.items() if (name, entity) not in held]
             for step in free:
                 del waiting[step.entity]
             if free:
                 await self._after(self.pipeline.stages[name], free)
+
+    async def _leased_elsewhere(self) -> set[tuple[str, str]]:
+        """The states that other builders have leased, by stage and entity."""
+        own = self._session.holder.lock
+        found = await list_leases(self._database, self.pipeline.name)
+        return {(row["stage"], row["entity"]) for row in found if row["lock"] != own}
 
     async def finish(self) -> None:
         """Wait until nothing is left to build, here or by other builders that have leased a state."""

@@ -56,13 +56,13 @@ class Leased(msgspec.Struct):
 
 
 #: Locks that sessions hold now, as `lock_session` takes them.
-_SESSIONS = """
+SESSIONS = """
 SELECT (classid::bigint << 32) | objid::bigint AS lock FROM pg_locks
 WHERE locktype = 'advisory' AND objsubid = 1 AND granted
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 #: Whether the lease of row `b` holds.
-_HOLDS = """(CASE WHEN b.job IS NOT NULL
+HOLDS = """(CASE WHEN b.job IS NOT NULL
       THEN EXISTS (SELECT FROM tidemill.job AS j WHERE j.id = b.job AND j.state = 'running')
       ELSE b.lock IN (SELECT lock FROM sessions) AND b.seen_at > now() - make_interval(secs => {lapse}) END)"""
 
@@ -70,12 +70,12 @@ LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 
 #: Leases states that no other builder has a lease of. The order is that of all statements, so that none deadlock.
 TAKE_LEASES = f"""
-WITH sessions AS MATERIALIZED ({_SESSIONS})
+WITH sessions AS MATERIALIZED ({SESSIONS})
 INSERT INTO tidemill.state_building AS b (pipeline, stage, entity, builder, lock, job)
 SELECT $1, $2, entity, $3, $4, $5 FROM unnest($6::text[]) AS new (entity) ORDER BY entity
 ON CONFLICT (pipeline, stage, entity) DO UPDATE
     SET builder = excluded.builder, lock = excluded.lock, job = excluded.job, began_at = now(), seen_at = now()
-    WHERE (b.lock = $4 OR b.job = $5) IS TRUE OR NOT {_HOLDS.format(lapse="$7")}
+    WHERE (b.lock = $4 OR b.job = $5) IS TRUE OR NOT {HOLDS.format(lapse="$7")}
 RETURNING entity
 """
 #: What the database has of leased states: read after the lease was taken, it stays so. A state whose version differs
@@ -98,13 +98,13 @@ RENEW = "UPDATE tidemill.state_building SET seen_at = now() WHERE lock = $1"
 
 #: The leases of a pipeline that hold.
 LIST_LEASES = f"""
-WITH sessions AS MATERIALIZED ({_SESSIONS})
+WITH sessions AS MATERIALIZED ({SESSIONS})
 SELECT b.stage, b.entity, b.builder, b.job, b.began_at, b.lock FROM tidemill.state_building AS b
-WHERE b.pipeline = $1 AND {_HOLDS.format(lapse="$2")}
+WHERE b.pipeline = $1 AND {HOLDS.format(lapse="$2")}
 """
 #: Which of these sessions and jobs are alive.
 LIST_ALIVE = f"""
-SELECT 'lock' AS kind, lock AS number FROM ({_SESSIONS}) AS sessions WHERE lock = ANY ($1::bigint[])
+SELECT 'lock' AS kind, lock AS number FROM ({SESSIONS}) AS sessions WHERE lock = ANY ($1::bigint[])
 UNION ALL SELECT 'job', id FROM tidemill.job WHERE id = ANY ($2::bigint[]) AND state = 'running'
 """
 

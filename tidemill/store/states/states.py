@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.core.codec import encode, storable
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.states.leases import HOLDS, LAPSE, SESSIONS, LeaseHolder
 
 #: Notifies of written states; the payload is JSON: a pipeline, and its changed paths (empty: re-read everything).
 STATES_CHANNEL = "states"
@@ -190,13 +191,19 @@ SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
 
 #: Records outputs found in place as built, where the state has not changed since it was read.
-ADOPT = """
-WITH done AS (
+#: Records outputs as built, except those that another builder has leased: it has put them there, and will record them.
+ADOPT = f"""
+WITH sessions AS MATERIALIZED ({SESSIONS}),
+done AS (
     INSERT INTO tidemill.state AS s (pipeline, stage, entity, content, code, inputs, size, signature, version,
                                      built_at, built_by)
     SELECT $1, $2, entity, content, code, inputs, size, signature, version + 1, now(), $10
     FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bigint[])
          AS new (entity, content, code, inputs, size, signature, version)
+    WHERE NOT EXISTS (
+        SELECT FROM tidemill.state_building AS b
+        WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = new.entity
+          AND (b.lock = $12::bigint OR b.job = $13::bigint) IS NOT TRUE AND {HOLDS.format(lapse=LAPSE)})
     ORDER BY entity
     ON CONFLICT (pipeline, stage, entity) DO UPDATE SET content = excluded.content, code = excluded.code,
         inputs = excluded.inputs, size = excluded.size, signature = excluded.signature, version = excluded.version,
@@ -365,13 +372,14 @@ async def adopt_states(
     states: Sequence[tuple[str, str, str, str, int, int, int]],
     *,
     by: str,
+    holder: LeaseHolder,
     outcome: str = "adopted",
 ) -> dict[str, int]:
     """Record outputs found in place as built; returns the new versions of those that had not changed meanwhile.
 
-    A state is (entity, content, code, inputs, size, signature, version).
+    A state is (entity, content, code, inputs, size, signature, version). Those that another holder has leased are left.
     """
-    rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 7), by, outcome)
+    rows = await database.fetch(ADOPT, pipeline, stage, *columns(states, 7), by, outcome, holder.lock, holder.job)
     return {row["entity"]: row["version"] for row in rows}
 
 
