@@ -21,6 +21,7 @@ from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import Adoption, BuildPlan, BuildStep
+from tidemill.pipelines.reducer.reasons import Deleted
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_session import BuildSession
@@ -234,6 +235,10 @@ class Driver:
         wanted = [Wanted(step.entity, step.version, input_key(step.inputs)) for step in steps]
         leased = await take_leases(self._database, name, stage.name, stage.code.total, holder, wanted)
         mine = [step for step in steps if step.entity in leased.granted]
+        if present := await self._find_in_place(stage, mine):
+            await release_leases(self._database, name, stage.name, holder, present)
+            leased.outdated |= present
+            mine = [step for step in mine if step.entity not in present]
         if leased.intents:
             finished = await finish_intents(
                 self._database, self.pipeline_view.states, mine, leased.intents, self.world,
@@ -251,6 +256,14 @@ class Driver:
         if len(mine) < len(steps):
             self._note_end()
         return mine
+
+    async def _find_in_place(self, stage: Stage, steps: Sequence[BuildStep]) -> set[str]:
+        """The states among these that are there, though they looked deleted: built after the files were scanned."""
+        outputs = {stage.quick_path(s.entity): s.entity for s in steps if isinstance(s.reason, Deleted)}
+        if stage.scatter or not outputs:
+            return set()
+        found = await self.pipeline_view.states.read_signatures(list(outputs))
+        return {entity for path, entity in outputs.items() if found.get(path) is not None}
 
     async def _after(self, stage: Stage, steps: Sequence[BuildStep | Adoption]) -> None:
         """Read what another builder has done to states, and plan them and their consumers again."""
