@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli import PATIENCE, all_gone
 from tidemill.engine import supervisor as supervision
-from tidemill.engine.exit_status import EXIT_MISCONFIGURED
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"

@@ -35,7 +35,7 @@ from tidemill.core.codec import encode
 from tidemill.dags import Dag, node
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput
-from tidemill.engine.exit_status import EXIT_FENCED
+from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.runs import start_run

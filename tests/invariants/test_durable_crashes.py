@@ -19,7 +19,7 @@ from tests.support import (
 from tests.support.durable import TURN, Chain, Fragile, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
 from tests.support.waiting import time_to_connect
 from tidemill import App
-from tidemill.engine.exit_status import EXIT_FENCED
+from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.flows.definition.events import StartEvent
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.run_handle import RunHandle

@@ -30,7 +30,7 @@ from tests.support.server import private_server
 from tests.support.task_app import TABLES, declare
 from tests.support.waiting import PATIENT
 from tidemill import App
-from tidemill.engine.exit_status import EXIT_FENCED
+from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.engine.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs.workers import renew_lease

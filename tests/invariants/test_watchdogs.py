@@ -66,7 +66,7 @@ async def test_a_worker_claims_nothing_more_after_its_last_words(
 ) -> None:
     """Between writing down what follows and the exit it would hear of the jobs that it has just given back."""
     exits: list[int] = []
-    monkeypatch.setattr("tidemill.engine.watchdog.exit_now", exits.append)
+    monkeypatch.setattr("tidemill.engine.containment.watchdog.exit_now", exits.append)
     may_end, others_may_end = threading.Event(), asyncio.Event()
 
     @app.task(queue="here", budget=0.2)

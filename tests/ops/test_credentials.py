@@ -11,7 +11,7 @@ from tests.support.receiver import Request, receiver
 from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError
-from tidemill.engine.key_ring import KEYS, find_key_ring, new_key, read_keys, require_key_ring
+from tidemill.engine.secrets.key_ring import KEYS, find_key_ring, new_key, read_keys, require_key_ring
 from tidemill.ops.admin.credentials import (
     CredentialRef,
     SetCredential,

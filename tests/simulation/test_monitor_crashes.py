@@ -19,7 +19,7 @@ from tests.support.server import TestServer
 from tests.support.watched import Pages, Parts, event, everything, heat_monitor, triggers, watching
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import LeaseLostError
-from tidemill.engine.crash_record import CrashRecord
+from tidemill.engine.containment.crash_record import CrashRecord
 from tidemill.monitors.runner.backtest import as_identity, identity, replay
 from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.ingest import Ingest

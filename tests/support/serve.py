@@ -14,7 +14,7 @@ import sys
 from typing import NoReturn
 
 from tidemill.core.errors import LeaseLostError
-from tidemill.engine.exit_status import EXIT_FENCED
+from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.role import Role

@@ -24,8 +24,8 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import StoreError
-from tidemill.engine.exit_status import EXIT_FENCED, exit_now
-from tidemill.engine.watchdog import Watchdog
+from tidemill.engine.containment.exit_status import EXIT_FENCED, exit_now
+from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_full, is_unavailable

@@ -29,8 +29,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
-from tidemill.engine.crash_record import died_in_call, inherit_crash_record, make_crash_memory
-from tidemill.engine.exit_status import EXIT_MISCONFIGURED, EXITS
+from tidemill.engine.containment.crash_record import died_in_call, inherit_crash_record, make_crash_memory
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXITS
 
 log = structlog.get_logger("tidemill.supervisor")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemill.engine.credentials import credentials_from, reading_credentials, stored_credentials
-from tidemill.engine.environment import allow_env, allowing_env
 from tidemill.engine.outbound_http import allow_hosts, allowing_hosts
+from tidemill.engine.secrets.credentials import credentials_from, reading_credentials, stored_credentials
+from tidemill.engine.secrets.environment import allow_env, allowing_env
 from tidemill.engine.settings import Settings
 from tidemill.store.database import Database
 

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from tidemill.core.errors import TidemillError
-from tidemill.engine.cancellation import end
+from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Consumer, RecordPage, SourceError
 from tidemill.sources.delivery import Delivery
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.cancellation import end
+from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Executor

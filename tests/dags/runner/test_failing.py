@@ -18,7 +18,7 @@ from tidemill.core.errors import PayloadError
 from tidemill.dags import Dag, node, ref
 from tidemill.dags.errors import DagRunError
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.engine.exit_status import EXIT_FENCED
+from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.store.database import Database
 
 LARGE = 300_000

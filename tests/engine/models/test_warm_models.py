@@ -273,7 +273,7 @@ async def test_loading_takes_nothing_from_the_jobs_budget_and_can_be_cancelled(
 ) -> None:
     """For the one who watches over budgets an hour passes while the model is loaded."""
     app, watch = make_app(), Ahead()
-    monkeypatch.setattr("tidemill.engine.watchdog.time", watch)
+    monkeypatch.setattr("tidemill.engine.containment.watchdog.time", watch)
 
     @app.task(required_model="b", budget="10m")
     def quick() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import two_jobs
 from tests.support.operate import create_token
-from tidemill.engine.credentials import seal_fields
-from tidemill.engine.key_ring import read_keys
+from tidemill.engine.secrets.credentials import seal_fields
+from tidemill.engine.secrets.key_ring import read_keys
 from tidemill.ops.admin import audit, credentials, forget, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.credentials import set_credential as store_credential

@@ -17,9 +17,9 @@ import pytest
 from tests.support.pipelines import held, put, tree, update
 from tests.support.receiver import Request, receiver
 from tidemill.core.errors import ConfigError
-from tidemill.engine.credentials import credentials_from
-from tidemill.engine.environment import allow_env
 from tidemill.engine.outbound_http import allowing_hosts
+from tidemill.engine.secrets.credentials import credentials_from
+from tidemill.engine.secrets.environment import allow_env
 from tidemill.pipelines.workflows import parse_workflow
 from tidemill.store.database import Database
 

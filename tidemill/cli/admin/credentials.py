@@ -16,7 +16,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.engine.key_ring import new_key
+from tidemill.engine.secrets.key_ring import new_key
 from tidemill.ops.admin.credentials import (
     Credential,
     CredentialRef,

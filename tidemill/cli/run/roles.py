@@ -21,10 +21,10 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_or_fail, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError
-from tidemill.engine.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
+from tidemill.engine.containment.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
+from tidemill.engine.containment.quarantine import announcer
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.quarantine import announcer
 from tidemill.engine.role import Runnable
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import ChildSpec, Supervisor, end_with_supervisor

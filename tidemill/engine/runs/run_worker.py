@@ -18,9 +18,10 @@ from typing import Any
 import structlog
 
 from tidemill.core.errors import StoreError
+from tidemill.engine.containment.quarantine import Quarantine
+from tidemill.engine.containment.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import ProcessStatus, describe_process
-from tidemill.engine.quarantine import Quarantine
 from tidemill.engine.role import Life, Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.journal_writer import JournalWriter
@@ -30,7 +31,6 @@ from tidemill.engine.runs.run_inbox import RunInbox
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.supervisor import ChildSpec
-from tidemill.engine.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import CLASHES, is_full, is_transient, is_unavailable

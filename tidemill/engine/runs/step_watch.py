@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.blame import ALONE
+from tidemill.engine.containment.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.engine.runs.durable_run import DurableRun, StepHere
-from tidemill.engine.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.workers import END_WORKER
 from tidemill.store.runs.claims import FREE_RUNS

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidemill.core.errors import NotFoundError
+from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.lease import ProcessStatus
 from tidemill.engine.runs.run_store import Loaded, Row
 from tidemill.engine.simulation.world import Process, patiently
-from tidemill.engine.watchdog import Watchdog
 from tidemill.store.jobs.workers import Mode, WorkerCard
 from tidemill.store.runs.model_rows import StoreView
 from tidemill.store.runs.run_turn import RunTurn

@@ -18,10 +18,10 @@ import msgspec
 
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.containment.memory_limit import limited_memory
 from tidemill.engine.jobs.task import encode_result
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
-from tidemill.engine.memory_limit import limited_memory
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport

@@ -13,8 +13,8 @@ from typing import Any
 
 from tidemill.core.duration import format_duration
 from tidemill.core.job import ClaimedJob, Requeue
+from tidemill.engine.containment.watchdog import Culprit, EndedFor
 from tidemill.engine.telemetry.meter import MeterReporter
-from tidemill.engine.watchdog import Culprit, EndedFor
 from tidemill.engine.worker.context import RunningJob, job_of_task
 from tidemill.engine.worker.job_runner import JobRunner, Slot
 from tidemill.engine.worker.outcome import OVERRUNS, after_blocking, after_cancel, after_overrun

@@ -25,7 +25,7 @@ from tidemill.core.retry import (
     decide_after_loss,
     error_lineage,
 )
-from tidemill.engine.exit_status import EXIT_BUDGET, EXIT_CANCEL, EXIT_STALL
+from tidemill.engine.containment.exit_status import EXIT_BUDGET, EXIT_CANCEL, EXIT_STALL
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import TaskError
 

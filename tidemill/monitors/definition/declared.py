@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
-from tidemill.engine.crash_record import crash_record
+from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings

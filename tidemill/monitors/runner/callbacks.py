@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tidemill.engine.crash_record import CrashRecord, call_key
-from tidemill.engine.watchdog import Culprit
+from tidemill.engine.containment.crash_record import CrashRecord, call_key
+from tidemill.engine.containment.watchdog import Culprit
 
 SOURCE = "source"
 

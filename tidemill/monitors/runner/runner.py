@@ -23,13 +23,13 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
-from tidemill.engine.crash_record import CallWatch, CrashRecord, RefusedCallError, crash_record
+from tidemill.engine.containment.crash_record import CallWatch, CrashRecord, RefusedCallError, crash_record
+from tidemill.engine.containment.watchdog import STALL_LIMIT, Culprit, Watchdog
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.operator_control import OperatorControl
 from tidemill.engine.role import Life, Role
-from tidemill.engine.watchdog import STALL_LIMIT, Culprit, Watchdog
 from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick

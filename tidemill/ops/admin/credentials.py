@@ -9,8 +9,8 @@ import msgspec
 
 from tidemill.core.job import check_name
 from tidemill.declarations import Declarations
-from tidemill.engine.credentials import open_fields, seal_fields
-from tidemill.engine.key_ring import KeyRing, find_key_ring, require_key_ring
+from tidemill.engine.secrets.credentials import open_fields, seal_fields
+from tidemill.engine.secrets.key_ring import KeyRing, find_key_ring, require_key_ring
 from tidemill.engine.settings import load_settings
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store import credentials as store

@@ -16,8 +16,8 @@ import msgspec
 
 from tidemill.core.blame import group_size
 from tidemill.core.duration import format_duration
-from tidemill.engine.crash_record import CrashRecord, call_key
-from tidemill.engine.watchdog import Culprit
+from tidemill.engine.containment.crash_record import CrashRecord, call_key
+from tidemill.engine.containment.watchdog import Culprit
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.log import log

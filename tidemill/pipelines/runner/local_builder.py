@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 
-from tidemill.engine.crash_record import RefusedCallError
+from tidemill.engine.containment.crash_record import RefusedCallError
 from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.facts import PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep

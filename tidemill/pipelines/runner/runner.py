@@ -15,13 +15,13 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
-from tidemill.engine.crash_record import CallWatch, crash_record
+from tidemill.engine.containment.crash_record import CallWatch, crash_record
+from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.operator_control import OperatorControl
 from tidemill.engine.role import Life, Role, RoleWork
 from tidemill.engine.settings import Settings
-from tidemill.engine.watchdog import Watchdog
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.runner.build import build_threads

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tidemill.core.codec import MASK
-from tidemill.engine.credentials import read_credentials
-from tidemill.engine.environment import allowed_env
+from tidemill.engine.secrets.credentials import read_credentials
+from tidemill.engine.secrets.environment import allowed_env
 from tidemill.pipelines.workflows.expressions import bare, expressions_in, names_in, naming
 from tidemill.pipelines.workflows.nodes import Node, NodeError
 

@@ -20,7 +20,7 @@ import structlog
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
-from tidemill.engine.cancellation import end
+from tidemill.engine.containment.cancellation import end
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.definition.plans import Filtered

@@ -16,8 +16,8 @@ import sys
 import structlog
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
 from tidemill.engine.worker.threads import lost_threads

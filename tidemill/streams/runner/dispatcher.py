@@ -20,7 +20,7 @@ from uuid import uuid4
 import structlog
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.cancellation import end, is_ending
+from tidemill.engine.containment.cancellation import end, is_ending
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.meter import Meter

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tidemill.core.codec import decode, encode
-from tidemill.engine.key_ring import KeyRing, find_key_ring
+from tidemill.engine.secrets.key_ring import KeyRing, find_key_ring
 from tidemill.store.credentials import read_sealed
 from tidemill.store.database import Database
 

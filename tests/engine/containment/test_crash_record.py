@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidemill.core.blame import group_size
-from tidemill.engine.crash_record import (
+from tidemill.engine.containment.crash_record import (
     CrashRecord,
     RefusedCallError,
     call_key,
@@ -40,7 +40,7 @@ def die_in(memory: int, *keys: str) -> None:
 def test_a_real_process_that_dies_in_a_call_leaves_it_behind(memory: int) -> None:
     program = f"""if True:
         import os
-        from tidemill.engine.crash_record import CrashRecord
+        from tidemill.engine.containment.crash_record import CrashRecord
         record = CrashRecord({memory})
         record.end(record.begin({A!r}))
         record.begin({B!r})

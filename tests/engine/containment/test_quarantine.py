@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemill.engine.quarantine import Quarantine
+from tidemill.engine.containment.quarantine import Quarantine
 
 
 async def test_it_stops_while_the_database_is_away() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from tidemill.core.errors import StoreError
-from tidemill.engine.cancellation import is_ending
+from tidemill.engine.containment.cancellation import is_ending
 from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from tidemill.core.duration import format_duration
-from tidemill.engine.exit_status import EXIT_BLOCKED, exit_now
+from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.workers import END_WORKER, EXPIRE_OWN_LEASE
 

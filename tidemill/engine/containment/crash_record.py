@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from tidemill.core.blame import Blame, after_death
-from tidemill.engine.watchdog import CancelWatch, Culprit, EndedFor
+from tidemill.engine.containment.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.store.database import Connection
 
 log = structlog.get_logger("tidemill.crash_record")
