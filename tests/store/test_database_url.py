@@ -6,7 +6,14 @@ import pytest
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import hide_password
-from tidemill.store.database_url import check_database_url, hosts_of, place_of, to_primary
+from tidemill.store.database_url import (
+    check_database_url,
+    database_of,
+    hosts_of,
+    place_of,
+    to_primary,
+    with_database,
+)
 
 URLS = {
     "postgresql://u:p@a:5433/shop": ([("a", "5433")], "a:5433/shop"),
@@ -17,7 +24,7 @@ URLS = {
     "postgresql:///shop?host=/run/pg": ([("/run/pg", "5432")], "/run/pg:5432/shop"),
     "postgresql://[::1]:5434/shop": ([("::1", "5434")], "::1:5434/shop"),
     "postgresql://%2Frun%2Fpg/shop": ([("/run/pg", "5432")], "/run/pg:5432/shop"),
-    "postgresql:///?service=shop": ([], "service shop/"),
+    "postgresql:///?service=shop": ([], "service shop"),
     "postgresql:///shop": ([], "localhost:5432/shop"),
 }
 
@@ -33,6 +40,19 @@ def test_of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() 
     assert to_primary("postgresql://a,b/shop?sslmode=require").endswith("sslmode=require&target_session_attrs=primary")
     for unchanged in ("postgresql://a/shop", "postgresql://a,b/shop?target_session_attrs=any"):
         assert to_primary(unchanged) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("postgresql://u:p@a:1,b:2/shop?x=1", "postgresql://u:p@a:1,b:2/other?x=1"),
+        ("postgresql:///shop?host=/run/pg", "postgresql:///other?host=/run/pg"),
+        ("postgresql://a", "postgresql://a/other"),
+    ],
+)
+def test_the_url_of_another_database_of_a_server(url: str, other: str) -> None:
+    assert with_database(url, "other") == other
+    assert database_of(other) == "other"
 
 
 @pytest.mark.parametrize("url", ["mysql://a/shop", "postgresql://a:x/shop", "postgresql://a:1,b:70000/shop"])

@@ -79,8 +79,6 @@ _LOST = {
     **dict.fromkeys(("stage_plain", "stage_loop"), "failed: its process died 3 times while it ran nothing else"),
     **dict.fromkeys(MONITORS, "RefusedCallError: its process died 3 times while it ran nothing else"),
 }
-for _place in ("job_isolated", "step_queue"):
-    IMPOSSIBLE[_place, "exit"] = IMPOSSIBLE[_place, "segfault"] = "it ends the process of a job: see there"
 _BLOCKED = {
     **dict.fromkeys(JOBS, _BUDGET),
     "step_async": "longer than its timeout of 8s and blocked the event loop",
@@ -114,7 +112,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "segfault": _LOST,
     "blocks": _BLOCKED,
     "late": _BLOCKED,
-    "hangs": {**_TIMED_OUT, "step_queue": "failed: WorkflowRuntimeError: the step cancelled itself"},
+    "hangs": _TIMED_OUT,
     "swallows": {
         **_TIMED_OUT,
         "step_async": "longer than its timeout of 8s and did not end when it was cancelled",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.database_url import database_of, with_database
 from tidemill.store.embedded.server import EmbeddedServer
 from tidemill.store.migrate import migrate
 
@@ -39,7 +39,7 @@ class TestServer:
     def prepare(self) -> None:
         """Make the template, and the first database."""
         self._admin.execute(f"CREATE DATABASE {self._template}".encode())
-        asyncio.run(_migrate(self._url_of(self._template)))
+        asyncio.run(_migrate(with_database(self._url, self._template)))
         self._spare = self._hand.submit(self._create, self._template)
 
     def create(self, *, migrated: bool = True) -> str:
@@ -58,20 +58,17 @@ class TestServer:
         """Leave nothing behind."""
         if self._spare is not None:
             self.drop(self._spare.result())
-        self.drop(self._url_of(self._template))
+        self.drop(with_database(self._url, self._template))
         self._hand.shutdown()
         self._admin.close()
 
     def _create(self, source: str) -> str:
         name = f"{self._prefix}_{next(self._names)}"
         self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {source} STRATEGY file_copy".encode())
-        return self._url_of(name)
+        return with_database(self._url, name)
 
     def _drop(self, url: str) -> None:
-        self._admin.execute(f"DROP DATABASE IF EXISTS {_name_in(url)} WITH (FORCE)".encode())
-
-    def _url_of(self, name: str) -> str:
-        return re.sub(r"^(\w+://[^/?]*)(/[^?]*)?", rf"\g<1>/{name}", self._url)
+        self._admin.execute(f"DROP DATABASE IF EXISTS {database_of(url)} WITH (FORCE)".encode())
 
 
 @contextmanager
@@ -113,7 +110,3 @@ def private_server() -> Iterator[EmbeddedServer]:
 async def _migrate(url: str) -> None:
     async with Database(DatabaseSettings(url=url)) as database:
         await migrate(database)
-
-
-def _name_in(url: str) -> str:
-    return url.partition("://")[2].partition("/")[2].partition("?")[0]

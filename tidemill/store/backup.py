@@ -53,12 +53,12 @@ class BackupReport(msgspec.Struct, frozen=True):
 async def back_up(database: Database, folder: Path) -> BackupReport:
     """Write a consistent backup into a new folder, while the database goes on working."""
     _make_folder(folder)
-    connection = await database.connect(patience=30.0)
+    connection = await database.connect_to_listen()
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             snapshot = await connection.fetchval("SELECT pg_export_snapshot()")
             dump = ("pg_dump", "--format=directory", "--no-owner", "--no-privileges", f"--snapshot={snapshot}")
-            await _run(database.dsn, *dump, f"--file={folder / 'dump'}")
+            await _run(database.direct_dsn, *dump, f"--file={folder / 'dump'}")
             rows = await _count(connection)
     finally:
         await connection.close()
@@ -69,14 +69,14 @@ async def back_up(database: Database, folder: Path) -> BackupReport:
 async def restore(database: Database, folder: Path) -> BackupReport:
     """Restore a backup into a database without tables, and check the number of rows of every table."""
     wanted = _read_rows(folder)
-    connection = await database.connect(patience=30.0)
+    connection = await database.connect_to_listen()
     try:
         if present := await connection.fetch(TABLES):
             raise ConfigError(
                 f"the database at {database.where} has {len(present)} tables, such as {present[0]['name']}: name one "
                 "without tables"
             )
-        await _restore(database.dsn, folder / "dump")
+        await _restore(database.direct_dsn, folder / "dump")
         await connection.execute("ANALYZE")
         rows = await _count(connection)
     finally:

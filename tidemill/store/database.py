@@ -131,6 +131,11 @@ class Database:
         return self.embedded.dsn if self.embedded else to_primary(str(self.settings.url))
 
     @property
+    def direct_dsn(self) -> str:
+        """The address past the pooler, if there is one: for LISTEN, and for what needs one session."""
+        return to_primary(self.settings.listen_url or self.dsn)
+
+    @property
     def installation(self) -> str:
         """The schema of the tables that all applications share: tokens, the audit trail, hosts."""
         return self.settings.schema
@@ -242,7 +247,7 @@ class Database:
         return connection
 
     async def connect_to_listen(self) -> Connection:
-        """A connection that can LISTEN; it bypasses the pooler, if there is one."""
+        """A connection that can LISTEN, or hold a session; it bypasses the pooler, if there is one."""
         return await self._patiently(self._connect_listener, None)
 
     @asynccontextmanager
@@ -344,7 +349,7 @@ class Database:
         return self._pool
 
     async def _connect_listener(self) -> Connection:
-        return _watched(await asyncpg.connect(to_primary(self.settings.listen_url or self.dsn), timeout=10))
+        return _watched(await asyncpg.connect(self.direct_dsn, timeout=10))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:

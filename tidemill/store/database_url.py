@@ -36,11 +36,22 @@ def place_of(url: str) -> str:
     """Where a URL leads, for messages: hosts, ports and database, without user and password."""
     parts = urlsplit(url)
     given = parse_qs(parts.query)
-    database = parts.path or "".join(f"/{quote(name)}" for name in given.get("dbname", ())[-1:])
+    database = parts.path.rstrip("/") or "".join(f"/{quote(name)}" for name in given.get("dbname", ())[-1:])
     hosts = ",".join(f"{host or 'localhost'}:{port}" for host, port in hosts_of(url))
     if not hosts and "service" in given:
         return f"service {given['service'][-1]}{database}"
     return f"{hosts or f'localhost:{DEFAULT_PORT}'}{database}"
+
+
+def database_of(url: str) -> str:
+    """The name of the database that a URL leads to, if it names one."""
+    return unquote(urlsplit(url).path.lstrip("/"))
+
+
+def with_database(url: str, name: str) -> str:
+    """The URL of another database on the same server."""
+    parts = urlsplit(url)  # urlunsplit would leave out the slashes of an empty host.
+    return f"{parts.scheme}://{parts.netloc}/{quote(name)}" + (f"?{parts.query}" if parts.query else "")
 
 
 def to_primary(url: str) -> str:

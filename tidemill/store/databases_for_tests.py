@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
 
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.database_url import database_of, with_database
 from tidemill.store.migrate import migrate
 
 CLOCK_FUNCTIONS = ("now", "transaction_timestamp", "statement_timestamp", "clock_timestamp")
@@ -48,7 +48,10 @@ NEXT_DUE = """
 SELECT extract(epoch FROM min(at) - now())::float8 FROM (
     SELECT min(due_at) AS at FROM tidemill.job WHERE state = 'ready' AND due_at > now()
     UNION ALL SELECT min(deadline) FROM tidemill.job WHERE deadline > now()
+    UNION ALL SELECT min(start_at) FROM tidemill.run WHERE start_at > now()
     UNION ALL SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended
+    UNION ALL SELECT min(due_at) FROM tidemill.stream_retry WHERE due_at > now()
+    UNION ALL SELECT min(retry_at) FROM tidemill.state_failure WHERE retry_at > now()
     UNION ALL SELECT min(next_fire) FROM tidemill.schedule WHERE next_fire > now() AND NOT paused
     UNION ALL SELECT to_timestamp(min(due_at)) FROM tidemill.monitor_entity
     WHERE due_at > extract(epoch FROM now())) AS due
@@ -57,11 +60,21 @@ SELECT extract(epoch FROM min(at) - now())::float8 FROM (
 #: What could go on now: jobs that are due or running, runs that wait for an owner, and messages to runs.
 COUNT_WORK = """
 SELECT (SELECT count(*) FROM tidemill.job WHERE state = 'running' OR state = 'ready' AND due_at <= now()) AS jobs,
-       (SELECT count(*) FROM tidemill.run WHERE state = 'running' AND owner IS NULL AND awake) AS runs,
+       (SELECT count(*) FROM tidemill.run
+        WHERE state = 'running' AND owner IS NULL AND (awake OR start_at <= now())) AS runs,
        (SELECT count(*) FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended) AS messages,
        (SELECT count(*) FROM tidemill.schedule WHERE next_fire <= now() AND NOT paused) AS schedules
 """
 
+#: The jobs of a task, unfinished and finished, in the order in which they were enqueued.
+JOBS_OF_TASK = """
+SELECT id, state, queue, task, attempt, failures, losses, created_at, due_at, started_at, NULL AS finished_at, progress,
+       note, args, NULL AS result, errors FROM tidemill.job WHERE task = $1
+UNION ALL
+SELECT id, state, queue, task, attempt, failures, losses, created_at, due_at, started_at, finished_at, NULL,
+       note, args, result, errors FROM tidemill.job_history WHERE task = $1
+ORDER BY id
+"""
 
 #: The messages of a topic of the log, in order.
 PUBLISHED = "SELECT payload FROM tidemill.log_message WHERE topic = $1 ORDER BY position"
@@ -81,8 +94,9 @@ class TestDatabases:
 
     __test__ = False
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, *, durable: bool = True) -> None:
+        """`durable=False` is for a server that only tests use: it does not wait for the disk."""
+        self._url, self._durable = url, durable
         self._names = itertools.count(1)
         self._prefix = f"tidemill_test_{os.getpid()}"
         self._template = f"{self._prefix}_template"
@@ -90,8 +104,11 @@ class TestDatabases:
     async def open(self) -> None:
         """Make the template."""
         self._admin = await asyncpg.connect(self._url)
+        if not self._durable:
+            await self._admin.execute("ALTER SYSTEM SET fsync = off")
+            await self._admin.execute("SELECT pg_reload_conf()")
         await self._make(self._template, "template1")
-        url = self._url_of(self._template)
+        url = with_database(self._url, self._template)
         connection = await asyncpg.connect(url)
         await connection.execute(MAKE_CLOCK)
         await connection.close()
@@ -104,7 +121,7 @@ class TestDatabases:
 
     async def drop(self, url: str) -> None:
         """Drop a database, with the connections to it."""
-        await self._drop(_name_in(url))
+        await self._drop(database_of(url))
 
     async def close(self) -> None:
         await self._drop(self._template)
@@ -113,13 +130,10 @@ class TestDatabases:
     async def _make(self, name: str, template: str) -> str:
         await self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         await self._admin.execute(f"ALTER DATABASE {name} SET search_path = {SEARCH_PATH}")
-        return self._url_of(name)
+        return with_database(self._url, name)
 
     async def _drop(self, name: str) -> None:
         await self._admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-    def _url_of(self, name: str) -> str:
-        return re.sub(r"^(\w+://[^/?]*)(/[^?]*)?", rf"\g<1>/{name}", self._url)
 
 
 async def set_clock(database: Database, shift: float) -> None:
@@ -143,6 +157,11 @@ async def count_work(database: Database) -> WorkLeft:
     return WorkLeft(*(await database.fetch(COUNT_WORK))[0])
 
 
+async def list_jobs_of_task(database: Database, task: str) -> list[asyncpg.Record]:
+    """The jobs of a task, unfinished and finished."""
+    return await database.fetch(JOBS_OF_TASK, task)
+
+
 async def read_published(database: Database, topic: str) -> list[Any]:
     """The messages of a topic: JSON as values, everything else as bytes."""
     return [_value(row["payload"]) for row in await database.fetch(PUBLISHED, topic)]
@@ -153,7 +172,3 @@ def _value(payload: bytes) -> Any:
         return msgspec.json.decode(payload)
     except msgspec.DecodeError:
         return payload
-
-
-def _name_in(url: str) -> str:
-    return url.partition("://")[2].partition("/")[2].partition("?")[0]

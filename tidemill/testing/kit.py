@@ -22,18 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-import asyncpg
 import msgspec
 
 from tidemill.app import App
 from tidemill.core.clock import SystemClock
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
+from tidemill.dags import Dag
 from tidemill.engine.connections import SyncBridge
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.monitors.definition.monitor import Monitor
-from tidemill.ops.jobs.jobs import ListJobs, list_jobs
 from tidemill.ops.monitors.alerts import Alert, ListAlerts, list_alerts
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.roles import running_here
@@ -43,6 +42,7 @@ from tidemill.store.databases_for_tests import (
     TestDatabases,
     count_work,
     extend_leases,
+    list_jobs_of_task,
     next_due,
     read_published,
     set_clock,
@@ -62,25 +62,16 @@ class TestDatabaseServer:
 
     def __init__(self, url: str, *, durable: bool = True) -> None:
         """`durable=False` is for a server that only tests use: it does not wait for the disk."""
-        self._url, self._durable = url, durable
-        self.databases = TestDatabases(url)
+        self.databases = TestDatabases(url, durable=durable)
         self.bridge = SyncBridge()
 
     def __enter__(self) -> TestDatabaseServer:
-        self.bridge.call(self._open())
+        self.bridge.call(self.databases.open())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.bridge.call(self.databases.close())
         self.bridge.close()
-
-    async def _open(self) -> None:
-        if not self._durable:
-            connection = await asyncpg.connect(self._url)
-            await connection.execute("ALTER SYSTEM SET fsync = off")
-            await connection.execute("SELECT pg_reload_conf()")
-            await connection.close()
-        await self.databases.open()
 
 
 class ShiftedTime:
@@ -129,7 +120,7 @@ class TestKit:
         self._bridge = server.bridge
         self._stack = contextlib.ExitStack()
         self._apps: dict[App, Database] = {}
-        self._running: dict[App, asyncio.Event] = {}
+        self._running: list[App] = []
 
     def __enter__(self) -> TestKit:
         self.url = self._bridge.call(self._server.databases.create())
@@ -175,13 +166,13 @@ class TestKit:
         chosen, stop, ready = self._app(app), asyncio.Event(), asyncio.Event()
         role = self._bridge.start(self._run(chosen, ready, stop))
         self._bridge.call(_first(ready.wait(), role))
-        self._running[chosen] = stop
+        self._running.append(chosen)
         chosen.jobs.is_inline = inline
         try:
             yield chosen
         finally:
             chosen.jobs.is_inline = False
-            del self._running[chosen]
+            self._running.remove(chosen)
             self._bridge.call(_stop(stop, role))
 
     def run_until_idle(self, app: App | None = None, *, timeout: Duration = "30s") -> None:
@@ -262,7 +253,7 @@ class TestKit:
     ) -> list[Run]:
         """The runs of a workflow or dag with these fields in their start event or arguments; fails if there is none."""
         chosen = self._app(app)
-        name = what if isinstance(what, str) else getattr(what, "name", None) or what.__name__
+        name = _run_name(chosen, what)
         wanted = fields if state is None else {**fields, "state": state}
         return self._find(
             lambda: self._runs(chosen, name), _fields_and_state, f"no run of {name} was started", wanted, within
@@ -352,7 +343,8 @@ class TestKit:
                     f"not idle within {timeout:g} s: {left.jobs} jobs, {left.runs + len(busy)} runs, {left.messages} "
                     f"messages to runs and {left.schedules} schedules are left; does a task or step wait for real time?"
                 )
-            await asyncio.to_thread(time.sleep, POLL_SECONDS)  # By the real clock.
+            # No notification tells of all of it, and the timers of this loop follow the clock of the test.
+            await asyncio.to_thread(time.sleep, POLL_SECONDS)
 
     async def _move(self, seconds: float) -> None:
         for database in self._apps.values():
@@ -362,8 +354,7 @@ class TestKit:
         self._time.move(seconds)
 
     async def _jobs(self, app: App, task: str) -> list[JobView]:
-        lines = await _every(app, list_jobs, ListJobs(task=task, limit=PAGE))
-        return [await app.jobs.get(line.id) for line in reversed(lines)]
+        return [JobView.of(dict(row)) for row in await list_jobs_of_task(self._apps[app], task)]
 
     async def _runs(self, app: App, name: str) -> list[Run]:
         lines = await _every(app, list_runs, ListRuns(workflow=name, limit=PAGE))
@@ -396,8 +387,9 @@ async def _stop(stop: asyncio.Event, role: asyncio.Task[None]) -> None:
 
 
 def _includes(whole: Any, part: Mapping[str, Any]) -> bool:
-    """Whether a mapping has these values, nested mappings likewise."""
-    return all(key in (values := _mapping(whole)) and values[key] == value for key, value in part.items())
+    """Whether a mapping has these values; others are left open."""
+    values = _mapping(whole)
+    return all(key in values and values[key] == value for key, value in part.items())
 
 
 def _fields_and_state(run: Run) -> Mapping[str, Any]:
@@ -412,3 +404,11 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _nothing() -> None:
     pass
+
+
+def _run_name(app: App, what: Any) -> str:
+    if isinstance(what, Dag):
+        return what.name
+    if isinstance(what, str) and what in app.runs.dags:
+        return what
+    return app.runs.flow(what).name

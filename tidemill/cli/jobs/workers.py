@@ -88,11 +88,14 @@ def _remark(row: WorkerLine, now: datetime) -> Text:
         return Text("its lease has lapsed: others take over its jobs", style="red")
     if row.flagged_at is not None:
         return Text("silent while it owns running jobs: look at the process", style="bold red")
+    remarks: list[tuple[str, str]] = []
     if row.trouble:
-        return Text(row.trouble, style="bold red")
+        remarks.append((row.trouble, "bold red"))
     if row.control:
-        return Text(names(row.control), style="yellow")
-    return Text(f"models: {names(row.models)}" if row.models else "")
+        remarks.append((names(row.control), "yellow"))
+    if row.models:
+        remarks.append((f"models: {names(row.models)}", ""))
+    return Text("; ").join(Text(text, style=style) for text, style in remarks)
 
 
 def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bool = False) -> None:

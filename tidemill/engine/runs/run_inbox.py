@@ -81,7 +81,7 @@ class RunInbox:
             except UnknownClassError as error:
                 log.warning("what was sent to a run is for another version of it", run=run.number, error=str(error))
                 run.postpone(row["id"], f"something that was sent to it is for another version: {error}")
-            except Exception as error:  # noqa: BLE001 - the run and its run worker continue, whatever was sent
+            except Exception as error:  # noqa: BLE001 - an event that cannot be read stops neither the run nor its worker
                 log.error("what was sent to a run cannot be read here", run=run.number, error=str(error))
                 run.skip_inbox_row(row["id"], f"something that was sent to it could not be read: {error}")
         try:

@@ -186,6 +186,8 @@ class QueuedStepRun(FlowRun):
             return self.divergence
         if job is not None and job.cancel_reason is not None:
             raise JobCancelled(job.cancel_reason)
+        if job is not None and job.overrun is not None:
+            raise asyncio.CancelledError  # The job says which limit the step has broken.
         if self._basis:
             basis = Noted(self.now(), work.id, EditBasis(tuple(self._basis.items())))
             return [encode_tick(basis), *self.loop.ticks]

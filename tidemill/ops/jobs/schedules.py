@@ -152,7 +152,7 @@ def explain(line: ScheduleLine) -> list[str]:
 
 @operation("POST /schedules/{name}/run", role="operator", status=201)
 async def run_schedule(tx: Transaction, args: ScheduleRef) -> WorkStarted:
-    """Start what a schedule starts once, now, whatever its plan says."""
+    """Start the task, workflow or dag of a schedule once, now, also if the schedule is paused."""
     return WorkStarted(*await run_now(tx, args.name), created=True)
 
 

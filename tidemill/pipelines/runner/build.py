@@ -187,7 +187,7 @@ class StageCaller:
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - every exception of the user's code is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
@@ -212,7 +212,7 @@ class StageCaller:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             return self._failed(entity, error, began)  # The code has cancelled itself.
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is its failure
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - every exception of the user's code is its failure
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 

@@ -74,11 +74,16 @@ class IdempotentRequests:
         except AnsweredError as before:
             await reply.whole(before.status, before.body, [REPLAYED])
             return
+        reply.before_end = lambda: self._keep(claim, reply)
         renewing = asyncio.create_task(self._renew(claim))
         try:
             await inner(scope, _given(body), reply)
         finally:
             renewing.cancel()
+
+    async def _keep(self, claim: IdempotencyKey, reply: Reply) -> None:
+        """Store the answer before the client gets it: a client that repeats its request finds it."""
+        reply.before_end = None  # A problem that is sent if this fails is not stored.
         if reply.status is not None and reply.status < 400:
             async with self._database.transaction(patience=5.0) as connection:
                 await keep_answer(self._database, connection, claim, reply.status, reply.body)

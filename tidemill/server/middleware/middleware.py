@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import hmac
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -175,12 +175,16 @@ class Middleware:
 
 
 class Reply:
-    """The way out: holds an answer back until it is whole, unless it comes in pieces."""
+    """The way out: holds an answer back until it is whole, unless it comes in pieces.
+
+    With `before_end`, which stores the answer, an answer is sent whole, once it is stored; an event stream is not.
+    """
 
     def __init__(self, send: Any, method: str, headers: dict[bytes, bytes], more: list[tuple[bytes, bytes]]) -> None:
         self.status: int | None = None
         self.started = False
         self.body = b""
+        self.before_end: Callable[[], Awaitable[None]] | None = None
         self._send = send
         self._method = method
         self._asked = headers
@@ -190,7 +194,7 @@ class Reply:
 
     async def __call__(self, message: Any) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status, self.body = message["status"], b""
             message["headers"] = [*message.get("headers", ()), *self._more]
             kind = next((value for name, value in message["headers"] if name.lower() == b"content-type"), b"")
             self._streaming = kind.startswith(b"text/event-stream")
@@ -203,7 +207,8 @@ class Reply:
             else:
                 self._start = message
         elif message["type"] == "http.response.body" and not self._streaming:
-            if message.get("more_body", False) and message.get("body") and self._method != "HEAD":
+            in_pieces = message.get("more_body", False) and message.get("body") and self._method != "HEAD"
+            if in_pieces and self.before_end is None:
                 await self._begin_stream()  # What comes in pieces goes on in pieces.
                 await self._send(message)
                 return
@@ -231,6 +236,8 @@ class Reply:
         await self._send(self._start)
 
     async def _finish(self) -> None:
+        if self.before_end is not None:
+            await self.before_end()
         self.started = True
         start, body = self._start, self.body
         headers = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]

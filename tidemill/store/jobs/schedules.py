@@ -289,7 +289,7 @@ async def set_paused(tx: Transaction, name: str, paused: bool) -> None:
 
 
 async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], int]:
-    """Enqueue a schedule's job or start its run once, now, whatever its plan; returns which, and its id."""
+    """Enqueue a schedule's job or start its run once, now, also if it is paused; returns which, and its id."""
     row = await _lock(tx, name)
     if row["run"] is not None:
         number, _ = await store_run(tx, _new_run(row["run"], Origin(by=tx.by, schedule=name)))

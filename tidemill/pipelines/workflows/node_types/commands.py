@@ -32,7 +32,7 @@ def append_to_file(data: dict[str, Any], item: dict[str, Any]) -> Any:
 
 @node_type("run_command", role="admin", raw=("command", "args", "workingDirectory"))
 async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Runs a program: a list as it is, a text by the shell; each {{…}} is one word, whatever its value is."""
+    """Runs a program: a list as it is, a text by the shell; each {{…}} is one word."""
     words = _words(data, _with_places(item))
     if any("\0" in word for word in words):
         raise ConfigError("a value for the command holds a NUL character, which no argument can hold")
