@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.streams import running_stream
+from tests.support.waiting import PATIENCE
 from tidemill.core.retry import retry
 from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
@@ -89,7 +90,7 @@ async def test_headers_keys_and_times_arrive_and_are_kept_with_a_dead_letter(
         headers = [("id", word.encode()), ("empty", None), ("bytes", b"\xff\x00")]
         await cluster.send(name, [f'"{word}"'.encode()], key=b"k", headers=headers, timestamp=1_700_000_000_000)
     async with running_stream(stream_of(cluster, name, message_id="header:id"), database_url) as dispatcher:
-        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"), timeout=60)
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.dead_letter"))
         await eventually(lambda: dispatcher.reducer.counts[0].duplicates == 1)
     assert [ctx.value for ctx in Recording.seen] == ["good", "bad"]
     for ctx in Recording.seen:
@@ -113,14 +114,14 @@ async def test_partitions_move_one_by_one_between_two_dispatchers(
         return {ctx.value for ctx in Recording.seen}
 
     async with running_stream(stream_of(cluster, name, **options), database_url) as first:
-        await eventually(lambda: numbers() == set(range(40)), timeout=60)
+        await eventually(lambda: numbers() == set(range(40)))
         async with running_stream(stream_of(cluster, name, **options), database_url) as second:
-            sent, until = 40, time.monotonic() + 60
+            sent, until = 40, time.monotonic() + 2 * PATIENCE
             while not second.reducer.counts[0].done:
                 await cluster.send(name, [b"%d" % number for number in range(sent, sent + 40)])
                 sent += 40
-                await eventually(lambda sent=sent: numbers() == set(range(sent)), timeout=60)
+                await eventually(lambda sent=sent: numbers() == set(range(sent)))
                 assert time.monotonic() < until, "the second never got a partition"
             assert first.reducer.counts[0].done > 40
         await cluster.send(name, [b"%d" % number for number in range(sent, sent + 40)])
-        await eventually(lambda: numbers() == set(range(sent + 40)), timeout=60)
+        await eventually(lambda: numbers() == set(range(sent + 40)))

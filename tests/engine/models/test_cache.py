@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually
+from tests.support.waiting import PATIENCE
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import ConfigError
 from tidemill.engine.models.cache import ModelCache, ModelUse
@@ -78,7 +79,7 @@ async def test_ten_jobs_in_threads_and_coroutines_load_once() -> None:
     world, gate, asked = World(), threading.Event(), []
 
     def slow() -> Model:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         return world.load("a")()
 
     async with started(ModelSpec("a", slow, world.unload)) as cache:
@@ -121,7 +122,7 @@ async def test_a_failed_load_is_told_to_all_who_wait_and_tried_again_by_the_next
 
     def load() -> str:
         tries.append(1)
-        gate.wait(10)
+        gate.wait(PATIENCE)
         if len(tries) == 1:
             raise OSError("the disk is gone")
         return "model"
@@ -154,7 +155,7 @@ async def test_a_job_that_stops_waiting_leaves_the_load_to_others() -> None:
     world, gate = World(), threading.Event()
 
     def slow() -> Model:
-        gate.wait(10)
+        gate.wait(PATIENCE)
         return world.load("a")()
 
     async with started(ModelSpec("a", slow, world.unload)) as cache:
@@ -185,7 +186,7 @@ async def test_a_thread_that_waits_looks_up_now_and_then() -> None:
     def look_up() -> None:
         raise RuntimeError("cancelled meanwhile")
 
-    async with started(ModelSpec("a", lambda: gate.wait(10))) as cache:
+    async with started(ModelSpec("a", lambda: gate.wait(PATIENCE))) as cache:
         use = cache.use()
         with pytest.raises(RuntimeError, match="cancelled meanwhile"):
             await asyncio.to_thread(use.get, "a", look_up=look_up)

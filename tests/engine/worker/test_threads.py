@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually, turns
 from tidemill.engine.worker.threads import WorkThreads
 
 
@@ -25,14 +25,23 @@ async def test_functions_that_hang_take_no_thread_from_others() -> None:
     threads.close()
 
 
-async def test_a_timeout_begins_when_there_is_a_thread() -> None:
-    threads, may_end = WorkThreads(1, "test"), threading.Event()
-    first = asyncio.create_task(threads.run(may_end.wait, "first"))
-    second = asyncio.create_task(threads.run(lambda: "second", "second", 2.0))
-    await asyncio.sleep(2.2)
+async def test_a_timeout_begins_when_there_is_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, first_may_end, second_may_end = WorkThreads(1, "test"), threading.Event(), threading.Event()
+    first = asyncio.create_task(threads.run(first_may_end.wait, "first"))
+    begun = threading.Event()
+    second = asyncio.create_task(threads.run(lambda: begun.set() or second_may_end.wait(), "second", 900.0))
+    await turns()
+    loop = asyncio.get_running_loop()
+    now, later = loop.time, 1_000.0
+    monkeypatch.setattr(loop, "time", lambda: now() + later)  # Longer than the timeout has passed.
+    await turns()
     assert not second.done()
-    may_end.set()
-    assert (await first, await second) == (True, "second")
+    first_may_end.set()
+    assert await asyncio.to_thread(begun.wait, PATIENCE)
+    await turns()
+    assert not second.done()
+    second_may_end.set()
+    assert (await first, await second) == (True, True)
     threads.close()
 
 
@@ -51,7 +60,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_is_not_lost() -> None:
     threads, may_end = WorkThreads(1, "test"), threading.Event()
     first = asyncio.create_task(threads.run(may_end.wait, "first"))
     waiting = asyncio.create_task(threads.run(lambda: None, "waiting"))
-    await asyncio.sleep(0.05)
+    await turns()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting

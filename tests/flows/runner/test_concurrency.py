@@ -112,7 +112,7 @@ async def test_plain_steps_that_hang_fail_at_their_timeout_and_take_no_thread_fr
     may_end = threading.Event()
 
     class Hanging(Workflow):
-        @step(timeout=0.1)
+        @step(timeout=0.5)
         def hang(self, ev: StartEvent) -> StopEvent:
             if ev.hangs:
                 may_end.wait()

@@ -300,7 +300,7 @@ async def test_plain_tasks_that_hang_fail_alone_and_later_messages_are_run() -> 
     may_end = threading.Event()
 
     class Hanging(Plan, eligibility="x"):
-        @task(timeout=0.1)
+        @task(timeout=0.5)
         def work(self, ctx: Any) -> None:
             if ctx.value == "hang":
                 may_end.wait()
@@ -321,7 +321,7 @@ async def test_a_batched_call_that_hangs_fails_alone_and_later_messages_are_run(
     may_end = threading.Event()
 
     class Hanging(Plan, eligibility="x"):
-        @task(batch=Batch(max_size=1), timeout=0.1)
+        @task(batch=Batch(max_size=1), timeout=0.5)
         def work(self, contexts: list[Any]) -> list[None]:
             if contexts[0].value == "hang":
                 may_end.wait()

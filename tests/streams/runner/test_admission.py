@@ -116,10 +116,17 @@ async def test_a_dispatcher_that_has_nothing_to_do_leaves_the_whole_limit_to_the
 ) -> None:
     stream = stream_of(max_qps=100)
     async with running_stream(stream, database_url) as first, running_stream(stream, database_url) as second:
-        await publish(database, "posts", range(200))  # One range: one of the two has it all.
-        await eventually(lambda: len(Timed.began) >= 120)
-        assert max(each.reducer.limits[0].qps_part or 0.0 for each in (first, second)) >= 95
-        assert rate_after(0) >= 80
+
+        async def nearly_the_whole_rate() -> bool:
+            done = len(Timed.began)
+            await publish(database, "posts", range(200))  # One range: one of the two has it all.
+            await eventually(lambda: len(Timed.began) >= done + 120)
+            assert max(each.reducer.limits[0].qps_part or 0.0 for each in (first, second)) >= 95
+            rate = rate_after(done)
+            await eventually(lambda: len(Timed.began) == done + 200)
+            return rate >= 80
+
+        await eventually(nearly_the_whole_rate)  # A busy machine may be slower, but not every time.
 
 
 async def test_two_dispatchers_share_the_slots_of_a_source(database: Database, database_url: str) -> None:
@@ -134,10 +141,10 @@ async def test_two_dispatchers_share_the_slots_of_a_source(database: Database, d
 async def test_live_requests_have_a_limit_and_a_switch_of_their_own(database: Database, database_url: str) -> None:
     async with running_stream(stream_of(live_qps=2), database_url) as dispatcher:
         live = dispatcher.live_requests
-        for _ in range(2):
-            await live.ask(b"1", ["timed"])
-        with pytest.raises(SaturatedError, match="at most 2 live requests a second"):
-            await live.ask(b"1", ["timed"])
+        asked = [live.ask(b"1", ["timed"]) for _ in range(3)]  # At once: half a second later there is one more.
+        *_, third = told = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(each, SaturatedError) for each in told] == [False, False, True], told
+        assert "at most 2 live requests a second" in str(third)
         await control_stream(database, "s", "live", max_qps=1000.0, burst=50.0)
         await eventually(lambda: live.limits.max_qps == 1000.0)
         await eventually(lambda: live.limits.qps_part == 1000.0)

@@ -60,13 +60,14 @@ def lost_threads_text(lost: Sequence[str]) -> str | None:
 
 
 class _Call:
-    """A call in a thread: whether it has begun, has ended, and was given up."""
+    """A call in a thread: whether it has begun and was given up, and what it returned or raised."""
 
-    __slots__ = ("given_up", "has_begun", "has_ended", "lock", "what")
+    __slots__ = ("ended", "given_up", "has_begun", "lock", "what")
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.has_begun = self.has_ended = self.given_up = False
+        self.has_begun = self.given_up = False
+        self.ended: tuple[Any, BaseException | None] | None = None
         self.lock = threading.Lock()
 
 
@@ -96,29 +97,31 @@ class WorkThreads:
         """
         loop, context, mine, begun = asyncio.get_running_loop(), copy_context(), _Call(what), asyncio.Event()
 
-        def body() -> tuple[Any, BaseException | None]:
+        def body() -> None:
             mine.has_begun = True
             if timeout is not None:
                 loop.call_soon_threadsafe(begun.set)
             ended = context.run(caught, call)
             with mine.lock:
-                mine.has_ended = True
+                mine.ended = ended
             if mine.given_up:
                 loop.call_soon_threadsafe(self._came_back, mine)
-            return ended
 
-        future, limit = loop.run_in_executor(self._executor, body), asyncio.timeout(timeout)
+        future, limit = loop.run_in_executor(self._executor, body), asyncio.timeout(None)
         try:
-            if timeout is not None:
-                await begun.wait()
             async with limit:
-                result, error = await future
-        except BaseException:
+                if timeout is not None:
+                    await begun.wait()
+                    limit.reschedule(loop.time() + timeout)
+                await future
+        except BaseException as error:
             future.cancel()
             self._give_up(mine)
-            if limit.expired():
-                raise TimeoutError(f"{what} took longer than {timeout:g} s") from None
-            raise
+            if not isinstance(error, TimeoutError):
+                raise
+        if mine.ended is None or mine.given_up:
+            raise TimeoutError(f"{what} took longer than {timeout:g} s")
+        result, error = mine.ended  # Also when a busy event loop learns of it after the timeout.
         if error is not None:
             raise error
         return result
@@ -130,7 +133,7 @@ class WorkThreads:
     def _give_up(self, call: _Call) -> None:
         """Replace the thread of a call that was cancelled or timed out and has not ended."""
         with call.lock:
-            if call.has_ended or not call.has_begun:
+            if call.ended is not None or not call.has_begun:
                 return
             call.given_up = True
         self._lost.add(call)
