@@ -12,7 +12,7 @@ Streams use consumers and monitors use readers; `tidemill.sources.opening` turns
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, runtime_checkable
 from uuid import UUID
@@ -95,6 +95,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
         return type(self).__name__
 
 
+async def _finished(matches: Callable[[Delivery], bool]) -> None:
+    """A reader that processes page by page has nothing in flight."""
+
+
 class SourceContext(msgspec.Struct, frozen=True):
     """What a source is opened with."""
 
@@ -105,8 +109,10 @@ class SourceContext(msgspec.Struct, frozen=True):
     database: Database
     on_lost: Callable[[Callable[[Delivery], bool]], None] = lambda is_lost: None
     """Called with a test for deliveries that belong to another process now."""
+    wait_finished: Callable[[Callable[[Delivery], bool]], Awaitable[None]] = _finished
+    """Waits until no delivery that matches is being processed."""
     on_notify: Callable[[str, Callable[[], None]], None] = lambda topic, wake: None
-    """Registers a callback for notifications about a topic of the PostgreSQL log."""
+    """Registers a callback for notifications about a topic of the PostgreSQL log, or the lease of a cursor."""
 
     def group(self, source: str, separator: str = ".") -> str:
         """The default name of a consumer group at a broker. Applications share brokers: the name begins with theirs."""

@@ -4,6 +4,8 @@ In a stream the client lives in a thread of its own, which polls all the time, s
 member for dead however full it is; when it is full it pauses its partitions. A position is committed when everything
 before it is done. `exact=True` stores positions in PostgreSQL, in the transaction that stores the results of messages;
 commits to the broker are then only a hint. The member that is assigned a partition takes over its stored position.
+`ordered=True` does so, too: what was done beyond a position is known, and does not run again after newer messages. A
+member that loses a partition first finishes its messages in flight.
 
 In a monitor the processes share the partitions: each reads those that belong to its share of the entities. A position
 is stored with the events, in one transaction that only the owner of the share can commit. No group is joined, and
@@ -20,7 +22,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -51,6 +53,7 @@ PATIENCE = (
 COMMIT_EVERY = 0.5
 WAIT = 0.2
 COUNT_EVERY = 30.0
+FINISH_WITHIN = 8.0  # seconds for messages in flight when a partition moves; the group waits for this member meanwhile
 
 
 class KafkaSource(Source, frozen=True, tag="kafka"):
@@ -63,7 +66,7 @@ class KafkaSource(Source, frozen=True, tag="kafka"):
     begin: Begin = "earliest"
     """Where a new group begins, and a partition that a monitor has never read."""
     exact: bool = False
-    """Store positions in PostgreSQL together with the results of messages."""
+    """Store positions in PostgreSQL together with the results of messages; `ordered=True` always does."""
     timeout: Duration = "10s"
     """How long a monitor waits for an answer of the broker."""
     config: Mapping[str, Any] = {}
@@ -97,10 +100,10 @@ class KafkaConsumer:
     """One member of a consumer group."""
 
     def __init__(self, source: KafkaSource, context: SourceContext) -> None:
-        self.transactional = source.exact
+        self.transactional = source.exact or source.ordered
         self._source = source
         self._context = context
-        self._positions = StoredPositions(source.name, context) if source.exact else None
+        self._positions = StoredPositions(source.name, context) if self.transactional else None
         self._offsets: dict[int, Offsets] = {}
         self._committed: dict[int, int] = {}
         self._buffer: deque[Delivery] = deque()
@@ -220,20 +223,20 @@ class KafkaConsumer:
         return len(self._buffer) > HIGH or self._size > HIGH_BYTES
 
     def _forget(self, parts: set[int], trackers: list[Offsets]) -> None:
-        """Drop the buffered messages of partitions that belong to another member now."""
-        gone = {id(tracker) for tracker in trackers}
+        """Drop what belongs to another member now."""
+        self._drop_waiting(parts, trackers)
         if self._positions is not None:
             for part in parts:
                 self._positions.disown(part)
 
-        def is_lost(delivery: Delivery) -> bool:
-            return delivery.part in parts and id(delivery.token) in gone
-
+    def _drop_waiting(self, parts: set[int], trackers: list[Offsets]) -> None:
+        """Drop messages that were read ahead of partitions that this member loses."""
+        is_lost = _belongs_to(parts, trackers)
         kept = [delivery for delivery in self._buffer if not is_lost(delivery)]
         self._buffer.clear()
         self._buffer.extend(kept)
         self._size = size_of(kept)
-        self._context.on_lost(lambda delivery: delivery.token is not None and is_lost(delivery))
+        self._context.on_lost(is_lost)
 
     # -- in the client's thread -------------------------------------------------------------------
 
@@ -312,9 +315,30 @@ class KafkaConsumer:
         """Commit positions while this member still may."""
         parts = {each.partition for each in partitions}
         log.info("partitions revoked", source=self._source.name, partitions=sorted(parts))
+        trackers = [tracker for part in parts if (tracker := self._offsets.get(part)) is not None]
+        if self._positions is not None and not self._stopping.is_set():
+            self._call(self._drop_waiting, parts, trackers)
+            self._wait_for(self._store_moving(self._positions, _belongs_to(parts, trackers)))
         self._commit(asynchronous=False, only=parts)
-        trackers = [tracker for part in parts if (tracker := self._offsets.pop(part, None)) is not None]
+        for part in parts:
+            self._offsets.pop(part, None)
         self._call(self._forget, parts, trackers)
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait in the client's thread for something that the event loop does."""
+        try:
+            asyncio.run_coroutine_threadsafe(work, self._loop).result(2 * FINISH_WITHIN)
+        except RuntimeError:
+            work.close()  # The event loop has ended before this thread.
+        except Exception as error:  # noqa: BLE001 - the partition moves in any case, and its next member repeats more
+            log.warning("a partition moves before its messages are stored", source=self._source.name, error=str(error))
+
+    async def _store_moving(self, positions: StoredPositions, is_lost: Callable[[Delivery], bool]) -> None:
+        """Store the position of partitions that move; in order, only when their messages in flight are done."""
+        if self._source.ordered:
+            async with asyncio.timeout(FINISH_WITHIN):
+                await self._context.wait_finished(is_lost)
+        await positions.flush()
 
     def _commit(self, *, asynchronous: bool, only: set[int] | None = None) -> None:
         from confluent_kafka import KafkaException, TopicPartition
@@ -349,6 +373,12 @@ class KafkaConsumer:
     def _call(self, callback: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # The event loop may have ended before this thread.
             self._loop.call_soon_threadsafe(callback, *arguments)
+
+
+def _belongs_to(parts: set[int], trackers: list[Offsets]) -> Callable[[Delivery], bool]:
+    """Whether a delivery is of these partitions, as this member has read them."""
+    gone = {id(tracker) for tracker in trackers}
+    return lambda delivery: delivery.token is not None and delivery.part in parts and id(delivery.token) in gone
 
 
 class KafkaReader:

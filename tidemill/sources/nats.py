@@ -1,29 +1,27 @@
 """A subject of NATS JetStream: a durable pull consumer; each message is acknowledged when its work is done.
 
 The server delivers a message again if it is not acknowledged in time; while a message is in flight, its time is
-extended. The key of a message is its subject, so that `ordered=True` keeps the order of each subject under a wildcard.
+extended. What is delivered again comes behind newer messages: `ordered=True` reads in another way (`nats_ordered`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.cancellation import end
-from tidemill.sources.base import Begin, Source, SourceContext, SourceError
+from tidemill.sources.base import Begin, Consumer, Source, SourceContext
 from tidemill.sources.delivery import Delivery
+from tidemill.sources.nats_client import NatsConnection, delivery_of
+from tidemill.sources.nats_ordered import OrderedNatsConsumer
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")
 
 WAIT = 1.0
-CONNECT_WITHIN = 5.0
-PROBLEM_LASTS = 5.0  # seconds after the last error that the client has reported
 AT_ONCE = 500
 
 
@@ -39,7 +37,7 @@ class NatsSource(Source, frozen=True, tag="nats"):
     begin: Begin = "earliest"
     """Where a new durable consumer begins."""
     ack_wait: float = 30.0
-    """How many seconds the server waits for a sign of life before it delivers a message again."""
+    """How many seconds a dispatcher that has stopped answering keeps its messages."""
     max_pending: int = 8000
     """How many messages may be in flight."""
 
@@ -47,32 +45,29 @@ class NatsSource(Source, frozen=True, tag="nats"):
     def default_name(self) -> str:
         return self.subject.replace(".", "-").replace("*", "any").replace(">", "all")
 
-    def consumer(self, context: SourceContext) -> NatsConsumer:
-        try:
-            import nats  # noqa: F401
-        except ImportError:
-            raise ConfigError(f"source {self.name}: install tidemill[nats] to read from NATS") from None
-        return NatsConsumer(self, context)
+    def consumer(self, context: SourceContext) -> Consumer:
+        connection = NatsConnection(f"source {self.name}", self.servers)
+        durable = self.durable or context.group(self.name, "-")
+        if not self.ordered:
+            return NatsConsumer(self, connection, durable)
+        return OrderedNatsConsumer(self, context, connection, durable=durable, begin=self.begin, lease=self.ack_wait)
 
 
 class NatsConsumer:
     transactional = False
 
-    def __init__(self, source: NatsSource, context: SourceContext) -> None:
+    def __init__(self, source: NatsSource, connection: NatsConnection, durable: str) -> None:
         self._source = source
-        self._durable = source.durable or context.group(source.name, "-")
-        self._client: Any = None
+        self._connection = connection
+        self._durable = durable
         self._subscription: Any = None
         self._open: dict[int, Any] = {}
         self._acked: list[Any] = []
         self._nacked: list[Any] = []
         self._fetching: asyncio.Task[list[Any]] | None = None
         self._keeping_alive: asyncio.Task[None] | None = None
-        self._problem: str | None = None
-        self._problem_at = 0.0
 
     async def start(self) -> None:
-        from nats.aio.client import Client
         from nats.errors import Error
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -83,26 +78,16 @@ class NatsConsumer:
             ack_wait=self._source.ack_wait,
             max_ack_pending=self._source.max_pending,
         )
-        self._client = Client()
+        await self._connection.connect()
         try:
-            async with asyncio.timeout(CONNECT_WITHIN):  # The client itself would try for ever.
-                await self._client.connect(
-                    self._source.servers.split(","),
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.2,
-                    error_cb=self._report,
-                    allow_reconnect=True,
-                )
-            stream = self._source.stream or await self._client.jetstream().find_stream_name_by_subject(
-                self._source.subject
-            )
-            self._subscription = await self._client.jetstream().pull_subscribe(
-                self._source.subject, durable=self._durable, stream=stream, config=wanted
+            jetstream, subject = self._connection.jetstream, self._source.subject
+            stream = self._source.stream or await jetstream.find_stream_name_by_subject(subject)
+            self._subscription = await jetstream.pull_subscribe(
+                subject, durable=self._durable, stream=stream, config=wanted
             )
         except (Error, OSError) as error:
-            await self._client.close()
-            why = self.problem or str(error) or type(error).__name__
-            raise SourceError(f"source {self._source.name}: {why}") from error
+            await self._connection.close()
+            raise self._connection.error(error) from error
         self._keeping_alive = asyncio.create_task(self._keep_alive())
 
     async def poll(self, most: int) -> list[Delivery]:
@@ -118,23 +103,8 @@ class NatsConsumer:
         finally:
             if fetching.done():
                 self._fetching = None
-        deliveries: list[Delivery] = []
-        for message in messages:
-            metadata = message.metadata
-            position = metadata.sequence.stream
-            self._open[position] = message
-            headers = message.headers
-            deliveries.append(
-                Delivery(
-                    message.data,
-                    position,
-                    0,
-                    metadata.timestamp.timestamp(),
-                    message.subject.encode(),
-                    None if not headers else tuple((name, value.encode()) for name, value in headers.items()),
-                    token=message,
-                )
-            )
+        deliveries = [delivery_of(message, message) for message in messages]
+        self._open.update((each.position, each.token) for each in deliveries)
         return deliveries
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -156,7 +126,7 @@ class NatsConsumer:
                 if isinstance(error, Exception):
                     raise OSError(f"source {self._source.name}: {error}") from error
                 raise
-        await self._client.flush()
+        await self._connection.client.flush()
 
     def nack(self, deliveries: Sequence[Delivery]) -> None:
         self._nacked += [delivery.token for delivery in deliveries]
@@ -173,10 +143,11 @@ class NatsConsumer:
             self._nacked += fetched if isinstance(fetched, list) else []
         # Without this, the server would send back to this client what it is given back.
         await self._subscription.unsubscribe()
-        await self._client.flush()
+        await self._connection.client.flush()
         for message in self._nacked:
             await message.nak()
-        await self._client.close()
+        await self._connection.client.flush()  # The next consumer gets them only after the server has read this.
+        await self._connection.close()
 
     async def lag(self) -> int | None:
         info = await self._subscription.consumer_info()
@@ -196,9 +167,4 @@ class NatsConsumer:
     @property
     def problem(self) -> str | None:
         """What keeps the client from its servers; it goes on trying by itself."""
-        return self._problem if time.monotonic() - self._problem_at < PROBLEM_LASTS else None
-
-    async def _report(self, error: Exception) -> None:
-        if self.problem is None:
-            log.warning("the NATS client reports an error", source=self._source.name, error=str(error))
-        self._problem, self._problem_at = str(error), time.monotonic()
+        return self._connection.problem

@@ -131,7 +131,7 @@ class RedisConsumer:
             if fields is None or id in self._open:
                 continue  # Deleted from the stream, or in flight here.
             self._open.add(id)
-            milliseconds, _, sequence = id.partition(b"-")
+            milliseconds, sequence = _number(id)
             payload = fields.pop(b"payload", None)
             if payload is None:
                 payload = msgspec.json.encode(
@@ -143,9 +143,9 @@ class RedisConsumer:
             deliveries.append(
                 Delivery(
                     payload,
-                    int(milliseconds) * _SEQUENCES + int(sequence),
+                    milliseconds * _SEQUENCES + sequence,
                     0,
-                    int(milliseconds) / 1000,
+                    milliseconds / 1000,
                     key,
                     headers,
                     token=id,
@@ -210,7 +210,8 @@ class RedisConsumer:
         """Renew the lease of the entries in flight."""
         while True:
             await asyncio.sleep(self._source.lease / 3)
-            ids = list(self._open)
+            # Newest first: should this process die meanwhile, the leases of older entries still end earlier.
+            ids = sorted(self._open, key=_number, reverse=True)
             for start in range(0, len(ids), AT_ONCE):
                 try:
                     await self._client.xclaim(
@@ -219,6 +220,11 @@ class RedisConsumer:
                 except Exception as error:  # noqa: BLE001 - the server is unavailable; the next round retries
                     log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
+
+
+def _number(id: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = id.partition(b"-")
+    return int(milliseconds), int(sequence)
 
 
 def _entries(answer: Any) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:

@@ -15,7 +15,15 @@ from tidemill.sources.base import FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.offsets import Offsets
 from tidemill.store.database import Executor
-from tidemill.store.streams.streams import Span, StoredCursor, move_cursor, own_cursor
+from tidemill.store.streams.streams import (
+    Span,
+    StoredCursor,
+    lease_cursor,
+    move_cursor,
+    own_cursor,
+    release_cursor,
+    renew_cursor,
+)
 
 
 class _Partition(msgspec.Struct):
@@ -51,8 +59,35 @@ class StoredPositions:
     async def own(self, number: int, name: str) -> StoredCursor:
         """Take a partition over; returns its stored position."""
         cursor = await own_cursor(self._database, self._stream, self._source, name, self._owner)
-        self._partitions[number] = _Partition(name, Offsets(cursor.position), cursor.done, cursor.note, cursor.position)
+        self._use(number, name, cursor)
         return cursor
+
+    async def lease(self, number: int, name: str, seconds: float) -> StoredCursor | None:
+        """Take a partition over if no other process has it."""
+        cursor = await lease_cursor(self._database, self._stream, self._source, name, self._owner, seconds)
+        if cursor is not None:
+            self._use(number, name, cursor)
+        return cursor
+
+    def _use(self, number: int, name: str, cursor: StoredCursor) -> None:
+        self._partitions[number] = _Partition(name, Offsets(cursor.position), cursor.done, cursor.note, cursor.position)
+
+    async def begin(self, number: int, position: int, note: str | None) -> None:
+        """Store where a partition begins that has no position yet."""
+        name = self._partitions[number].name
+        self._partitions[number] = _Partition(name, Offsets(position), (), note, position, moved=True)
+        await self.flush()
+
+    async def renew(self, number: int, seconds: float) -> bool:
+        """Renew the lease of a partition; False if another process owns it by now."""
+        partition = self._partitions[number]
+        return await renew_cursor(self._database, self._stream, self._source, partition.name, self._owner, seconds)
+
+    async def release(self, number: int) -> None:
+        """End the lease of a partition: the next process takes it over at once."""
+        partition = self._partitions.pop(number, None)
+        if partition is not None:
+            await release_cursor(self._database, self._stream, self._source, partition.name, self._owner)
 
     def disown(self, number: int) -> None:
         self._partitions.pop(number, None)

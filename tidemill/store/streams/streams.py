@@ -13,11 +13,25 @@ import msgspec
 from tidemill.store.database import Database, Executor
 from tidemill.store.transaction import Transaction
 
-#: Takes over a partition's cursor; returns where to begin.
+#: Takes over a partition's cursor; with a lease only if no other process holds one. Returns where to begin.
 OWN_CURSOR = """
-INSERT INTO tidemill.source_cursor (stream, source, part, owner) VALUES ($1, $2, $3, $4)
-ON CONFLICT (stream, source, part) DO UPDATE SET owner = excluded.owner
+INSERT INTO tidemill.source_cursor AS c (stream, source, part, owner, held_until)
+VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5::float8))
+ON CONFLICT (stream, source, part) DO UPDATE SET owner = excluded.owner, held_until = excluded.held_until
+WHERE $5::float8 IS NULL OR c.held_until IS NULL OR c.held_until < now() OR c.owner = excluded.owner
 RETURNING position, note, done
+"""
+
+#: Renews the lease of a cursor, if it is still ours; ends it, and tells those that wait for it.
+RENEW_CURSOR = """
+UPDATE tidemill.source_cursor SET held_until = now() + make_interval(secs => $5)
+WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING owner
+"""
+RELEASE_CURSOR = """
+WITH released AS (
+    UPDATE tidemill.source_cursor SET held_until = NULL
+    WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING owner)
+SELECT pg_notify('tidemill_streams', $5) FROM released
 """
 
 #: Moves a cursor, if it is still ours.
@@ -174,9 +188,25 @@ async def outcome_of(database: Database, transaction: str) -> str | None:
     return None if row is None else row["outcome"]
 
 
+def cursor_topic(stream: str, source: str) -> str:
+    """What is notified when the lease of a source's cursor ends."""
+    return f"cursor {stream}/{source}"
+
+
 async def own_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> StoredCursor:
     """Take over a partition's cursor."""
-    row = (await database.fetch(OWN_CURSOR, stream, source, part, owner, patience=None))[0]
+    return _cursor((await database.fetch(OWN_CURSOR, stream, source, part, owner, None, patience=None))[0])
+
+
+async def lease_cursor(
+    database: Database, stream: str, source: str, part: str, owner: UUID, lease: float
+) -> StoredCursor | None:
+    """Take over a partition's cursor for so many seconds; None if another process has it."""
+    rows = await database.fetch(OWN_CURSOR, stream, source, part, owner, lease, patience=None)
+    return _cursor(rows[0]) if rows else None
+
+
+def _cursor(row: asyncpg.Record) -> StoredCursor:
     done = [(None if span.lower is None else span.lower - 1, span.upper - 1) for span in row["done"]]
     return StoredCursor(row["position"], row["note"], tuple(done))
 
@@ -196,6 +226,16 @@ async def move_cursor(
     ranges = [asyncpg.Range(after, last, lower_inc=False, upper_inc=True) for after, last in done]
     moved = await connection.fetch(database.sql(MOVE_CURSOR), stream, source, part, owner, position, note, ranges)
     return bool(moved)
+
+
+async def renew_cursor(database: Database, stream: str, source: str, part: str, owner: UUID, lease: float) -> bool:
+    """Renew the lease of a cursor; False if another process owns it by now."""
+    return bool(await database.fetch(RENEW_CURSOR, stream, source, part, owner, lease))
+
+
+async def release_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> None:
+    """End the lease of a cursor: the next process takes it over at once."""
+    await database.fetch(RELEASE_CURSOR, stream, source, part, owner, cursor_topic(stream, source))
 
 
 async def add_retries(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:

@@ -46,7 +46,7 @@ class StreamReducer:
         self.counts = [SourceCounts() for _ in sources]
         self.in_flight = [0] * len(sources)
         self.flights: dict[int, Delivery] = {}
-        self.committing = 0
+        self._committing: dict[int, Delivery] = {}
         self.accepting = True
         self._max = max_concurrency
         self._retry = retry
@@ -123,7 +123,16 @@ class StreamReducer:
     @property
     def busy(self) -> int:
         """How many messages are in flight, including those whose outcome is being stored."""
-        return len(self.flights) + self.committing
+        return len(self.flights) + len(self._committing)
+
+    @property
+    def committing(self) -> int:
+        """How many messages have an outcome that is being stored."""
+        return len(self._committing)
+
+    def count_busy(self, matches: Callable[[Delivery], bool]) -> int:
+        """How many of the messages that match are in flight, or have an outcome that is being stored."""
+        return sum(map(matches, self.flights.values())) + sum(map(matches, self._committing.values()))
 
     @property
     def unfinished(self) -> int:
@@ -319,7 +328,7 @@ class StreamReducer:
         delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.committing += 1
+        self._committing[id(delivery)] = delivery
         delivery.suspicions = 0
         self.counts[delivery.source].failed += 1
         return decide_outcome(delivery, failures, self._retry, stays=self._is_ordered(delivery))
@@ -329,7 +338,7 @@ class StreamReducer:
         delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.committing += 1
+        self._committing[id(delivery)] = delivery
         return MessageOutcome(delivery, dead=NewDeadLetter(why, delivery.attempt, delivery.plans, kind, error))
 
     def hold(self, ticket: int) -> MessageOutcome | None:
@@ -337,12 +346,12 @@ class StreamReducer:
         delivery = self._end_flight(ticket)
         if delivery is None:
             return None
-        self.committing += 1
+        self._committing[id(delivery)] = delivery
         return MessageOutcome(delivery)
 
     def committed(self, outcome: MessageOutcome, now: float) -> list[Delivery]:
         """Its outcome is stored; returns the messages to acknowledge."""
-        self.committing -= 1
+        self._committing.pop(id(outcome.delivery), None)
         delivery, counts = outcome.delivery, self.counts[outcome.delivery.source]
         counts.done += outcome.succeeded
         counts.dead += outcome.dead is not None
@@ -358,7 +367,7 @@ class StreamReducer:
 
     def fenced(self, outcome: MessageOutcome, now: float) -> None:
         """Another dispatcher has taken it over: it is neither acknowledged nor retried here."""
-        self.committing -= 1
+        self._committing.pop(id(outcome.delivery), None)
         self._finish(outcome.delivery, now, succeeded=False, acks=[])
 
     def engine_died(self, tickets: Iterable[int], why: str, *, alone: bool) -> list[MessageOutcome]:
@@ -375,7 +384,7 @@ class StreamReducer:
             delivery.suspicions = suspected_again(delivery.suspicions, alone=alone)
             self.counts[delivery.source].lost += alone
             if delivery.losses >= self._max_losses:
-                self.committing += 1
+                self._committing[id(delivery)] = delivery
                 given_up.append(lost(delivery, why))
             else:
                 self._suspects.append(delivery)

@@ -104,7 +104,12 @@ class Dispatcher:
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_concurrency), share) for _ in stream.sources]
         self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
         self._context = SourceContext(
-            stream.name, self.id, database, on_lost=self._drop_lost, on_notify=self._on_notify
+            stream.name,
+            self.id,
+            database,
+            on_lost=self._drop_lost,
+            wait_finished=self._wait_finished,
+            on_notify=self._on_notify,
         )
         self.consumers: list[Consumer] = [open_consumer(source, self._context) for source in stream.sources]
         self.health = [SourceHealth() for _ in stream.sources]
@@ -335,8 +340,7 @@ class Dispatcher:
         if self.limits.short:
             self.limits.ask_if_short(now)
         self._wake_at(self.reducer.wakes_at(now), now)
-        if self.draining:
-            self._idle.set()
+        self._idle.set()
 
     def _wake_at(self, when: float, now: float) -> None:
         if self._timer is not None:
@@ -447,6 +451,12 @@ class Dispatcher:
         """Drop waiting messages that belong to another reader now."""
         self.reducer.drop_waiting(is_lost, time.monotonic())
         self.schedule_dispatch()
+
+    async def _wait_finished(self, matches: Callable[[Delivery], bool]) -> None:
+        """Wait until no message that matches is in flight."""
+        while self.reducer.count_busy(matches):
+            self._idle.clear()
+            await self._idle.wait()
 
     async def _flush(self) -> None:
         """Make acknowledgements durable, many at a time."""

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.source_cursor DROP COLUMN held_until;
