@@ -13,11 +13,13 @@ from tests.support.misbehaving_app import (
     Blocking,
     BlockingForEver,
     Honest,
+    Limited,
     Swallowing,
     blocking,
     blocking_over_budget,
     holding_the_interpreter,
     honest,
+    limited,
 )
 from tests.support.roles import running_maintenance
 from tests.support.supervised import MISBEHAVING, Command, command
@@ -42,6 +44,20 @@ async def test_a_step_that_blocks_the_event_loop_fails_at_its_timeout_and_other_
     assert [found[number]["state"] for number in innocent] == ["succeeded"] * 4
     assert found[guilty]["state"] == "failed"
     assert "ran longer than its timeout of 2s and blocked the event loop" in found[guilty]["note"]
+
+
+async def test_a_job_and_a_step_have_the_time_that_another_has_blocked_their_event_loop(
+    app: App, database: Database, database_url: str
+) -> None:
+    job, run = (await app.enqueue(limited)).id, (await app.start(Limited)).id
+    await app.enqueue(blocking.call(seconds=10.0, after=0.5))
+    await app.start(BlockingForEver, seconds=10.0, after=0.5)
+    async with running_maintenance(app):
+        with command(database_url, "worker", str(MISBEHAVING)):
+            jobs = await eventually(lambda: ended_jobs(database, [job]), timeout=LONG)
+            runs = await eventually(lambda: settled_runs(database, [run]), timeout=LONG)
+    assert (jobs[job]["state"], jobs[job]["note"]) == ("succeeded", None)
+    assert (runs[run]["state"], runs[run]["note"]) == ("succeeded", None)
 
 
 async def test_a_step_that_swallows_its_cancellation_fails_at_its_timeout_and_other_runs_go_on(

@@ -42,6 +42,17 @@ def plain(seconds: float = 0.0) -> int:
     return current_job().attempt
 
 
+@app.task(budget=6.0, retry=app.retry(1))
+async def limited() -> None:
+    """Takes half of its budget, and needs the event loop all the time."""
+    await in_slices()
+
+
+async def in_slices() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0.1)
+
+
 class Asked(Event):
     n: int
 
@@ -69,13 +80,24 @@ class Poison(Workflow):
         return StopEvent()
 
 
+class Limited(Workflow):
+    """A step that takes half of its timeout, and needs the event loop all the time."""
+
+    @step(timeout=6.0)
+    async def act(self, ev: StartEvent) -> StopEvent:
+        await in_slices()
+        return StopEvent(result="done")
+
+
+app.workflow(Limited)
 app.workflow(Honest)
 app.workflow(Poison)
 
 
 @app.task(retry=app.retry(1))
-async def blocking(seconds: float) -> int:
+async def blocking(seconds: float, after: float = 0.0) -> int:
     """Never yields to the event loop."""
+    await asyncio.sleep(after)
     time.sleep(seconds)
     return current_job().attempt
 
@@ -106,6 +128,7 @@ class BlockingForEver(Workflow):
 
     @step
     async def block(self, ev: StartEvent) -> StopEvent:
+        await asyncio.sleep(ev.get("after", 0.0))
         time.sleep(ev.seconds)
         return StopEvent(result="done")
 

@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from tidemill.core.duration import format_duration
+from tidemill.engine.containment.blocked_time import LONGEST_CHECK, stalls_of
 from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.workers import END_WORKER, EXPIRE_OWN_LEASE
@@ -31,7 +32,6 @@ log = structlog.get_logger("tidemill.watchdog")
 STALL_LIMIT = 60.0
 REPORT_SECONDS = 5.0
 BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
-LONGEST_CHECK = 0.5  # counts for one check, however long it took: the process may have been suspended
 WRITE_SECONDS = 10.0
 STACK_LINES = 40
 CANCEL_SECONDS = 5.0  # within which work that was cancelled at its limit has to end
@@ -47,6 +47,8 @@ class Culprit(msgspec.Struct, frozen=True):
     """When it breaks a limit of its own, by the monotonic clock."""
     limit: str = ""
     """This limit, for people: its timeout of 3s."""
+    task: asyncio.Task[Any] | None = None
+    """The task that runs it, if it runs on the event loop."""
 
 
 class EndedFor(msgspec.Struct, frozen=True):
@@ -120,9 +122,8 @@ class Watchdog:
         self._stall_limit = stall_limit
         self._grace = grace_seconds
         self._loop_thread: int | None = None
-        self._is_waiting = False  # for the loop to turn
-        self._asked_at = 0.0
         self._checked_at = 0.0
+        self._blamed_until = 0.0
         self._blocked_for = 0.0
         self._blocked_at = -BLOCKED_SECONDS
         self._cancelled_at: float | None = None
@@ -131,6 +132,9 @@ class Watchdog:
     async def check(self, worker_id: int, loop: asyncio.AbstractEventLoop) -> bool:
         """Report what blocks the process; True when the process was ended."""
         now = time.monotonic()
+        stalls = stalls_of(loop)
+        culprit = self._find(loop) if stalls.is_waiting else None
+        self._blamed_until = stalls.blame(None if culprit is None else culprit.task, self._blamed_until)
         self._measure(now, loop)
         is_blocked = self._blocked_for >= BLOCKED_SECONDS
         if is_blocked:
@@ -145,30 +149,22 @@ class Watchdog:
                 log.warning("the event loop turns again", worker=worker_id, was=self.trouble)
             self.trouble, self._cancelled_at = None, None
             return False
-        culprit = self._find(loop)
         if self._blocked_for >= REPORT_SECONDS and self.trouble is None:
             self._report(worker_id, culprit)
         ended = await self._is_over(now, culprit)
-        if ended is not None and self._is_waiting:
+        if ended is not None and stalls.is_waiting:
             await self._end(worker_id, culprit, ended)
         return ended is not None
 
     # -- the event loop ---------------------------------------------------------------------------
 
     def _measure(self, now: float, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask the loop to turn, once a second, and count how long it does not."""
+        """Ask the loop to turn, at each check, and count how long it does not."""
         passed, self._checked_at = min(now - self._checked_at, LONGEST_CHECK), now
-        if self._is_waiting:
-            self._blocked_for += passed
-        else:
-            self._blocked_for = 0.0
-            if now - self._asked_at >= BLOCKED_SECONDS:
-                self._is_waiting, self._asked_at = True, now
-                loop.call_soon_threadsafe(self._turned)
-
-    def _turned(self) -> None:
-        self._loop_thread = threading.get_ident()
-        self._is_waiting = False
+        stalls = stalls_of(loop)
+        self._loop_thread = stalls.loop_thread
+        self._blocked_for = self._blocked_for + passed if stalls.is_waiting else 0.0
+        stalls.ask(loop)
 
     def _find(self, loop: asyncio.AbstractEventLoop) -> Culprit | None:
         try:

@@ -65,4 +65,4 @@ class StepWatch:
 
 
 def _culprit(run: DurableRun, step: StepHere) -> Culprit:
-    return Culprit(f"step {step.name} of run r{run.number}", (run, step), step.limit_at, step.limit)
+    return Culprit(f"step {step.name} of run r{run.number}", (run, step), step.limit_at, step.limit, step.task)

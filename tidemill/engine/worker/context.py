@@ -26,6 +26,7 @@ from tidemill.core.job import Origin
 from tidemill.engine.worker.log_capture import CapturedLines, listen
 
 if TYPE_CHECKING:
+    from tidemill.engine.containment.blocked_time import BlockedTime
     from tidemill.engine.models.cache import ModelUse
     from tidemill.engine.worker.job_transaction import JobTransaction
     from tidemill.store.database import Connection
@@ -43,6 +44,7 @@ class RunningJob:
     __slots__ = (
         "attempt",
         "beat_at",
+        "blocked",
         "budget",
         "cancel_reason",
         "id",
@@ -69,6 +71,7 @@ class RunningJob:
         self.task = task
         self.origin_data = origin
         self.started = time.monotonic()
+        self.blocked: BlockedTime | None = None
         self.beat_at: float | None = None
         self.budget: float | None = None
         self.stall: float | None = None
@@ -105,12 +108,21 @@ class RunningJob:
             self.progress = min(1.0, max(0.0, float(progress)))
         if message is not None:
             self.note = storable(str(message))
-        self.beat_at = time.monotonic()
+        self.beat_at = self.now()
         self.reported = True
 
     def beat(self) -> None:
         """Reset the stall watchdog without a report; the first call arms it."""
-        self.beat_at = time.monotonic()
+        self.beat_at = self.now()
+
+    @property
+    def blocked_seconds(self) -> float:
+        """How long other work has blocked the event loop, which does not count against its limits."""
+        return 0.0 if self.blocked is None else self.blocked.seconds
+
+    def now(self) -> float:
+        """The time by which its limits are measured: it stands still while other work blocks the event loop."""
+        return time.monotonic() - self.blocked_seconds
 
     def keep_line(self, line: bytes) -> None:
         """Capture a logged line, to be shown with this job."""

@@ -22,6 +22,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import RefuseJob
+from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.jobs.task import Task, encode_result
 from tidemill.engine.models.cache import ModelCache
@@ -67,6 +68,11 @@ class Slot:
         self.runner: asyncio.Task[Any] | None = None
         self.thread: Future[Any] | None = None
         """The call of a plain function, which ends in its thread before the event loop sees it."""
+
+    def watch_loop(self) -> None:
+        """From now on, time in which other work blocks the event loop does not count against the job."""
+        if self.interruptible and self.runner is not None and self.job.blocked is None:
+            self.job.blocked = BlockedTime(self.runner)
 
     @property
     def has_returned(self) -> bool:
@@ -204,7 +210,8 @@ class JobRunner:
             if slot.interruptible and slot.runner is not None:
                 slot.runner.cancel()
             if reason == UNWANTED:
-                slot.job.kill_at = self._clock.monotonic() + self.grace
+                slot.watch_loop()
+                slot.job.kill_at = slot.job.now() + self.grace
                 self.watched[job_id] = slot
 
     def overrun(self, job_id: int, attempt: int, kind: str) -> None:
@@ -283,6 +290,8 @@ class JobRunner:
             run = self._run(slot, task, options)
         # A fresh context, so that a task's context variables do not leak.
         slot.runner = asyncio.create_task(run, context=self._context.copy())
+        if claim.id in self.watched:
+            slot.watch_loop()
 
     async def _run(self, slot: Slot, task: Task[Any, Any], options: JobOptions) -> Finish | Requeue:
         """Run one attempt, from arguments to outcome. Never raises."""
@@ -363,7 +372,7 @@ class JobRunner:
             await job.models.load(required)
         finally:
             slot.interruptible = interruptible
-        job.started = time.monotonic()
+        job.started = job.now()
         job.budget = budget
 
     async def _in_context(
@@ -386,6 +395,7 @@ class JobRunner:
 
     async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
+        slot.job.started = time.monotonic()  # The loop may have been blocked since it was claimed.
         slot.thread = future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
         try:
             result, error = await asyncio.wrap_future(future)

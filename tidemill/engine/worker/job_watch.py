@@ -46,18 +46,19 @@ class JobWatch:
         """The job that takes the process with it, if there is one; others are cancelled first."""
         watched = self._runner.watched
         for slot in list(watched.values()):
-            kind = overrun_kind(slot.job, now)
+            at = now - slot.job.blocked_seconds
+            kind = overrun_kind(slot.job, at)
             # A blocked loop keeps work from ending, and the end of a thread from being seen.
             if kind is None or slot.has_returned or (is_blocked and slot.thread is None):
                 continue
             if slot.interruptible and kind != "cancel":
                 cancelled = self._cancelled.get(slot.claim.id)
                 if cancelled is None or slot.job.overrun is None:
-                    self._cancelled[slot.claim.id] = cancelled or now
+                    self._cancelled[slot.claim.id] = cancelled or at
                     loop.call_soon_threadsafe(self._runner.overrun, slot.claim.id, slot.claim.attempt, kind)
                     if cancelled is None:
                         continue
-                if now - self._cancelled[slot.claim.id] <= CANCEL_SECONDS:
+                if at - self._cancelled[slot.claim.id] <= CANCEL_SECONDS:
                     continue
             overrun = OVERRUNS[kind]
             return _culprit(slot), EndedFor(kind, overrun.kind, overrun.kind, overrun.exit_status)
@@ -109,9 +110,9 @@ def overrun_kind(job: RunningJob, now: float) -> str | None:
 
 def _culprit(slot: Slot) -> Culprit:
     job = slot.job
-    limit_at = None if job.budget is None else job.started + job.budget
+    limit_at = None if job.budget is None else job.started + job.budget + job.blocked_seconds
     limit = "" if job.budget is None else f"its budget of {format_duration(job.budget)}"
-    return Culprit(f"job {job.id} (task {job.task})", slot, limit_at, limit)
+    return Culprit(f"job {job.id} (task {job.task})", slot, limit_at, limit, slot.runner)
 
 
 def _interrupted(job: ClaimedJob, why: str) -> Requeue:

@@ -18,6 +18,8 @@ from weakref import WeakSet
 
 import structlog
 
+from tidemill.engine.containment.blocked_time import TimeLimit
+
 log = structlog.get_logger("tidemill.threads")
 
 MOST_NAMED = 5
@@ -107,12 +109,11 @@ class WorkThreads:
             if mine.given_up:
                 loop.call_soon_threadsafe(self._came_back, mine)
 
-        future, limit = loop.run_in_executor(self._executor, body), asyncio.timeout(None)
+        future = loop.run_in_executor(self._executor, body)
         try:
-            async with limit:
-                if timeout is not None:
-                    await begun.wait()
-                    limit.reschedule(loop.time() + timeout)
+            if timeout is not None:
+                await begun.wait()
+            async with TimeLimit(timeout):
                 await future
         except BaseException as error:
             future.cancel()

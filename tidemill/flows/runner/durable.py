@@ -19,6 +19,7 @@ from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import BlockedEventLoopError, PayloadError
 from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
+from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, StepHere, WorkEnd
 from tidemill.engine.worker.log_capture import listen
@@ -146,7 +147,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     ) -> None:
         FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
         self._begun_before: dict[int, str] = {}  # the steps in progress when it was loaded
-        self._began_at: dict[int, float] = {}  # when the steps with a timeout began that run here
+        self._began_at: dict[int, tuple[float, BlockedTime]] = {}  # of the steps with a timeout that run here
         if state is not None:
             self.loop.state = state
             begun = [each for each in state.works.values() if each.slot >= 0 and each.queue is None]
@@ -406,7 +407,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     def begun(self, spec: StepSpec, work: Work) -> None:
         listen(StepLogCapture(self._talk, work))
         if spec.timeout is not None:
-            self._began_at[work.id] = time.monotonic()
+            self._began_at[work.id] = time.monotonic(), BlockedTime()
 
     def steps_here(self) -> Sequence[StepHere]:
         found: list[StepHere] = []
@@ -416,10 +417,11 @@ class DurableFlowRun(DurableRun, FlowRun):
             if work is None or spec is None or not spec.is_async or task.done():
                 continue
             limit_at, limit = None, ""
-            if spec.timeout is not None and number in self._began_at:
-                limit_at = self._began_at[number] + spec.timeout
+            if spec.timeout is not None and (begun := self._began_at.get(number)) is not None:
+                began_at, blocked = begun
                 if work.record:  # It was suspended: it has what is left of its timeout.
-                    limit_at = time.monotonic() + work.since + spec.timeout - self.now()
+                    began_at = time.monotonic() + work.since - self.now()
+                limit_at = began_at + spec.timeout + blocked.seconds
                 limit = f"its timeout of {format_duration(spec.timeout)}"
             found.append(StepHere(number, work.step, task, limit_at, limit, partial(is_task_of_step, self, number)))
         return found

@@ -23,6 +23,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.core.size_limits import check_output
+from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.pattern import PatternError
 from tidemill.pipelines.definition.pipeline import Entity, Stage
@@ -201,7 +202,7 @@ class StageCaller:
             except TimeoutError:
                 return self._failed(entity, BuildError(f"it took longer than its budget of {budget:g} s"), began)
         try:
-            async with asyncio.timeout(budget) as limit:
+            async with TimeLimit(budget) as limit:
                 made = self.call(entity, groups)
                 value = await _spooled(made) if inspect.isasyncgen(made) else await made
             outputs = self._outputs(entity, value)

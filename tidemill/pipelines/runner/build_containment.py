@@ -16,6 +16,7 @@ import msgspec
 
 from tidemill.core.blame import group_size
 from tidemill.core.duration import format_duration
+from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.containment.crash_record import CrashRecord, call_key
 from tidemill.engine.containment.watchdog import Culprit
 from tidemill.pipelines.definition.pipeline import Stage
@@ -31,8 +32,10 @@ class RunningBuild(msgspec.Struct, frozen=True):
 
     name: str
     key: str
-    limit_at: float | None
-    limit: str
+    task: asyncio.Task[object]
+    budget: float | None
+    began_at: float
+    blocked: BlockedTime
 
 
 class BuildContainment:
@@ -100,10 +103,8 @@ class BuildContainment:
         slot = self._record.begin(key)
         task = asyncio.current_task() if on_loop else None
         if task is not None:
-            budget = step.stage.options.budget
-            limit = "" if budget is None else f"its budget of {format_duration(budget)}"
-            limit_at = None if budget is None else time.monotonic() + budget
-            self._on_loop[task] = RunningBuild(build_name(step.stage, step.entity), key, limit_at, limit)
+            name, budget = build_name(step.stage, step.entity), step.stage.options.budget
+            self._on_loop[task] = RunningBuild(name, key, task, budget, time.monotonic(), BlockedTime(task))
         try:
             yield
         finally:
@@ -126,7 +127,11 @@ class BuildContainment:
 
 
 def _culprit(build: RunningBuild) -> Culprit:
-    return Culprit(build.name, build.key, build.limit_at, build.limit)
+    if build.budget is None:
+        return Culprit(build.name, build.key, task=build.task)
+    limit_at = build.began_at + build.budget + build.blocked.seconds
+    limit = f"its budget of {format_duration(build.budget)}"
+    return Culprit(build.name, build.key, limit_at, limit, build.task)
 
 
 def build_name(stage: Stage, entity: str) -> str:

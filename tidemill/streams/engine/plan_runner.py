@@ -9,6 +9,7 @@ from typing import Any
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
+from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
 from tidemill.streams.definition.stream import PlanSettings
@@ -184,12 +185,12 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
 
 
 async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
-    limit = asyncio.timeout(seconds)
+    limit = None
     try:
-        async with limit:
+        async with TimeLimit(seconds) as limit:
             return await work
     except TimeoutError:
-        if limit.expired():
+        if limit is not None and limit.expired():
             raise TimeoutError(f"{what} took longer than {seconds:g} s") from None
         raise
 

@@ -16,6 +16,7 @@ import sys
 import structlog
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.logs import configure_logs
@@ -69,6 +70,7 @@ async def serve(stream: Stream, end: socket.socket) -> None:
 
     link = await connect(end, ToEngine, take, ended.set)
     engine = Engine(stream, link.send)
+    watch_stalls(asyncio.get_running_loop())
     await engine.start()
     link.send(ToDispatcher(ready=True))
     told, told_lost = None, []

@@ -7,12 +7,14 @@ import gc
 from collections.abc import Awaitable
 from typing import Any
 
+from tidemill.engine.containment.blocked_time import TimeLimit
+
 _TIMERS = ("Timeout", "CancelScope")
 
 
 async def limited(call: Awaitable[Any], seconds: float) -> Any:
     """Await a step for so many seconds. It stays in its task, which is its lane."""
-    async with asyncio.timeout(seconds):
+    async with TimeLimit(seconds):
         return await call
 
 
