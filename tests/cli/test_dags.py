@@ -401,7 +401,9 @@ def known(folder: Path) -> dict[str, str]:
     ok(folder, "cancel", over)
     until(folder, over, ended)
     command = [TIDEMILL[0], "app.py"]
-    ran = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=150, check=True
+    )
     return {"RUN": waiting, "ENDED": over, "FLOW": f"r{ran.stdout.strip()}"}
 
 

@@ -258,7 +258,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path, up: Process) -> None:
         cwd=folder,
         env=environment(),
         capture_output=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     assert done.stderr == b""

@@ -72,7 +72,7 @@ def mill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mill]:
         asking = Process(folder, "server", "app.py", "--port", "0")
         asked = asking.line("serving http").split()[-1]
         made = Mill(folder, tmp_path_factory.mktemp("elsewhere"), url, asked, tokens)
-        with httpx.Client(base_url=f"{url}/api/v1", timeout=30) as client:
+        with httpx.Client(base_url=f"{url}/api/v1", timeout=150) as client:
             client.post("/jobs", json={"task": "send", "args": {"order": 1}, "tags": ["first"]}).raise_for_status()
             client.post("/jobs", json={"task": "send", "args": {"order": 2, "bad": True}}).raise_for_status()
             waits = {"task": "count", "delay": "1h", "tags": ["waits"]}

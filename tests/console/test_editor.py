@@ -18,8 +18,6 @@ from tests.support.server import TestServer
 from tests.support.waiting import PATIENCE
 from tests.support.web import WebServer
 
-pytestmark = pytest.mark.timeout(400)
-
 APP = """
 from pathlib import Path
 

@@ -28,8 +28,6 @@ from tests.support.console_app import LONG_NAME
 from tests.support.server import TestServer
 from tests.support.web import LOGIN_NEEDED, WebServer
 
-pytestmark = pytest.mark.timeout(400)
-
 FIRST_LOAD = 300_000
 FRAMES = 30
 
@@ -226,8 +224,8 @@ def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, s
     expect(page.get_by_text("reconnecting")).to_be_visible(timeout=60_000)
     shop.serve()
     number = shop.enqueue("send", to="after the storm")
-    expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible(timeout=30_000)
-    expect(page.locator(".live.ok")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("link", name=str(number), exact=True)).to_be_visible()
+    expect(page.locator(".live.ok")).to_be_visible()
     assert page.evaluate("window.sameOldPage") is True
     wrong = [each for each in watched.wrong if not any(away in each for away in Watched.AWAY)]
     context.close()

@@ -12,8 +12,6 @@ from playwright.sync_api import Browser, Locator, Route, expect
 
 from tests.support.console import Harbour, Watched, harbour, wait_until, watched_page
 
-pytestmark = pytest.mark.timeout(400)
-
 
 @pytest.fixture(scope="module")
 def shop(module_database_url: str, browser: Browser) -> Iterator[Harbour]:  # The database has a loop of its own.
@@ -488,7 +486,7 @@ def test_home_says_what_is_failing_and_every_figure_leads_to_its_list(shop: Harb
     expect(page.get_by_text("parcel 4 has no address").first).to_be_visible()
     console.keep("home")
     expect(page.get_by_role("heading", name="Throughput")).to_be_visible()
-    expect(page.get_by_role("img", name=re.compile("^Throughput over time"))).to_be_visible(timeout=40_000)
+    expect(page.get_by_role("img", name=re.compile("^Throughput over time"))).to_be_visible()
     tiles = page.locator("a.tile")
     assert {tile.get_attribute("href") for tile in tiles.all()} >= {"/input", "/workers", "/runs?state=running"}
     page.locator("a.tile", has_text="Workers").click()

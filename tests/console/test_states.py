@@ -11,8 +11,6 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.support.console import ROOT, Site, Watched, wait_until, watched_page
 
-pytestmark = pytest.mark.timeout(400)
-
 APP = ROOT / "tests" / "support" / "states_app.py"
 DAYS = [f"2026-03-{number:02}" for number in range(1, 8)]
 

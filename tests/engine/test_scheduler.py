@@ -50,7 +50,7 @@ async def scheduling(app: App, *schedules: DeclaredSchedule) -> AsyncIterator[No
         scheduler = Role(Scheduler(database, schedules), database)
         life = asyncio.create_task(scheduler.run())
         try:
-            await asyncio.wait_for(scheduler.wait_ready(), 60)
+            await asyncio.wait_for(scheduler.wait_ready(), 150)
             yield
             scheduler.stop()
             await asyncio.wait_for(life, 120)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.support.console import ROOT, Site, Watched, launch, wait_until
+from tests.support.console import PATIENCE, ROOT, Site, Watched, launch, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -21,7 +21,7 @@ QUEUES = {"default", "mail", "orders", "parcels", "partners", "pipelines", "repo
 def test_the_demo_shows_every_shape_at_work_and_some_of_it_failing(tmp_path: Path) -> None:
     with Site(DEMO, tmp_path) as shop, sync_playwright() as playwright:
         for what, is_so in seen_through_the_api(shop).items():
-            wait_until(is_so, lambda what=what: f"{what}; said: {shop.heard()}", timeout=60)
+            wait_until(is_so, lambda what=what: f"{what}; said: {shop.heard()}")
         answer_a_question(shop)
         browser = launch(playwright)
         look = Watched(browser.new_context(viewport={"width": 1440, "height": 900}), shop.url)
@@ -89,7 +89,7 @@ def answer_a_question(shop: Site) -> None:
 
 def click_through(look: Watched) -> None:
     """As somebody would who has just opened it."""
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=PATIENCE * 1000)
     page = look.open("/", "demo")
     expect(page.locator(".tile").first).to_be_visible()
     look.keep("demo-home")

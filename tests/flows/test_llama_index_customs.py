@@ -42,7 +42,7 @@ async def test_the_streaming_queue_has_everything_that_a_run_shows() -> None:
     await handler
     with pytest.warns(DeprecationWarning, match="stream_events"):
         queue = handler.ctx.streaming_queue
-    got = [await asyncio.wait_for(queue.get(), 60) for _ in range(4)]
+    got = [await asyncio.wait_for(queue.get(), 150) for _ in range(4)]
     assert names(got) == ["StepStateChanged", "Part", "StepStateChanged", "StopEvent"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

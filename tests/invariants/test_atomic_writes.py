@@ -255,6 +255,6 @@ async def test_a_job_that_has_another_owner_by_now_writes_nothing(database_url: 
 
     async with running_worker(app, queues=("pay",)):
         await app.enqueue(late.call())
-        await asyncio.wait_for(taken.wait(), 30)
+        await asyncio.wait_for(taken.wait(), 150)
     assert (await effects(database))["rows"] == 0
     await app.close()

@@ -174,7 +174,7 @@ def test_over_http_each_account_may_do_what_its_role_says_and_nothing_more(site:
     role = None if account == "nobody" else account
     before, wrong = site.changes(), {}
     headers = {} if role is None else {"Authorization": f"Bearer {site.tokens[role]}"}
-    with httpx.Client(timeout=60, headers=headers) as client:
+    with httpx.Client(timeout=150, headers=headers) as client:
         for (method, path), needed in EVERYTHING.items():
             response = send(client, site, method, path)
             status = response.status_code
@@ -197,7 +197,7 @@ def test_over_http_each_account_may_do_what_its_role_says_and_nothing_more(site:
 def test_over_http_a_worthless_token_opens_nothing(site: Site, token: str) -> None:
     before, opened = site.changes(), {}
     kind, _, name = ("Basic", "", "viewer") if token == "viewer as a password" else ("Bearer", "", token)
-    with httpx.Client(timeout=60, headers={"Authorization": f"{kind} {site.tokens[name]}"}) as client:
+    with httpx.Client(timeout=150, headers={"Authorization": f"{kind} {site.tokens[name]}"}) as client:
         for (method, path), needed in EVERYTHING.items():
             status = send(client, site, method, path).status_code
             if needed != OPEN and status not in REFUSED:
@@ -209,7 +209,7 @@ def test_over_http_a_worthless_token_opens_nothing(site: Site, token: str) -> No
 def test_the_author_of_a_page_on_another_site_does_nothing_with_an_admins_browser(site: Site) -> None:
     before, opened = site.changes(), {}
     foreign = {"Origin": "https://evil.example.org", "Sec-Fetch-Site": "cross-site"}
-    with httpx.Client(timeout=60) as browser:
+    with httpx.Client(timeout=150) as browser:
         csrf = site.log_in(browser, "admin")["csrf"]
         before += 1  # The log-in itself.
         for said in (foreign, {"Origin": "null"}, {**foreign, "X-CSRF-Token": csrf}, {"X-CSRF-Token": "guessed"}):
@@ -225,7 +225,7 @@ def test_the_author_of_a_page_on_another_site_does_nothing_with_an_admins_browse
 
 
 def test_the_author_of_the_applications_page_shows_only_files_of_its_folder(site: Site) -> None:
-    with httpx.Client(timeout=60, headers={"Authorization": f"Bearer {site.tokens['admin']}"}) as client:
+    with httpx.Client(timeout=150, headers={"Authorization": f"Bearer {site.tokens['admin']}"}) as client:
         for name in (
             "link.txt",
             "..%2fsecret.txt",
@@ -249,7 +249,7 @@ def test_the_sender_of_a_webhook_runs_what_it_signs_for_and_nothing_else(site: S
     body, before, opened = b"{}", site.changes(), {}
     digest = hmac.new(HOOK_SECRET.encode(), body, hashlib.sha256).hexdigest()
     signed = {"X-Hub-Signature-256": f"sha256={digest}", "Content-Type": "application/json"}
-    with httpx.Client(timeout=60) as sender:
+    with httpx.Client(timeout=150) as sender:
         for (method, path), needed in EVERYTHING.items():
             with sender.stream(method, site.web.url + filled(path), content=body, headers=signed) as response:
                 if needed != OPEN and response.status_code not in REFUSED:
@@ -266,7 +266,7 @@ def test_the_sender_of_a_webhook_runs_what_it_signs_for_and_nothing_else(site: S
 def test_an_operators_token_for_webhooks_reaches_no_workflow_that_runs_a_command(site: Site) -> None:
     for role in (None, "viewer", "operator", "editor"):
         headers = {} if role is None else {"Authorization": f"Bearer {site.tokens[role]}"}
-        with httpx.Client(timeout=60, headers=headers) as sender:
+        with httpx.Client(timeout=150, headers=headers) as sender:
             run = sender.post(f"{site.web.url}{API}/triggers/shell", json={"word": "x"})
             assert run.status_code == (401 if role is None else 403), role
             job = {"task": "workflow/shell", "args": {"payload": {"word": "x"}}}
@@ -297,7 +297,7 @@ def test_an_editor_saves_no_file_that_could_run_a_command_or_write_anywhere(
     path, text = f"{site.web.url}{API}/workflow-files/own.json", json.dumps(content)
     body = {"text": text, "broken": True}
     file = site.folder / "workflows" / "own.json"
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=150) as client:
 
         def ask(method: str, role: str, address: str = path, **more: Any) -> httpx.Response:
             headers = {"Authorization": f"Bearer {site.tokens[role]}", **more.pop("headers", {})}
@@ -334,7 +334,7 @@ MESSAGES = (
 
 @pytest.mark.parametrize("text", MESSAGES)
 def test_the_author_of_a_message_has_it_shown_as_data_and_nothing_else(site: Site, text: str) -> None:
-    with httpx.Client(timeout=60, headers={"Authorization": f"Bearer {site.tokens['operator']}"}) as client:
+    with httpx.Client(timeout=150, headers={"Authorization": f"Bearer {site.tokens['operator']}"}) as client:
         base = f"{site.web.url}{API}"
         job = client.post(f"{base}/jobs", json={"task": "count", "args": {}, "tags": [text.strip()[:50]]})
         topic = client.post(f"{base}/topics/t/messages", json={"messages": [{"payload": {"text": text}}]})
@@ -465,7 +465,7 @@ def test_another_user_of_this_machine_reaches_nothing(site: Site) -> None:
 
     def attack() -> dict[str, Any]:
         found: dict[str, Any] = {"http": {}, "files": [], "user": os.getuid()}
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client(timeout=150) as client:
             for (method, path), needed in EVERYTHING.items():
                 status = send(client, site, method, path).status_code
                 if needed != OPEN and status not in REFUSED:
@@ -489,6 +489,6 @@ def test_another_user_of_this_machine_reaches_nothing(site: Site) -> None:
 def test_the_user_that_runs_the_server_needs_no_token_at_the_socket(site: Site) -> None:
     (door,) = site.web.directory.glob("*.server.sock")
     transport = httpx.HTTPTransport(uds=str(door))
-    with httpx.Client(transport=transport, base_url=f"http://localhost{API}", timeout=60) as own:
+    with httpx.Client(transport=transport, base_url=f"http://localhost{API}", timeout=150) as own:
         assert own.get("/tokens").status_code == 200
         assert own.get("/session").json()["role"] == "admin"

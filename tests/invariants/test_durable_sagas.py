@@ -181,11 +181,11 @@ async def test_an_asker_gets_the_reply_to_its_own_question(app: App) -> None:
     app.workflow(Counter, skip_graph_checks=["dead_end"])
     async with running_run_worker(app):
         run = await app.start(Counter)
-        replies = await asyncio.gather(*(run.ask(Question(n=n), timeout=60) for n in range(1, 6)))
+        replies = await asyncio.gather(*(run.ask(Question(n=n), timeout=150) for n in range(1, 6)))
         assert sorted(each["of"] for each in replies) == [(1,), (2,), (3,), (4,), (5,)]
         assert sorted(each["total"] for each in replies)[-1] == 15
         await run.send_event(Question(n=1))
-        assert (await run.ask(Question(n=1), timeout=60))["total"] == 17
+        assert (await run.ask(Question(n=1), timeout=150))["total"] == 17
         await run.send_event(Go(word="end"))
         await run.result(timeout=120)
 
@@ -201,6 +201,6 @@ async def test_asking_a_run_that_ends_without_a_reply_raises(app: App) -> None:
     async with running_run_worker(app):
         run = await app.start(Silent)
         with pytest.raises(WorkflowRuntimeError, match="ended without a reply to Question"):
-            await run.ask(Question(n=1), timeout=60)
+            await run.ask(Question(n=1), timeout=150)
     with pytest.raises(WorkflowRuntimeError, match="ended without a reply to Question"):
-        await Silent().run().ask(Question(n=1), timeout=60)
+        await Silent().run().ask(Question(n=1), timeout=150)

@@ -115,7 +115,7 @@ async def test_the_timeout_of_a_step_holds_while_its_run_is_released(app: App, d
         run.id,
     )
     async with running_run_worker(app):
-        assert await run.result(timeout=60) == "TimeoutError"
+        assert await run.result(timeout=150) == "TimeoutError"
         await other.send_event(Go(word="now"))
-        assert await other.result(timeout=60) == "answered"
+        assert await other.result(timeout=150) == "answered"
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0, "its timer goes with the step"

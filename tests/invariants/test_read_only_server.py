@@ -13,7 +13,7 @@ from tidemill.store.database import Database
 async def test_a_read_only_server_changes_nothing_for_anybody(database_url: str, database: Database) -> None:
     token, _ = await create_token(database, "admin", "admin", by="test")
     async with web_server(database_url, LOGIN_NEEDED, "--read-only") as server:
-        with httpx.Client(timeout=60, headers={"Authorization": f"Bearer {token}"}) as client:
+        with httpx.Client(timeout=150, headers={"Authorization": f"Bearer {token}"}) as client:
             for (method, path), needed in HTTP.items():
                 if needed in (OPEN, "viewer"):
                     continue

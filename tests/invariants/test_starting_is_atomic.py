@@ -155,7 +155,7 @@ async def test_a_run_with_a_delay_begins_when_it_is_due_and_not_when_an_event_ar
         await later.send_event(Word(text="early"))
         soon = await shop.start(Asking, topic="soon", delay=0.2, tags=["x"])
         await soon.send_event(Word(text="event"), delay=0.1)
-        assert await soon.result(timeout=30) == "soon event"
+        assert await soon.result(timeout=150) == "soon event"
         row = await database.fetchrow("SELECT seq, start_at, tags FROM tidemill.run WHERE id = $1", soon.id)
         assert (row["start_at"], row["tags"]) == (None, ["x"])  # pyright: ignore[reportOptionalSubscript]
         row = await database.fetchrow("SELECT seq, owner FROM tidemill.run WHERE id = $1", later.id)

@@ -111,7 +111,7 @@ async def test_a_worker_runs_a_workflow_with_a_credential_and_stores_no_secret(
         task = app.trigger(workflow)
         async with app.running():
             handle = await app.enqueue(task.call(payload=None))
-            result = await app.wait(handle.id, timeout=60)
+            result = await app.wait(handle.id, timeout=150)
         assert seen == [f"Key {SECRET}"]
         assert SECRET not in json.dumps(result, default=str)
         rows = await database.fetch("SELECT h::text FROM tidemill.job_history h")

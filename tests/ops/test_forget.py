@@ -57,7 +57,7 @@ async def fill(app: App, database: Database) -> None:
     bob = await app.enqueue(greet.call(name="bob"), unique_key="bob", tags=["other"])
     async with running_worker(app):
         for job in (*jobs, bob):
-            await job.wait(timeout=60)
+            await job.wait(timeout=150)
     data = json.dumps({"name": ANN}).encode()
     await database.fetch(
         "INSERT INTO tidemill.run (id, workflow, kind, version, input, result, state, key, ended_at) VALUES "

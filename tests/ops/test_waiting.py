@@ -44,5 +44,5 @@ async def test_a_wait_for_a_backfill_is_woken_at_its_end_even_if_the_past_has_no
         assert not wait.done()
         clock.advance(1.0)
         await watcher.one_tick()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(150):
             await wait

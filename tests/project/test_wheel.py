@@ -109,7 +109,7 @@ def test_a_program_for_another_package_runs_from_the_wheel(name: str, python: Pa
 def test_the_demo_and_its_console_are_served_from_the_wheel(python: Path, examples: Path, tmp_path: Path) -> None:
     with Site(examples / "demo" / "app.py", tmp_path, python=python) as shop, sync_playwright() as playwright:
         for what, is_so in test_demo.seen_through_the_api(shop).items():
-            wait_until(is_so, lambda what=what: f"{what}; said: {shop.heard()}", timeout=60)
+            wait_until(is_so, lambda what=what: f"{what}; said: {shop.heard()}")
         browser = launch(playwright)
         look = Watched(browser.new_context(viewport={"width": 1440, "height": 900}), shop.url)
         test_demo.click_through(look)

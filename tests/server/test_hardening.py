@@ -56,7 +56,7 @@ class Place:
         if role is not None:
             named["Authorization"] = f"Bearer {self.tokens[role]}"
         url = self.site + (path[1:] if path.startswith("//") else API + path)
-        return httpx.request(method, url, json=body, headers=named, timeout=30)
+        return httpx.request(method, url, json=body, headers=named, timeout=150)
 
     def check(self, text: str) -> list[str]:
         answer = self.ask("POST", "/workflow-files/check", {"path": "a.yaml", "text": text})
@@ -154,7 +154,7 @@ def test_a_number_of_thousands_of_digits_is_not_shown(place: Place) -> None:
     ids=["long", "too long for an address", "without an end", "none"],
 )
 def test_what_cannot_be_a_request_is_answered_with_a_problem(place: Place, request_line: str, status: int) -> None:
-    with socket.create_connection(("127.0.0.1", place.web.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", place.web.port), timeout=150) as connection:
         connection.sendall(f"{request_line}\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
         with connection.makefile("rb") as reading:
             head, _, told = reading.read().partition(b"\r\n\r\n")
@@ -216,11 +216,11 @@ def test_behind_a_proxy_each_browser_has_its_own_log_ins_to_fail(place: Place) -
         return client.post(f"{API}/session", json=wrong, headers={"X-Forwarded-For": browser}).status_code
 
     transport = httpx.HTTPTransport(local_address=PROXY)
-    with httpx.Client(base_url=place.site, transport=transport, timeout=30) as proxy:
+    with httpx.Client(base_url=place.site, transport=transport, timeout=150) as proxy:
         assert [enter(proxy, "192.0.2.1") for _ in range(11)] == [401] * 10 + [429]
         assert enter(proxy, "192.0.2.2") == 401
     transport = httpx.HTTPTransport(local_address="127.0.0.8")
-    with httpx.Client(base_url=place.site, transport=transport, timeout=30) as stranger:
+    with httpx.Client(base_url=place.site, transport=transport, timeout=150) as stranger:
         codes = [enter(stranger, f"192.0.2.{number}") for number in range(11)]
         assert codes[-1] == 429, "nobody but the proxy is believed"
 

@@ -38,7 +38,7 @@ async def link_of(server: WebServer) -> str:
 
 def local_client(server: WebServer) -> httpx.AsyncClient:
     transport = httpx.AsyncHTTPTransport(uds=str(socket_of(server)))
-    return httpx.AsyncClient(transport=transport, base_url=f"http://localhost{API}", timeout=30)
+    return httpx.AsyncClient(transport=transport, base_url=f"http://localhost{API}", timeout=150)
 
 
 async def test_loopback_alone_opens_nothing(database_url: str, database: Database) -> None:

@@ -178,7 +178,7 @@ async def test_an_expired_log_in_has_to_be_repeated(site: Site) -> None:
     eva.log_in("eva")
     async with Database(DatabaseSettings(url=site.database_url)) as database:
         await database.fetch("UPDATE tidemill.session SET expires_at = now() WHERE subject LIKE '% eva'")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while eva.ask("GET", "/jobs").status_code != 401:  # A session is remembered for some seconds.
             await asyncio.sleep(0.2)
     assert eva.log_in("eva") == "/"

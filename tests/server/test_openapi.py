@@ -36,10 +36,9 @@ def site(server: TestServer) -> Iterator[WebServer]:
 
 @pytest.fixture(scope="module")
 def document(site: WebServer) -> Any:
-    return schemathesis.openapi.from_url(f"{site.url}{API}/schema/openapi.json", timeout=60)
+    return schemathesis.openapi.from_url(f"{site.url}{API}/schema/openapi.json", timeout=150)
 
 
-@pytest.mark.timeout(400)
 def test_no_request_that_its_document_allows_or_forbids_breaks_it(document: Any, site: WebServer) -> None:
     asked = refused = 0
     for found in document.get_all_operations():
@@ -66,7 +65,7 @@ def test_no_request_that_its_document_allows_or_forbids_breaks_it(document: Any,
                 if case.path.startswith(f"{API}/pipelines/{{name}}"):
                     case.path_parameters["name"] = "notes"  # one that is there: guessed names lead nowhere
                 case.headers.pop("Authorization", None)  # a made-up token ends at the door
-                response = case.call(base_url=site.url, timeout=40)
+                response = case.call(base_url=site.url, timeout=150)
                 asked += 1
                 refused += response.status_code == 401
                 assert response.status_code < 500, (case.method, case.path, case.body, response.text)

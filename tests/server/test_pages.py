@@ -48,7 +48,7 @@ async def site(database_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncCl
     server = WebServer(database_url, "--read-only", app=tmp_path / "app.py")
     try:
         await server.wait_ready()
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=150) as client:
             yield client
     finally:
         server.close()

@@ -39,7 +39,7 @@ class Cluster:
         from confluent_kafka import Producer
 
         self._holder = Producer({"test.mock.num.brokers": 1, "log_level": 0})  # lives as long as the broker does
-        (broker,) = self._holder.list_topics(timeout=20).brokers.values()
+        (broker,) = self._holder.list_topics(timeout=150).brokers.values()
         self.bootstrap = f"{broker.host}:{broker.port}"
         settings = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0}
         self._producer = Producer(settings)

@@ -63,7 +63,7 @@ async def test_jobs_schedules_keys_limits_and_operators_work_under_another_schem
 
         await eventually(lambda: fired(database))
         await set_paused(database, "tick", True, by="ann")
-        assert (await app.wait((await run_now(database, "tick", by="ann")).id, timeout=60)).state == "succeeded"
+        assert (await app.wait((await run_now(database, "tick", by="ann")).id, timeout=150)).state == "succeeded"
 
         delayed = await app.enqueue(double.call(8), delay="1h")
         await retry_jobs(database, [delayed.id], by="ann")

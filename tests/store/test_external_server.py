@@ -39,9 +39,9 @@ async def test_the_same_program_runs_on_a_server_of_ones_own(url: str) -> None:
         return "tock"
 
     async with running_maintenance(app), running_worker(app), running_scheduler(app):
-        assert (await app.wait(await app.enqueue(double, 21), timeout=60)).result == 42
+        assert (await app.wait(await app.enqueue(double, 21), timeout=150)).result == 42
         refs = await app.enqueue_many(double, ({"n": n} for n in range(500)))
-        assert (await app.wait(refs[-1], timeout=60)).result == 998
+        assert (await app.wait(refs[-1], timeout=150)).result == 998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
         assert (await app.wait(plain, timeout=120)).result == 8
     await app.close()

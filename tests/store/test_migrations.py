@@ -209,7 +209,7 @@ async def test_a_worker_waits_for_the_schema_and_never_makes_it(empty_database_u
         assert await applied_version(empty) == 0
         assert worker.worker_id == 0
         await migrate(empty)
-        await asyncio.wait_for(worker.wait_ready(), 60)
+        await asyncio.wait_for(worker.wait_ready(), 150)
         ref = await app.enqueue(greet)
         assert (await finished(empty, ref.id))["result"] == b'"hello"'
         worker.stop()

@@ -52,7 +52,7 @@ async def test_jobs_are_enqueued_run_and_finished_through_the_pooler(app: App) -
         many = await app.enqueue_many(double, ({"n": n} for n in range(1000)))
         for n, ref in enumerate(refs):
             assert (await app.wait(ref, timeout=120)).result == 2 * n
-        assert (await app.wait(many[-1], timeout=60)).result == 1998
+        assert (await app.wait(many[-1], timeout=150)).result == 1998
         plain = await asyncio.to_thread(app.enqueue_sync, double, 4)
         assert (await app.wait(plain, timeout=120)).result == 8
 
@@ -75,7 +75,7 @@ async def test_keys_retries_progress_cancels_limits_and_operators_work_through_t
     async def quick() -> None: ...
 
     async with app.database() as database, running_maintenance(app), running_worker(app) as worker:
-        assert (await app.wait(await app.enqueue(flaky), timeout=60)).result == 3
+        assert (await app.wait(await app.enqueue(flaky), timeout=150)).result == 3
         keyed = [await app.enqueue(flaky.call(), concurrency_key="k") for _ in range(3)]
         for ref in keyed:
             assert (await app.wait(ref, timeout=120)).state == "succeeded"

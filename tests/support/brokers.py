@@ -21,9 +21,9 @@ import pytest
 
 from tests.support.ports import free_port
 from tests.support.processes import ROOT
+from tests.support.waiting import PATIENCE
 
 KAFKA_HOME = Path(os.environ.get("TIDEMILL_KAFKA_HOME", ROOT / ".bench" / "kafka" / "package" / "kafka"))
-PATIENCE = 120.0
 
 #: The broker that can be had from a package registry is an old one.
 OLD_KAFKA = {

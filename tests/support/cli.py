@@ -18,10 +18,10 @@ import psutil
 
 from tests.support.forked_children import children_of
 from tests.support.nursery import begin
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
-PATIENCE = 120.0
 T = TypeVar("T")
 
 SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "20s"}

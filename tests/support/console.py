@@ -25,13 +25,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Viewp
 from tests.support.cli import run
 from tests.support.nursery import Born, begin
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 from tests.support.web import trusting
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "support" / "console_app.py"
 STATIC = ROOT / "tidemill" / "server" / "static"
 AXE = ROOT / "web" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENCE = 90.0
 
 #: Emulates no graphics processor and fetches nothing in the background, which saves a fifth of the browser's time.
 QUICK = [
@@ -43,7 +43,7 @@ QUICK = [
     "--renderer-process-limit=1",
 ]
 
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=PATIENCE * 1000)
 
 #: The folder of screenshots, which cost a fifth of the time of these tests; none are made if it is not set.
 ARTEFACTS = os.environ.get("TIDEMILL_ARTEFACTS")
@@ -183,7 +183,7 @@ class Harbour:
         """Send a request to the API."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/api/v1{path}", data, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def enqueue(self, task: str, **args: Any) -> int:
@@ -249,7 +249,7 @@ class Site:
         data = None if body is None else json.dumps(body).encode()
         place = path if path.startswith("/pages/") else f"/api/v1{path}"
         request = urllib.request.Request(f"{self.url}{place}", data, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def heard(self) -> str:
@@ -346,7 +346,7 @@ def keep_screenshot(page: Page, name: str) -> None:
 def watched_page(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
     """A page that must not log errors or send requests to other origins."""
     context = browser.new_context(viewport=WIDE, reduced_motion="reduce", **options)
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE * 1000)
     watched = Watched(context, url)
     try:
         yield watched

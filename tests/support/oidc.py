@@ -95,7 +95,7 @@ class Visitor:
 
     def __init__(self, server: str) -> None:
         self.server = server
-        self.http = httpx.Client(timeout=30)
+        self.http = httpx.Client(timeout=150)
 
     def begin(self, next_page: str = "/") -> str:
         """Press the button of the log-in page; returns the provider's address."""

@@ -30,7 +30,7 @@ def in_private_network(program: Path) -> Any:
     if subprocess.run([*enter, "true"], capture_output=True).returncode != 0:
         pytest.skip("this system allows no network namespaces")
     plain = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    told = subprocess.run([*enter, sys.executable, program], capture_output=True, text=True, timeout=60, env=plain)
+    told = subprocess.run([*enter, sys.executable, program], capture_output=True, text=True, timeout=150, env=plain)
     assert told.returncode == 0, told.stderr
     return json.loads(told.stdout)
 

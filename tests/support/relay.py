@@ -71,7 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def _answer(self, target: str, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        there = http.client.HTTPConnection(urlsplit(target).netloc, timeout=30)
+        there = http.client.HTTPConnection(urlsplit(target).netloc, timeout=150)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
         there.request(self.command, self.path, body or None, headers)
         answer = there.getresponse()

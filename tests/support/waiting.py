@@ -10,7 +10,8 @@ from typing import Any
 
 import asyncpg
 
-PATIENCE = 90.0
+#: How long a test waits for something that happens: as long as a machine takes that does ten other things.
+PATIENCE = 150.0
 
 #: The lease and heartbeat of a process that is not meant to lose it: a machine may well stand still for some seconds.
 PATIENT: dict[str, Any] = {"lease_seconds": 20.0, "heartbeat_seconds": 0.3}

@@ -92,7 +92,7 @@ class WebServer:
         """A client of its API; with a token, as its holder."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         verify = options.pop("verify", False)
-        return httpx.AsyncClient(base_url=f"{self.url}{API}", headers=headers, timeout=60, verify=verify, **options)
+        return httpx.AsyncClient(base_url=f"{self.url}{API}", headers=headers, timeout=150, verify=verify, **options)
 
 
 @asynccontextmanager

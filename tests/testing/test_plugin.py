@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.guide import ROOT
 
 SUITE = ROOT / "examples" / "testing"
@@ -95,10 +93,9 @@ def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     if url:
         environment["TIDEMILL_TEST_DATABASE_URL"] = url
     words += ["-c", os.devnull, "--rootdir", str(folder), str(folder)]
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False)
 
 
-@pytest.mark.timeout(280)
 def test_the_example_suite_passes_and_failures_say_what_happened(tmp_path: Path) -> None:
     shutil.copytree(SUITE, tmp_path / "shop", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "shop" / "test_misuse.py").write_text(MISUSE)

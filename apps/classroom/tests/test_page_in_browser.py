@@ -20,8 +20,6 @@ from apps.classroom.simulator import Lesson, Production, serve
 from tests.support.console import ROOT, Process, Watched, wait_until
 from tests.support.ports import free_port
 
-pytestmark = pytest.mark.timeout(400)
-
 APP = ROOT / "apps" / "classroom" / "app.py"
 STUDENTS = 16
 WIDE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}
@@ -42,7 +40,7 @@ class School:
 
     def board(self) -> Any:
         try:
-            with urllib.request.urlopen(f"{self.url}/pages/classroom/api/board", timeout=60) as answer:
+            with urllib.request.urlopen(f"{self.url}/pages/classroom/api/board", timeout=150) as answer:
                 return json.load(answer)
         except OSError:
             return None

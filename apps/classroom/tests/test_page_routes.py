@@ -48,7 +48,7 @@ class Given(msgspec.Struct):
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=f"{self.server.url}/pages/classroom/api", headers=headers, timeout=30)
+        return httpx.Client(base_url=f"{self.server.url}/pages/classroom/api", headers=headers, timeout=150)
 
     def get(self, path: str, **parameters: Any) -> Any:
         with self.client() as client:

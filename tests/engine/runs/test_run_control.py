@@ -58,7 +58,7 @@ async def test_a_drained_run_worker_lets_a_step_end_and_starts_no_other(app: App
         assert await owner_of(database, run.id) is None
         assert workflow.began == ["first"]
         await set_control(database, "*", "*", "run", by="ann")
-        assert await run.result(timeout=60) == "done"
+        assert await run.result(timeout=150) == "done"
         assert workflow.began == ["first", "second"]
         assert worker.work.status == "running"
 
@@ -73,7 +73,7 @@ async def test_a_stopped_run_worker_gives_its_runs_back_at_once(app: App, databa
         assert await owner_of(database, run.id) is None
         workflow.gate.set()
         await set_control(database, "*", "*", "run", by="ann")
-        assert await run.result(timeout=60) == "done"
+        assert await run.result(timeout=150) == "done"
         assert workflow.began == ["first", "first", "second"]
 
 
@@ -86,10 +86,10 @@ async def test_a_paused_run_worker_goes_on_with_its_runs_and_takes_no_others(app
         await eventually(lambda: worker.work.status == "paused")
         other = await app.start("Gated")
         workflow.gate.set()
-        assert await run.result(timeout=60) == "done"
+        assert await run.result(timeout=150) == "done"
         assert await owner_of(database, other.id) is None
         await set_control(database, "*", "*", "run", by="ann")
-        assert await other.result(timeout=60) == "done"
+        assert await other.result(timeout=150) == "done"
 
 
 async def test_a_run_worker_that_is_asked_to_stop_lets_a_step_end_and_gives_the_run_back(
@@ -106,7 +106,7 @@ async def test_a_run_worker_that_is_asked_to_stop_lets_a_step_end_and_gives_the_
     assert workflow.began == ["first"]
     assert await owner_of(database, run.id) is None
     async with running_run_worker(app):
-        assert await run.result(timeout=60) == "done"
+        assert await run.result(timeout=150) == "done"
     assert workflow.began == ["first", "second"]
 
 

@@ -72,7 +72,7 @@ async def get(address: str, path: str, *, method: str = "GET", accept: str = "")
     def ask() -> tuple[int, str, str]:
         request = urllib.request.Request(f"http://{address}{path}", method=method, headers={"Accept": accept})
         try:
-            with urllib.request.urlopen(request, timeout=40) as answer:
+            with urllib.request.urlopen(request, timeout=150) as answer:
                 return answer.status, answer.read().decode(), answer.headers["Content-Type"]
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(), error.headers["Content-Type"]
@@ -346,7 +346,7 @@ def _dicts(found: dict[tuple[tuple[str, str], ...], float]) -> list[tuple[dict[s
 
 async def _ending(reader: asyncio.StreamReader) -> bytes:
     try:
-        return await asyncio.wait_for(reader.read(), 60)
+        return await asyncio.wait_for(reader.read(), 150)
     except ConnectionError:
         return b""
 

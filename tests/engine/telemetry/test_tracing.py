@@ -153,7 +153,7 @@ async def test_a_cancelled_job_ends_its_span(app: App, database: Database, spans
 
     async with running_worker(app):
         job = await app.enqueue(endless)
-        await asyncio.wait_for(started.wait(), 60)
+        await asyncio.wait_for(started.wait(), 150)
         await app.jobs.cancel(job)
         run = await spans.one("run endless")
     assert run.attributes is not None
@@ -252,7 +252,7 @@ def test_the_usual_variables_set_up_an_exporter_for_our_commands() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=150,
     )
     span = json.loads(told.stdout[told.stdout.index("{") :])
     assert span["name"] == "hello"

@@ -47,7 +47,7 @@ async def test_a_result_is_kept_as_json(app: App, database: Database, returned: 
         return returned
 
     async with running_worker(app):
-        result = await app.wait(await app.enqueue(give), timeout=60)
+        result = await app.wait(await app.enqueue(give), timeout=150)
     assert (result.state, result.result) == ("succeeded", kept)
 
 

@@ -48,7 +48,7 @@ async def test_an_async_task_runs_on_the_loop_and_sees_its_job(app: App, databas
 
 
 async def test_plain_tasks_run_at_the_same_time(app: App, database: Database) -> None:
-    meeting = threading.Barrier(4, timeout=60)
+    meeting = threading.Barrier(4, timeout=150)
 
     @app.task
     def meet() -> None:

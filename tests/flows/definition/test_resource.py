@@ -136,7 +136,7 @@ async def test_resources_that_need_each_other_are_an_error_and_not_a_hang() -> N
     egg.__annotations__["chicken"] = Annotated[Any, Resource(chicken)]
     manager = ResourceManager()
     both = [manager.get(Resource(chicken)), manager.get(Resource(egg))]
-    for result in await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 60):
+    for result in await asyncio.wait_for(asyncio.gather(*both, return_exceptions=True), 150):
         assert isinstance(result, ResourceCycleError)
         assert isinstance(result, ValueError)
     with pytest.raises(ResourceCycleError, match=r"chicken -> .*egg -> .*chicken"):

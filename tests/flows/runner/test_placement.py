@@ -173,7 +173,7 @@ async def test_edits_of_steps_on_a_queue_are_exclusive(app: App) -> None:
             return StopEvent(result=(state.count, sorted(n for n, _ in state.seen)))
 
     async with app.running():
-        assert await (await app.start(Tally)).result(timeout=60) == (8, list(range(8)))
+        assert await (await app.start(Tally)).result(timeout=150) == (8, list(range(8)))
 
 
 async def test_a_fan_out_over_a_queue_is_collected_again(app: App, database: Database) -> None:

@@ -63,7 +63,7 @@ async def test_a_handler_may_be_awaited_again_and_again() -> None:
 
 
 async def test_a_handler_can_be_waited_for_with_a_limit() -> None:
-    assert await asyncio.wait_for(Writing().run(topic="tides"), 60) == "on tides"
+    assert await asyncio.wait_for(Writing().run(topic="tides"), 150) == "on tides"
 
 
 async def test_a_handler_tells_whether_the_run_is_over() -> None:
@@ -139,7 +139,7 @@ async def test_the_first_stop_event_ends_the_run_and_stops_what_still_runs() -> 
             return StopEvent(result="fast")
 
     assert await Race().run() == "fast"
-    await asyncio.wait_for(stopped.wait(), 60)
+    await asyncio.wait_for(stopped.wait(), 150)
 
 
 async def test_plain_functions_run_in_a_thread() -> None:

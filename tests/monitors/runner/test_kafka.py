@@ -21,8 +21,6 @@ from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
 from tidemill.store.monitors.monitors import list_problems, read_monitor
 
-pytestmark = pytest.mark.timeout(400)
-
 OLD_BROKER = {"api.version.request": False, "broker.version.fallback": "0.9.0.1"}
 
 Send = Callable[[Sequence[dict[str, Any]], int | None], None]
@@ -138,7 +136,7 @@ async def test_of_two_processes_on_a_topic_one_is_killed_and_every_event_counts_
                 await lapse(database, processes[0].pid)
             await asyncio.to_thread(send, events, None)
         wanted = sum(map(len, rounds)) + 1
-        await eventually(lambda: value(database, JUDGED, wanted), timeout=60, what="all events are judged")
+        await eventually(lambda: value(database, JUDGED, wanted), what="all events are judged")
         row = await read_monitor(database, "heat")
         assert (row["events"], row["duplicates"]) == (wanted, 0)
         folded = "SELECT entity, (state ->> 'count')::int AS count FROM tidemill.monitor_entity ORDER BY 1"

@@ -147,6 +147,7 @@ async def test_a_builder_and_workers_build_each_state_once(app: App, tmp_path: P
         rows = await database.fetch(reading)
     assert Counter(tuple(row) for row in rows) == {(stage, str(n)): 1 for stage in STAGES[:2] for n in range(60)}
     assert len(built) == 120
+    assert set(built.values()) == {1}, {name: count for name, count in built.items() if count > 1}
 
 
 async def test_what_another_builder_wrote_is_never_taken_for_an_edit(tmp_path: Path, database: Database) -> None:

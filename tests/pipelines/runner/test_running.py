@@ -178,7 +178,7 @@ async def test_a_result_is_dropped_when_its_inputs_changed_meanwhile(
     app.pipeline(pipeline)
     put(tmp_path, {"in/a.txt": "old"})
     async with app.running(), app.database() as database:
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 150)
         put(tmp_path, {"in/a.txt": "new"})
         go_on.set()
         await eventually(lambda: tree(tmp_path).get("out/a.txt") == "new")
@@ -206,7 +206,7 @@ async def test_a_state_that_was_invalidated_while_it_was_built_is_built_again(ap
         await eventually(lambda: tree(tmp_path).get("out/a.txt") == "x1")
         await eventually(lambda: list_builds(database, "p"))
         assert await invalidate_states(database, "p", "only", ["a"], by="me") == 1
-        await asyncio.wait_for(began.wait(), 60)
+        await asyncio.wait_for(began.wait(), 150)
         assert await invalidate_states(database, "p", "only", ["a"], by="me") == 1
         go_on.set()
         await eventually(lambda: tree(tmp_path).get("out/a.txt") == "x3")
@@ -372,7 +372,7 @@ async def test_builds_go_on_after_the_connections_of_their_process_are_cut(app: 
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
             put(tmp_path, {f"in/{turn}-{n}.txt": "pear" for n in range(20)})
-            await eventually(lambda turn=turn: len(list(tmp_path.glob(f"out/{turn}-*.txt"))) == 20, timeout=60)
+            await eventually(lambda turn=turn: len(list(tmp_path.glob(f"out/{turn}-*.txt"))) == 20)
 
 
 async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path: Path, database: Database) -> None:

@@ -70,7 +70,7 @@ async def whole(client: httpx.AsyncClient, url: str) -> bytes:
 
 
 async def test_an_answer_holds_the_beginning_and_where_the_whole_is(site: WebServer, database: Database) -> None:
-    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=site.url, timeout=150) as client:
         answer = await client.get("/api/v1/jobs/7")
         assert len(answer.content) < 300_000
         cut: dict[str, Any] = answer.json()["result"]["$cut"]
@@ -105,7 +105,7 @@ async def test_many_long_errors_are_shown_by_their_ends_and_the_last_one_in_full
         for n in range(1, 21)
     ]
     await database.fetch("UPDATE tidemill.job_history SET errors = $1 WHERE id = 8", json.dumps(errors).encode())
-    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=site.url, timeout=150) as client:
         told = (await client.get("/api/v1/jobs/8")).json()["errors"]
         assert len(json.dumps(told)) < 65_536
         assert [each["attempt"] for each in told] == list(range(1, 21))
@@ -124,7 +124,7 @@ async def test_a_large_argument_in_the_tree_of_a_dag_is_cut(site: WebServer, dat
         given,
         DAG_KIND,
     )
-    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=site.url, timeout=150) as client:
         answer = await client.get("/api/v1/runs/6/tree")
         assert answer.status_code == 200, answer.text
         tree = answer.json()
@@ -144,7 +144,7 @@ async def test_no_beginning_shows_a_secret_and_the_whole_is_masked(site: WebServ
 
 async def test_the_server_holds_no_large_value_while_it_streams_it(site: WebServer) -> None:
     process = psutil.Process(site._process.pid)
-    async with httpx.AsyncClient(base_url=site.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=site.url, timeout=150) as client:
         await client.get("/api/v1/jobs/7")
         before, most, size = process.memory_info().rss, 0, 0
         async with client.stream("GET", "/api/v1/values/job/result/7") as answer:

@@ -85,7 +85,7 @@ class Place:
     def ask(self, method: str, path: str, body: Any = None, role: str = "admin", **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         named["Authorization"] = f"Bearer {self._tokens[role]}"
-        return httpx.request(method, self._url + path, json=body, headers=named, timeout=30)
+        return httpx.request(method, self._url + path, json=body, headers=named, timeout=150)
 
     def check(self, path: str, text: str) -> dict[str, Any]:
         answer = self.ask("POST", "/workflow-files/check", {"path": path, "text": text}, role="viewer")

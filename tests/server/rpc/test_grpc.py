@@ -86,7 +86,7 @@ async def test_jobs_are_enqueued_looked_at_listed_cancelled_and_retried(rpc: Rpc
 
 
 async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc: Rpc, shop: App) -> None:
-    watching = rpc.many("Live", "WatchChanges", topics=["runs"], timeout=60)
+    watching = rpc.many("Live", "WatchChanges", topics=["runs"], timeout=150)
     assert (await watching.read()).kind == "hello"
     async with shop.running():
         flow = await rpc("Runs", "StartRun", workflow="Asking", args='{"who": "ann"}', unique_key="k")
@@ -184,7 +184,7 @@ async def test_tools_find_the_services_and_their_health(web: WebServer, address:
             services = ProtoReflectionDescriptorDatabase(channel).get_services()
             health: Any = health_pb2_grpc.HealthStub(channel)
             asked = health_pb2.HealthCheckRequest(service="tidemill.v1.Jobs")
-            return services, health.Check(asked, timeout=60).status
+            return services, health.Check(asked, timeout=150).status
 
     services, status = await asyncio.to_thread(look)
     assert {"tidemill.v1.Jobs", "tidemill.v1.Runs", "tidemill.v1.Streams", "tidemill.v1.Live"} <= set(services)

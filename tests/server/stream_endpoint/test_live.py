@@ -99,7 +99,7 @@ async def post(
         headers = {name: text for name, text in {**own, **(said or {})}.items() if text}
         request = urllib.request.Request(f"http://{live.stream.http}{path}", data, headers)
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=150) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
@@ -191,7 +191,7 @@ async def test_a_body_that_never_comes_is_not_waited_for(live: Dispatcher, monke
     writer.write(b"POST /v1/run HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
     writer.write(f"authorization: Bearer {Answering.token}\r\n".encode())
     writer.write(b"content-length: 100\r\n\r\n{")
-    assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 408")
+    assert (await asyncio.wait_for(reader.readline(), 150)).startswith(b"HTTP/1.1 408")
     writer.close()
 
 
@@ -238,7 +238,7 @@ async def test_tools_find_the_service_and_its_health(live: Dispatcher) -> None:
             assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED  # pyright: ignore[reportAttributeAccessIssue]
             services = ProtoReflectionDescriptorDatabase(grpc.intercept_channel(channel, WithToken())).get_services()
             asked = health_pb2.HealthCheckRequest(service=SERVICE)
-            return list(services), health_pb2_grpc.HealthStub(channel).Check(asked, timeout=60).status  # pyright: ignore[reportAttributeAccessIssue]
+            return list(services), health_pb2_grpc.HealthStub(channel).Check(asked, timeout=150).status  # pyright: ignore[reportAttributeAccessIssue]
 
     services, status = await asyncio.to_thread(look)
     assert SERVICE in services
@@ -250,7 +250,7 @@ async def test_health_says_so_from_the_first_moment_of_a_drain(live: Dispatcher)
     def status() -> int:
         with grpc.insecure_channel(str(live.stream.grpc)) as channel:
             asked = health_pb2.HealthCheckRequest(service=SERVICE)
-            return health_pb2_grpc.HealthStub(channel).Check(asked, timeout=60).status  # pyright: ignore[reportAttributeAccessIssue]
+            return health_pb2_grpc.HealthStub(channel).Check(asked, timeout=150).status  # pyright: ignore[reportAttributeAccessIssue]
 
     waiting = asyncio.create_task(ask(live, "wait"))
     await eventually(lambda: Answering.begun == ["wait"])

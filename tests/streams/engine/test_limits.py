@@ -130,7 +130,7 @@ async def test_one_model_can_be_batched_over_several_plans() -> None:
 
 async def test_plain_functions_run_in_threads() -> None:
     where: list[str] = []
-    together = threading.Barrier(4, timeout=60)
+    together = threading.Barrier(4, timeout=150)
 
     class Blocking(Plan, eligibility="x"):
         @task

@@ -69,13 +69,15 @@ HOLDS = """(CASE WHEN b.job IS NOT NULL
 LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 
 #: Leases states that no other builder has a lease of. The order is that of all statements, so that none deadlock.
+#: A lease taken since the statement began holds: the statement may not see yet that its job or session is alive.
 TAKE_LEASES = f"""
 WITH sessions AS MATERIALIZED ({SESSIONS})
 INSERT INTO tidemill.state_building AS b (pipeline, stage, entity, builder, lock, job)
 SELECT $1, $2, entity, $3, $4, $5 FROM unnest($6::text[]) AS new (entity) ORDER BY entity
 ON CONFLICT (pipeline, stage, entity) DO UPDATE
     SET builder = excluded.builder, lock = excluded.lock, job = excluded.job, began_at = now(), seen_at = now()
-    WHERE (b.lock = $4 OR b.job = $5) IS TRUE OR NOT {HOLDS.format(lapse="$7")}
+    WHERE (b.lock = $4 OR b.job = $5) IS TRUE
+       OR b.seen_at <= statement_timestamp() AND NOT {HOLDS.format(lapse="$7")}
 RETURNING entity
 """
 #: What the database has of leased states: read after the lease was taken, it stays so. A state whose version differs
