@@ -131,10 +131,12 @@ async def backfill(
         ended = await wait_for_backfill(
             at, ref.name, begun.id, each=lambda now: progress.update(bar, completed=now.total - now.left)
         )
-    out().print(f"{begun.total} states were built again")
+    out().print(f"{begun.total - ended.left} states were built again")
     if ended.failed:
-        out().print(f"{ended.failed} of them failed: see `tidemill pipeline status`", style="red")
-    return 1 if ended.failed else 0
+        out().print(f"{ended.failed} failed: see `tidemill pipeline status`", style="red")
+    if ended.waiting:
+        out().print(f"{ended.waiting} cannot be built now: see `tidemill pipeline plan`", style="red")
+    return 1 if ended.left else 0
 
 
 @on_pipelines

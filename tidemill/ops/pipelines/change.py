@@ -315,9 +315,13 @@ async def _selected(
 
 
 def _built(snapshot: PipelineSnapshot, states: list[State]) -> list[State]:
-    """The states that the database knows: what was never built cannot be built again."""
+    """The states that can be built again: they were built before, and their inputs exist."""
     records = snapshot.pipeline_view.world.records
-    return [(stage, entity) for stage, entity in states if entity in records[stage.name]]
+    return [
+        (stage, entity)
+        for stage, entity in states
+        if entity in records[stage.name] and not snapshot.is_orphan(stage.name, entity)
+    ]
 
 
 def _failed(snapshot: PipelineSnapshot, states: list[State]) -> list[State]:

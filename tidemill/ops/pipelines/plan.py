@@ -14,8 +14,9 @@ from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, PageOf
 from tidemill.ops.pipelines.states import SHOWN, PipelineName, Shown, StageFilter, read_states
 from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
 from tidemill.pipelines.reducer.reasons import kind_of_reason
+from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.pipeline_cache import cache_of
-from tidemill.pipelines.view.snapshot import step_state
+from tidemill.pipelines.view.snapshot import PipelineSnapshot, step_state
 from tidemill.pipelines.view.state_details import Build, build_of
 from tidemill.store.states.backfills import list_backfills as read_backfills
 from tidemill.store.states.build_jobs import is_kept
@@ -46,6 +47,7 @@ class ListBackfills(Arguments, frozen=True, kw_only=True):
 
     name: PipelineName
     limit: Annotated[int, doc("How many of the newest.", ge=1, le=100)] = 20
+    waiting: Annotated[bool, doc("Also count the states that cannot be built now.")] = False
 
 
 class PlanStep(msgspec.Struct, frozen=True):
@@ -101,6 +103,10 @@ class Backfill(msgspec.Struct, frozen=True):
     left: Annotated[int, doc("How many are not built yet.")]
     failed: Annotated[int, doc("How many of those have failed since it began.")]
     rate: Annotated[float | None, doc("At most so many are built a second; null for no limit.")] = None
+    waiting: Annotated[
+        int | None,
+        doc("How many of those left cannot be built now: a state before them has failed, a stage is paused; if asked."),
+    ] = None
 
 
 class Backfills(msgspec.Struct, frozen=True):
@@ -134,8 +140,30 @@ async def list_builds(at: Reader, args: ListBuilds, declared: Declarations) -> P
 async def list_backfills(at: Reader, args: ListBackfills, declared: Declarations) -> Backfills:
     """List the newest backfills of a pipeline and their progress."""
     cache_of(at.database, declared.pipelines).require(args.name)
-    rows = await read_backfills(at.database, args.name, limit=args.limit)
-    return Backfills([Backfill(**dict(row)) for row in rows], await is_kept(at.database, args.name))
+    rows = [dict(row) for row in await read_backfills(at.database, args.name, limit=args.limit)]
+    waiting: dict[str, int] = {}
+    if args.waiting and any(row["left"] > row["failed"] and row["stopped_at"] is None for row in rows):
+        waiting = _count_stuck(*await read_states(cache_of(at.database, declared.pipelines), args.name))
+    marks = [row.pop("mark") for row in rows]
+    items = [
+        Backfill(**row, waiting=waiting.get(mark, 0) if args.waiting else None)
+        for row, mark in zip(rows, marks, strict=True)
+    ]
+    return Backfills(items, await is_kept(at.database, args.name))
+
+
+def _count_stuck(snapshot: PipelineSnapshot, jobs: BuildJobs) -> dict[str, int]:
+    """How many states cannot be built now, by the request that they were invalidated by. Failed ones do not count."""
+    found: dict[str, int] = {}
+    for stage in snapshot.order:
+        records = snapshot.pipeline_view.world.records[stage.name]
+        for entity, step in snapshot.not_fresh[stage.name].items():
+            record, job = records.get(entity), jobs.get((stage.name, entity))
+            if record is None or record.invalid_by is None or step_state(step) in ("failed", "needs_attention"):
+                continue
+            if (job is not None and not job.is_served) or step is None or snapshot.is_stuck(step):
+                found[record.invalid_by] = found.get(record.invalid_by, 0) + 1
+    return found
 
 
 def report_plan(args: PlanPipeline, plan: BuildPlan, problems: list[str], at: datetime) -> PlanReport:

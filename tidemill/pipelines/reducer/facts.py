@@ -78,10 +78,29 @@ class PipelineFacts:
                 paths[path] = None
         return True
 
+    def learn(self, stage: str, entity: str, record: StateRecord) -> None:
+        """Take over a state that was written here, unless a newer version was read meanwhile."""
+        known = self.records[stage].get(entity)
+        if known is None or known.version <= record.version:
+            self.records[stage][entity] = record
+
     def content(self, path: str) -> str | None:
         """The content hash of an existing file."""
         fact = self.files.get(path)
         return None if fact is None or fact.known != fact.signature else fact.content
+
+
+def take_records(
+    now: dict[str, StateRecord], before: Mapping[str, StateRecord], found: Mapping[str, StateRecord]
+) -> None:
+    """Replace the states that were known before a reading by those that it found, but not by older versions."""
+    for entity, record in before.items():
+        if entity not in found and now.get(entity) is record:
+            del now[entity]
+    for entity, record in found.items():
+        known = now.get(entity)
+        if known is None or known is before.get(entity) or known.version <= record.version:
+            now[entity] = record
 
 
 def entities_of(stage: Stage, paths: Mapping[Pattern, Iterable[str]]) -> Iterator[tuple[str, Paths]]:

@@ -203,7 +203,7 @@ class CommitBatch(msgspec.Struct, eq=False):
                 fact = world.files[each.path]
                 fact.known, fact.content, fact.size = fact.signature, each.content, each.size
             record = StateRecord(state.content, state.code, state.inputs, state.size, versions[entity])
-            world.records[name][entity] = record
+            world.learn(name, entity, record)
             world.failures[name].pop(entity, None)
             self.committed.done.append(entity)
 
@@ -215,17 +215,22 @@ class CommitBatch(msgspec.Struct, eq=False):
         failures = [
             NewFailure(
                 step.entity, stage.code.total, input_key(step.inputs), (result.error or "")[:2000],
-                result.log[:20_000], result.took, str(step.reason),
+                result.log[:20_000], result.took, str(step.reason), step.version,
             )
             for step, result in bad
         ]  # fmt: skip
         rows = await fail_states(
             self.database, self.pipeline, stage.name, failures, builder=self.builder, waits=stage.options.backoff
         )
-        for row in rows:
-            values = dict(row)
+        counted = {row["entity"]: row for row in rows}
+        for step, _ in bad:
+            record = self.world.records[stage.name].get(step.entity)
+            if step.entity not in counted or (record is not None and record.version > step.version):
+                self.committed.overtaken.append(step.entity)
+                continue
+            values = dict(counted[step.entity])
             self.world.failures[stage.name][values.pop("entity")] = msgspec.convert(values, BuildFailure)
-            self.committed.failed.append(row["entity"])
+            self.committed.failed.append(step.entity)
 
 
 async def finish_intents(
@@ -272,7 +277,7 @@ async def finish_intents(
         if entity not in versions:
             continue
         content, code, inputs, size = intents[entity]
-        world.records[stage.name][entity] = StateRecord(content, code, inputs, size, versions[entity])
+        world.learn(stage.name, entity, StateRecord(content, code, inputs, size, versions[entity]))
         for path in paths:
             world.see(path, found[path].signature)
             fact = world.files[path]

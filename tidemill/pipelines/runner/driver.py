@@ -30,13 +30,16 @@ from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.slots import Slots
 from tidemill.pipelines.stores.manifest_writer import Manifests
-from tidemill.pipelines.view.pipeline_view import PipelineView, record_of
+from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
 from tidemill.store.states.leases import Wanted, list_alive, list_leases, release_leases, take_leases
 
 #: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
 LOOK_AGAIN = 2.0
+
+#: How many states are read again at most when one of them was built by another builder.
+READ_AGAIN = 5000
 
 #: Dispatches steps to be built elsewhere, and returns the id of each job.
 Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
@@ -98,30 +101,31 @@ class Driver:
         """Read what a worker has done to these states; returns the affected paths."""
         wanted, name = list(entities), self.pipeline.name
         records, failures = self.world.records[stage.name], self.world.failures[stage.name]
-        paths: set[str] = set()
-        signatures: dict[str, tuple[int, StateRecord]] = {}
-        for row in await self._database.fetch(rows.LOAD_SOME, name, stage.name, wanted):
-            before, record = records.get(row["entity"]), record_of(row)
-            records[row["entity"]] = record
-            if not stage.scatter:
-                signatures[stage.quick_path(row["entity"])] = (row["signature"], record)
-            else:
-                paths |= input_pairs(record.content).keys() | (input_pairs(before.content).keys() if before else set())
+        paths = self._scattered(stage, wanted)
+        found = await self.pipeline_view.reload_some(stage, wanted)
+        paths |= self._scattered(stage, wanted)
+        failed = await self._database.fetch(rows.LOAD_SOME_FAILURES, name, stage.name, wanted)
         for entity in wanted:
             failures.pop(entity, None)
-        for row in await self._database.fetch(rows.LOAD_SOME_FAILURES, name, stage.name, wanted):
+        for row in failed:
             self.pipeline_view.take_failure(row)
         self.release(stage.name, wanted)
         if not stage.scatter:
             paths |= {stage.quick_path(entity) for entity in wanted}
         await self.pipeline_view.refresh(paths)
-        for path, (signature, record) in signatures.items():
-            fact = self.world.files.get(path)
-            if fact is not None and fact.signature == signature:  # Its content is that of the record.
+        for entity, signature in found.items() if not stage.scatter else ():
+            fact, record = self.world.files.get(stage.quick_path(entity)), records.get(entity)
+            if record is not None and fact is not None and fact.signature == signature:
                 fact.known, fact.content, fact.size = signature, record.content, record.size
         await self.pipeline_view.read_unknown()
         self.manifests.note(stage, [entity for entity in wanted if entity in records and records[entity].content])
         return sorted(paths)
+
+    def _scattered(self, stage: Stage, entities: Iterable[str]) -> set[str]:
+        """The outputs of states that have many."""
+        records = self.world.records[stage.name]
+        known = [records[entity] for entity in entities if stage.scatter and entity in records]
+        return {path for record in known for path in input_pairs(record.content)}
 
     async def note_lost(self, stage: Stage, lost: Mapping[str, Any]) -> None:
         """Record builds as failed whose jobs were ended by a watchdog or a person."""
@@ -136,7 +140,7 @@ class Driver:
                 failures.append(
                     rows.NewFailure(
                         entity, stage.code.total, input_key(step.inputs), f"its job {row['state']}: {told}", "", 0.0,
-                        str(step.reason),
+                        str(step.reason), step.version,
                     )
                 )  # fmt: skip
         if failures:
@@ -197,7 +201,6 @@ class Driver:
             by_stage.setdefault(each.stage.name, []).append(each)
         for name, found in by_stage.items():
             code = self.pipeline.stages[name].code.total
-            records = self.world.records[name]
             states = [(a.entity, a.content, code, a.inputs, a.size, a.signature, a.version) for a in found]
             versions = await rows.adopt_states(
                 self._database, self.pipeline.name, name, states, by=self.builder, holder=self._session.holder
@@ -208,10 +211,9 @@ class Driver:
                 self.elsewhere.setdefault(name, {}).update(waiting)
                 await self.read_builds(self.pipeline.stages[name], list(others))
             for each in found:
-                if each.entity not in versions:
-                    continue
-                record = StateRecord(each.content, code, each.inputs, each.size, versions[each.entity])
-                records[each.entity] = record
+                if each.entity in versions:
+                    record = StateRecord(each.content, code, each.inputs, each.size, versions[each.entity])
+                    self.world.learn(name, each.entity, record)
 
     @property
     def running_here(self) -> int:
@@ -251,8 +253,11 @@ class Driver:
             waiting = self.elsewhere.setdefault(stage.name, {})
             waiting.update((step.entity, step) for step in steps if step.entity in leased.elsewhere)
             self._lines[stage.name].release(leased.elsewhere)
+            self._lines[stage.name].skip_ahead()
         if leased.outdated:
-            await self._after(stage, [step for step in steps if step.entity in leased.outdated])
+            # Another builder has been here: one reading tells of all that it has built, not one for each state.
+            rest = self._lines[stage.name].withdraw(READ_AGAIN)
+            await self._after(stage, [*(step for step in steps if step.entity in leased.outdated), *rest])
         if len(mine) < len(steps):
             self._note_end()
         return mine
@@ -324,34 +329,33 @@ class Driver:
             self._database, self.pipeline_view.states, self.pipeline.name, self.builder, stage, self.world
         )
         news = await batch.commit(builds)
-        self.release(stage.name, [step.entity for step, _ in builds])
-        if news.overtaken:
-            holder = self._session.holder
-            await release_leases(self._database, self.pipeline.name, stage.name, holder, news.overtaken)
         self._log(stage, news)
         self.manifests.note(stage, news.done)
         if news.overtaken:
-            overtaken = set(news.overtaken)
-            # Their facts differ from the database: builds based on them would be rejected forever.
-            for row in await self._database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, news.overtaken):
-                self.world.records[stage.name][row["entity"]] = record_of(row)
-            await self.pipeline_view.refresh(
-                [path for step, _ in builds if step.entity in overtaken for group in step.paths for path in group]
-            )
-            await self.pipeline_view.read_unknown()
+            await self._reread_overtaken(stage, [step for step, _ in builds if step.entity in set(news.overtaken)])
+        self.release(stage.name, [step.entity for step, _ in builds])
         await self._follow(stage, news)
         self._note_end()
 
+    async def _reread_overtaken(self, stage: Stage, steps: Sequence[BuildStep]) -> None:
+        """Read states whose builds were refused: what is known of them differs from the database or from the files."""
+        entities = [step.entity for step in steps]
+        await release_leases(self._database, self.pipeline.name, stage.name, self._session.holder, entities)
+        await self.pipeline_view.reload_some(stage, entities)
+        outputs = self._scattered(stage, entities) if stage.scatter else {stage.quick_path(each) for each in entities}
+        inputs = [path for step in steps for group in step.paths for path in group]
+        await self.pipeline_view.refresh([*inputs, *outputs])
+        await self.pipeline_view.read_unknown()
+
     async def _follow(self, stage: Stage, news: Committed) -> None:
         """Plan the consumers of new results, and rejected builds again."""
-        if stage.scatter and news.overtaken:
-            await self.act(self.pipeline_view.plan())
-            return
-        paths = list(news.changed)
+        # A request that arrived while they were built has removed their failures, and was not planned then.
+        again = {each for each in news.failed if each not in self.world.failures[stage.name]}.union(news.overtaken)
+        paths = [*news.changed, *self._scattered(stage, again)]
         if not stage.scatter:
-            paths += [stage.quick_path(entity) for entity in (*news.done, *news.overtaken)]
-        if paths:
-            await self.act(self.pipeline_view.plan(paths))
+            paths += [stage.quick_path(entity) for entity in (*news.done, *again)]
+        if paths or again:
+            await self.act(self.pipeline_view.plan(paths, {stage.name: again}))
 
     def _log(self, stage: Stage, news: Committed) -> None:
         if news.failed:

@@ -81,6 +81,14 @@ class LocalBuilder:
         """Mark entities as done, so that they can be built again."""
         self.taken.difference_update(entities)
 
+    def skip_ahead(self) -> None:
+        """Go on in the middle of what is left: another builder works at its beginning."""
+        self._todo.rotate(-(len(self._todo) // 2))
+
+    def withdraw(self, most: int) -> list[BuildStep]:
+        """Take back steps that have not started, at most so many."""
+        return [self._todo.popleft() for _ in range(min(most, len(self._todo)))]
+
     def check(self) -> None:
         """Raise the error that has stopped the builder, if any."""
         if self._broken is not None:

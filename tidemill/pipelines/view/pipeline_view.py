@@ -19,7 +19,14 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.definition.pattern import Pattern, entity_id
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
-from tidemill.pipelines.reducer.facts import FileFact, PipelineControl, PipelineFacts, Signatures, touched_entities
+from tidemill.pipelines.reducer.facts import (
+    FileFact,
+    PipelineControl,
+    PipelineFacts,
+    Signatures,
+    take_records,
+    touched_entities,
+)
 from tidemill.pipelines.reducer.plan import BuildPlan, make_plan
 from tidemill.pipelines.reducer.staleness import BuildFailure, StateRecord
 from tidemill.pipelines.stores.base import Scan, SeenFile, States, StateStoreError, Unreadable
@@ -101,21 +108,40 @@ class PipelineView:
         await self.load_requests()
 
     async def reload(self) -> None:
-        """Read the rows of states again, and keep what is known of the files."""
+        """Read the rows of states again, and keep what is known of the files. Builds go on meanwhile."""
         world, stages = self.world, self.pipeline.stages
-        world.records.clear()
+        before = {name: dict(world.records[name]) for name in stages}
+        found: dict[str, dict[str, StateRecord]] = {name: {} for name in stages}
         async for chunk in rows.in_chunks(self.database, rows.LOAD_STATES, self.pipeline.name):
             for row in chunk:
-                if row["stage"] in stages and fits(stages[row["stage"]], row["entity"]):
-                    world.records[row["stage"]][row["entity"]] = record_of(row)
+                stage, entity = row["stage"], row["entity"]
+                if stage in stages and fits(stages[stage], entity):
+                    record, known = record_of(row), before[stage].get(entity)
+                    found[stage][entity] = record if known is None or known != record else known
+        for name in stages:
+            take_records(world.records[name], before[name], found[name])
         await self.load_requests()
+
+    async def reload_some(self, stage: Stage, entities: Sequence[str]) -> dict[str, int]:
+        """Read the rows of some states again; returns the signatures of their outputs."""
+        records = self.world.records[stage.name]
+        before = {entity: records[entity] for entity in entities if entity in records}
+        found = await self.database.fetch(rows.LOAD_SOME, self.pipeline.name, stage.name, list(entities))
+        take_records(records, before, {row["entity"]: record_of(row) for row in found})
+        return {row["entity"]: row["signature"] for row in found}
 
     async def load_requests(self) -> None:
         """Read failures and the requests of operators: few rows, read again at every notification."""
         name, world = self.pipeline.name, self.world
-        world.failures.clear()
-        for row in await self.database.fetch(rows.LOAD_FAILURES, name):
-            self.take_failure(row)
+        before = {stage: dict(failures) for stage, failures in world.failures.items()}
+        found = await self.database.fetch(rows.LOAD_FAILURES, name)
+        for stage, failures in before.items():
+            for entity, failure in failures.items():
+                if world.failures[stage].get(entity) is failure:
+                    del world.failures[stage][entity]
+        for row in found:
+            if row["entity"] not in world.failures[row["stage"]]:  # It has failed here since.
+                self.take_failure(row)
         world.codes = {
             (row["stage"], row["code"]): decode(row["parts"], dict[str, str])
             for row in await self.database.fetch(rows.LOAD_CODES, name)

@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.facts import FileFact, entities_of
 from tidemill.pipelines.reducer.plan import BuildPlan, BuildStep
-from tidemill.pipelines.reducer.reasons import kind_of_reason
+from tidemill.pipelines.reducer.reasons import Blocked, kind_of_reason
 from tidemill.pipelines.runner.running_builds import BuildJobs
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
@@ -118,6 +118,21 @@ class PipelineSnapshot:
         paths = {one.pattern: self.pipeline_view.world.matched.get(one.pattern, {}) for one in stage.inputs}
         there = {entity for entity, _ in entities_of(stage, paths)}
         return [entity for entity in found if entity in there]
+
+    def is_orphan(self, stage: str, entity: str) -> bool:
+        """Whether a state has lost its inputs."""
+        return entity in self.not_fresh[stage] and self.not_fresh[stage][entity] is None
+
+    def is_stuck(self, step: BuildStep) -> bool:
+        """Whether a state is not built until an operator acts, a failed state succeeds or an input arrives."""
+        if not isinstance(step.reason, Blocked):
+            return not step.is_build
+        for path in step.reason.waits_for:
+            maker = self.pipeline_view.maker(path)
+            before = None if maker is None else self.not_fresh[maker[0].name].get(maker[1])
+            if maker is None or (before is not None and self.is_stuck(before)):
+                return True
+        return False
 
     def state_of(self, stage: str, entity: str, jobs: BuildJobs) -> str | None:
         """What a state is: fresh, stale, failed and so on; None if there is no such state."""

@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from tidemill.store.database import Database
-from tidemill.store.states.requests import INVALIDATE, SET_APPROVED, announce
+from tidemill.store.states.requests import SET_APPROVED, announce, mark_invalid
 from tidemill.store.states.states import StatesChanged, notify_states
 from tidemill.store.transaction import Transaction
 
@@ -52,11 +52,17 @@ taken AS (
 marked AS (
     UPDATE tidemill.state AS s SET invalid_by = taken.mark, version = s.version + 1 FROM taken
     WHERE s.pipeline = taken.pipeline AND s.stage = taken.stage AND s.entity = taken.entity
-    RETURNING s.pipeline, s.stage, s.entity),
-mended AS (
-    DELETE FROM tidemill.state_failure AS f USING marked
-    WHERE f.pipeline = marked.pipeline AND f.stage = marked.stage AND f.entity = marked.entity)
-SELECT (SELECT array_agg(DISTINCT pipeline) FROM marked) AS pipelines, EXISTS (SELECT FROM due) AS waiting
+    RETURNING s.pipeline, s.stage, s.entity)
+SELECT array_agg(pipeline) AS pipelines, array_agg(stage) AS stages, array_agg(entity) AS entities,
+       EXISTS (SELECT FROM due) AS waiting
+FROM marked
+"""
+
+#: Forgets the failures of marked states.
+FORGET_MARKED = """
+DELETE FROM tidemill.state_failure AS f
+USING unnest($1::text[], $2::text[], $3::text[]) AS marked (pipeline, stage, entity)
+WHERE f.pipeline = marked.pipeline AND f.stage = marked.stage AND f.entity = marked.entity
 """
 
 #: Stores the number of states of a backfill.
@@ -66,7 +72,7 @@ SET_TOTAL = "UPDATE tidemill.state_backfill SET total = $2 WHERE id = $1"
 LIST_BACKFILLS = """
 SELECT b.id, b.stage, b.first, b.last, b.downstream, b.by, b.started_at, b.stopped_at, b.stopped_by, b.total,
        left_over.count + (SELECT count(*) FROM tidemill.backfill_state AS w WHERE w.backfill = b.id) AS left,
-       left_over.failed, b.rate
+       left_over.failed, b.rate, b.mark
 FROM tidemill.state_backfill AS b, LATERAL (
     SELECT count(*) AS count, count(*) FILTER (WHERE f.failed_at > b.started_at) AS failed
     FROM tidemill.state AS s LEFT JOIN tidemill.state_failure AS f USING (pipeline, stage, entity)
@@ -115,7 +121,7 @@ async def start_backfill(tx: Transaction, new: NewBackfill, *, approved_for: flo
             await tx.execute(WAIT_IN_LINE, row["id"], stage, list(entities))
             total += len(entities)
             continue
-        total += len(await tx.fetch(INVALIDATE, new.pipeline, stage, list(entities), row["mark"]))
+        total += len(await mark_invalid(tx, new.pipeline, stage, entities, row["mark"]))
     for stage, code in new.approved.items():
         await tx.execute(SET_APPROVED, new.pipeline, stage, tx.by, code, approved_for)
     await tx.execute(SET_TOTAL, row["id"], total)
@@ -132,7 +138,9 @@ async def mark_backfill_due(database: Database, pipelines: Sequence[str]) -> boo
     """Mark the states that are due by the rates of backfills; returns whether any were waiting."""
     async with database.transaction(patience=None) as connection:
         (row,) = await connection.fetch(database.sql(MARK_DUE), list(pipelines), AT_MOST)
-        for pipeline in row["pipelines"] or ():
+        if row["pipelines"]:
+            await connection.execute(database.sql(FORGET_MARKED), row["pipelines"], row["stages"], row["entities"])
+        for pipeline in sorted(set(row["pipelines"] or ())):
             await notify_states(database, connection, StatesChanged(pipeline))
     return row["waiting"]
 

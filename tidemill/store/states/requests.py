@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.store.states.states import StatesChanged, notify_states
+from tidemill.store.states.states import FORGET_FAILURES, StatesChanged, notify_states
 from tidemill.store.transaction import Transaction
 
 #: Build these states again; running builds of them do not count, and their failures are forgotten.
 INVALIDATE = """
 WITH marked AS (
-    UPDATE tidemill.state SET invalid_by = $4, version = version + 1
-    WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) RETURNING entity),
-mended AS (
-    DELETE FROM tidemill.state_failure AS f USING marked
-    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = marked.entity)
-SELECT entity FROM marked
+    SELECT entity FROM tidemill.state
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) ORDER BY entity FOR UPDATE)
+UPDATE tidemill.state AS s SET invalid_by = $4, version = version + 1
+FROM marked WHERE s.pipeline = $1 AND s.stage = $2 AND s.entity = marked.entity RETURNING s.entity
 """
 RETRY_FAILURES = """
 DELETE FROM tidemill.state_failure
@@ -45,13 +43,22 @@ ON CONFLICT (pipeline, stage) DO UPDATE SET approved_by = excluded.approved_by,
 """
 
 
+async def mark_invalid(tx: Transaction, pipeline: str, stage: str, entities: Sequence[str], by: str) -> list[str]:
+    """Mark states as invalid, and forget their failures; returns those that there are."""
+    rows = await tx.fetch(INVALIDATE, pipeline, stage, list(entities), by)
+    marked = [row["entity"] for row in rows]
+    # A statement of its own: it sees the failures of builds that ended while the first one waited for their rows.
+    await tx.execute(FORGET_FAILURES, pipeline, stage, marked)
+    return marked
+
+
 async def invalidate_states(tx: Transaction, pipeline: str, stage: str, entities: Sequence[str]) -> int:
     """Have states built again; returns how many there are."""
-    rows = await tx.fetch(INVALIDATE, pipeline, stage, list(entities), tx.by)
-    after = {"states": len(rows), "first": [row["entity"] for row in rows[:20]]}
+    marked = await mark_invalid(tx, pipeline, stage, entities, tx.by)
+    after = {"states": len(marked), "first": marked[:20]}
     await tx.audit("pipeline.invalidate", f"{pipeline}/{stage}", after=after)
     await announce(tx, pipeline)
-    return len(rows)
+    return len(marked)
 
 
 async def retry_failures(tx: Transaction, pipeline: str, stage: str, entities: Sequence[str]) -> int:

@@ -55,6 +55,8 @@ class NewFailure(msgspec.Struct):
     log: str
     took: float
     reason: str
+    version: int
+    """The version of the state that it was built on."""
 
 
 #: All states of a pipeline, with as few columns as possible.
@@ -161,14 +163,20 @@ released AS (
 SELECT entity, version FROM done
 """
 
-#: Records a failed build: one more failure for the same code and inputs, or the first for others.
+#: Records a failed build, where the state has not changed since it began: one more failure for the same code and
+#: inputs, or the first for others.
 FAIL = """
-WITH failed AS (
+WITH current AS MATERIALIZED (
+    SELECT entity, version FROM tidemill.state
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY ($3::text[]) ORDER BY entity FOR SHARE),
+failed AS (
     INSERT INTO tidemill.state_failure AS f
         (pipeline, stage, entity, code, inputs, attempts, error, log, first_at, failed_at, retry_at)
     SELECT $1, $2, new.entity, new.code, new.inputs, 1, new.error, new.log, now(), now(),
            now() + make_interval(secs => ($9::float8[])[1])
-    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[]) AS new (entity, code, inputs, error, log)
+    FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $12::bigint[])
+         AS new (entity, code, inputs, error, log, version)
+    WHERE NOT EXISTS (SELECT FROM current WHERE current.entity = new.entity AND current.version <> new.version)
     ORDER BY new.entity
     ON CONFLICT (pipeline, stage, entity) DO UPDATE SET
         attempts = CASE WHEN f.code = excluded.code AND f.inputs = excluded.inputs THEN f.attempts + 1 ELSE 1 END,
@@ -302,7 +310,7 @@ async def fail_states(
     builder: str,
     waits: Sequence[float],
 ) -> list[asyncpg.Record]:
-    """Store failures, each with the time of its retry."""
+    """Store failures, each with the time of its retry; those of states that were changed meanwhile do not count."""
     async with database.transaction() as connection:
         rows = await connection.fetch(
             database.sql(FAIL),
@@ -317,6 +325,7 @@ async def fail_states(
             list(waits),
             [each.took for each in failures],
             [each.reason for each in failures],
+            [each.version for each in failures],
         )
         await notify_states(
             database, connection, StatesChanged(pipeline, builder, stage, [each.entity for each in failures])
