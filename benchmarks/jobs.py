@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import contenders, idle, report, venv
+from benchmarks import contenders, flow_control, idle, report, venv
 from benchmarks.contenders import Entrant, Outcome, say
 from benchmarks.peers.contest import SCENARIOS
 from benchmarks.server import Server
@@ -42,6 +42,7 @@ PEERS = (
     Entrant("dbos", "benchmarks.peers.dbos_bench", venv.PYTHON, 350, WITHOUT_BULK),
 )
 IDLE_CPU_PERCENT, IDLE_QUERIES_PER_S = 1.0, 2.0
+FAIR_WAIT = 3.0
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -67,6 +68,8 @@ class Plan(msgspec.Struct, frozen=True):
             "drain_with_history": (f"history={self.finished}", f"jobs/s, {self.finished:,} done"),
             "drain_held_xmin": ("held_xmin", "jobs/s"),
             "drain_with_delayed": (f"delayed={self.delayed}", f"jobs/s, {self.delayed:,} delayed"),
+            "fair_drain_10": ("fair=10", "jobs/s, 10 fair keys"),
+            "fair_drain_10k": ("fair=10000", "jobs/s, 10,000 fair keys"),
         }
 
 
@@ -147,7 +150,7 @@ class Run:
                     self._measure_our_drain()
         for entrant in (OURS, RAW):
             say(f"drain of {entrant.name}: {self._samples.spread('drain', entrant.name)} jobs/s")
-        return [*self._peer_rows(), *self._circumstance_rows(), *self._idle_rows()]
+        return [*self._peer_rows(), *self._circumstance_rows(), *self._control_rows(), *self._idle_rows()]
 
     # -- measuring --------------------------------------------------------------------------------
 
@@ -230,6 +233,13 @@ class Run:
             report.compare(row, unit, self._samples.median(row, OURS.name), "drain", plain)
             for row, (_circumstance, unit) in self._plan.circumstances().items()
         ]
+
+    def _control_rows(self) -> list[report.Row]:
+        if self._peers_only:
+            return []
+        with self._server.database("control") as dsn:
+            seen = asyncio.run(flow_control.measure(dsn))
+        return [report.compare("fair_wait", "job lengths", seen.fair_wait, "limit", FAIR_WAIT, less_is_better=True)]
 
     def _idle_rows(self) -> list[report.Row]:
         if self._idle is None:

@@ -34,6 +34,9 @@ FROM generate_series(1, $1::int) AS n
 """
 
 
+_tenants = 0  # how many fair keys the jobs of the backlog have
+
+
 class TidemillProducer:
     def __init__(self, app: App) -> None:
         self._app = app
@@ -42,6 +45,8 @@ class TidemillProducer:
         return await self._app.enqueue("noop", n=n)
 
     async def many(self, count: int) -> object:
+        if _tenants:
+            return await self._app.enqueue_many("shared_noop", [{"n": n, "tenant": n % _tenants} for n in range(count)])
         return await self._app.enqueue_many("noop", [{"n": n} for n in range(count)])
 
 
@@ -68,6 +73,10 @@ def bench_app(dsn: str, on_start: Callable[[], None], *, pool_size: int = 8) -> 
 
     @app.task(queue=QUEUE)
     async def noop(n: int) -> None:
+        on_start()
+
+    @app.task(queue=QUEUE, fair_key="tenant {tenant}")
+    async def shared_noop(n: int, tenant: int) -> None:
         on_start()
 
     return app
@@ -121,11 +130,20 @@ async def held_xmin(dsn: str, _: int) -> AsyncIterator[None]:
     await connection.close()
 
 
+@asynccontextmanager
+async def fair_keys(_: str, count: int) -> AsyncIterator[None]:
+    """The jobs belong to so many tenants, which share the queue."""
+    global _tenants
+    _tenants = count
+    yield
+
+
 CIRCUMSTANCES = {
     "maintenance": an_maintenance,
     "history": finished_jobs,
     "delayed": delayed_jobs,
     "held_xmin": held_xmin,
+    "fair": fair_keys,
 }
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ class App:
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
         max_concurrency: int = 1,
+        fair_key: str | None = None,
         required_model: str | None = None,
         cron: str | None = None,
         every: Duration | None = None,
@@ -174,6 +175,7 @@ class App:
         isolation        "process": run it in a child process that can be killed
         memory           how much memory the child process of an isolated task may take for it: "512 MB"
         concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
+        fair_key         jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
@@ -198,12 +200,21 @@ class App:
         """
         self.declarations.add_schedule(periodic_of(self.declarations, name, what, given, cron, every, options))
 
-    def queue(self, name: str, *, rate: str | float | None = None, burst: float | None = None) -> None:
-        """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`.
+    def queue(
+        self,
+        name: str,
+        *,
+        rate: str | float | None = None,
+        burst: float | None = None,
+        weights: Mapping[str, int] | None = None,
+    ) -> None:
+        """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`; weigh its fair keys.
 
-        `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given.
+        `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given. `weights`
+        are the shares of fair keys: of two busy keys, one of weight 3 starts three jobs for one of the other. Without
+        an entry a key weighs 1.
         """
-        self.declarations.limits[name] = QueueLimit.of(name, rate, burst)
+        self.declarations.limits[name] = QueueLimit.of(name, rate, burst, weights)
 
     def add_page(self, page: Page, /) -> Page:
         """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""
@@ -296,6 +307,7 @@ class App:
         queue            another queue than the task's own
         unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
         concurrency_key  at most `max_concurrency` jobs with this key run at once
+        fair_key         jobs of different keys share their queue: a job does not wait for all that came before it
         required_model   another model than the task's own
         deadline         dropped unrun after this long, or at this moment
         tags             words to find it by
@@ -355,8 +367,9 @@ class App:
     ) -> list[JobHandle[Any]]:
         """Store the jobs of many calls, of one task or of several: all of them, or none if any is wrong.
 
-        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags` and `required_model`, for all of
-        them alike. Arguments that are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
+        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags`, `fair_key` and `required_model`,
+        for all of them alike. Arguments that are data already may be given as dicts:
+        `app.enqueue_many(send_receipt, orders)`.
         """
         calls = what if arguments is None else calls_of_mappings(self.declarations.task(what), arguments)
         return await self.jobs.enqueue_many(calls, conn=conn, **options)

@@ -146,6 +146,7 @@ def declare_task(
     tags: Iterable[str] = (),
     concurrency_key: str | None = None,
     max_concurrency: int = 1,
+    fair_key: str | None = None,
     required_model: str | None = None,
     cron: str | None = None,
     every: Duration | None = None,
@@ -165,6 +166,7 @@ def declare_task(
         tags=tuple(tags),
         concurrency_key=concurrency_key,
         max_concurrency=max_concurrency,
+        fair_key=fair_key,
         required_model=required_model,
     )
 

@@ -8,6 +8,7 @@ import pytest
 
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
+from tidemill.store.jobs.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
 from tidemill.store.runs.inbox import DUE_INBOX
 from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.turns import ONE_TICK, _Turns
@@ -20,7 +21,15 @@ JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None)
 def whole_turn() -> str:
     """A turn of which every part is needed."""
     going = RunTurn(
-        1, 0, 1, ticks=[b"{}"], used=[1], timers={"a": None, "b": 1.0}, jobs=[(1, JOB)], stops=[2], answered=["ask"]
+        1,
+        0,
+        1,
+        ticks=[b"{}"],
+        used=[1],
+        timers={"a": None, "b": 1.0},
+        jobs=[(1, JOB), (2, (*JOB[:-1], ("key", 1, "tenant")))],
+        stops=[2],
+        answered=["ask"],
     )
     return _Turns(1, 1, [going, RunTurn(2, 0, 1, ticks=[b"{}"], state="succeeded", result=b"null")]).statement
 
@@ -33,6 +42,9 @@ def whole_turn() -> str:
         pytest.param(DUE_INBOX, id="what is due for runs"),
         pytest.param(CLAIM_JOBS, id="a claim"),
         pytest.param(SUCCEED_AND_CLAIM, id="a turn of a worker"),
+        pytest.param(CLAIM_FAIR_JOBS, id="a claim from lanes"),
+        pytest.param(SUCCEED_AND_CLAIM_FAIR, id="a turn of a worker over lanes"),
+        pytest.param(FIND_LANES, id="the lanes of a queue"),
     ],
 )
 async def test_a_plan_made_for_empty_tables_finds_every_row_by_a_key(database: Database, statement: str) -> None:

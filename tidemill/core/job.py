@@ -65,6 +65,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_for: float | None = None
     concurrency_key: str | None = None
     max_concurrency: int = 1
+    fair_key: str | None = None
     tags: tuple[str, ...] | None = None
     options: JobOptions | None = None
     origin: Origin | None = None
@@ -73,6 +74,11 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     def keyed(self) -> bool:
         """Whether the job has a key, so that other jobs decide whether it may be stored or become ready."""
         return self.unique_key is not None or self.concurrency_key is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the job has neither a concurrency key nor a fair key."""
+        return self.concurrency_key is None and self.fair_key is None
 
     def validate(self) -> NewJob:
         """Return this job, or raise a `ConfigError` that names the invalid option."""
@@ -93,6 +99,8 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
             check_key("unique_key", self.unique_key)
         if self.concurrency_key is not None:
             check_key("concurrency_key", self.concurrency_key)
+        if self.fair_key is not None:
+            check_key("fair_key", self.fair_key)
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
         if self.max_concurrency < 1:

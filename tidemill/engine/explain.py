@@ -85,11 +85,14 @@ def explain_ready(job: Job) -> list[str]:
         said.append(f"Scheduled for later: it is due in {format_duration(job['due_in'])}.")
     else:
         ahead = job["ahead"] or 0
+        fair = "" if job.get("fair_key") is None else f" with fair key {job['fair_key']}"
         said.append(
-            f"Waits behind {_count(ahead, 'job')} of queue {job['queue']}."
+            f"Waits behind {_count(ahead, 'job')}{fair} of queue {job['queue']}."
             if ahead
-            else f"It is next in queue {job['queue']}."
+            else f"It is next{fair} in queue {job['queue']}."
         )
+        if fair:
+            said.append("Jobs with other fair keys take turns with it.")
     hindered = [*explain_workers(job), *explain_control(job)]
     if job["rate"] is not None:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")

@@ -81,9 +81,9 @@ class Notifier:
             return True
         return False
 
-    def notify_soon(self, queues: set[str]) -> None:
-        """Notify workers of these queues, together with all other requests of the next few milliseconds."""
-        self._waiting |= queues
+    def notify_soon(self, wakes: set[str]) -> None:
+        """Notify workers of these queues and lanes, together with all other requests of the next few milliseconds."""
+        self._waiting |= wakes
         if self._task is None:
             self._task = asyncio.create_task(self._notify(), name="tidemill-notify")
 
@@ -96,9 +96,9 @@ class Notifier:
         try:
             while self._waiting:
                 await asyncio.sleep(self._quiet)
-                queues, self._waiting = self._waiting, set()
+                wakes, self._waiting = self._waiting, set()
                 async with self._database.acquire() as connection:
-                    await notify_queues(self._database, connection, queues)
+                    await notify_queues(self._database, connection, wakes)
                 self._last = asyncio.get_running_loop().time()
         except Exception as error:
             if not is_unavailable(error):

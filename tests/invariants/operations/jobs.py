@@ -116,6 +116,14 @@ CASES: dict[str, Case] = {
         ),
         command="queues limit mail 30/m",
     ),
+    "weigh_key": Case(
+        queues.WeighKey(name="mail", fair_key="acme", weight=3),
+        wrong=(
+            queues.WeighKey(name="mail", fair_key="acme", weight=0),
+            queues.WeighKey(name=" ", fair_key="acme", weight=3),
+        ),
+        command="queues weight mail acme 3",
+    ),
     "pause_queue": Case(queues.QueueRef(name="mail"), wrong=(queues.QueueRef(name=" "),)),
     "resume_queue": Case(queues.QueueRef(name="mail"), a_paused_queue),
     "list_workers": Case(

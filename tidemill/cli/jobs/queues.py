@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, rate, short, show, table
-from tidemill.ops.jobs.queues import LimitQueue, ListQueues, QueueLine, limit_queue, list_queues
+from tidemill.ops.jobs.queues import LimitQueue, ListQueues, QueueLine, WeighKey, limit_queue, list_queues, weigh_key
 
 RECENT = 3600.0
 
@@ -34,6 +34,14 @@ def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
     wanted = None if args.rate == "none" else args.rate
     place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}")
+
+
+@commands.command
+@options_of(WeighKey, positional=("name", "fair_key", "weight"), only_positional=True)
+def weight(args: WeighKey, *, place: ServerOptions = ANYWHERE) -> None:
+    """Set the share that a fair key has of a queue; keys without a weight have 1."""
+    place.do(weigh_key, args)
+    out().print(f"queue {args.name}: fair key {args.fair_key} has weight {args.weight}")
 
 
 def queues_table(rows: Sequence[QueueLine], now: datetime) -> Table:

@@ -37,7 +37,8 @@ class NodeJob:
         self._named = named
         self._options = None if options == JobOptions() else encode(options)
         self._tags = encode(usual.tags) if usual.tags else None
-        self._gated = task if usual.concurrency_key is not None else None
+        is_gated = usual.concurrency_key is not None or usual.fair_key is not None
+        self._gated = task if is_gated else None
         self._no_args: bytes | None = None
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
@@ -51,8 +52,8 @@ class NodeJob:
         return self._queue, self._name, args, self._priority, None, 0.0, None, options, None, self._tags, gate
 
     def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
-        key = task.concurrency_key(args)
-        return None if key is None else (key, task.options.max_concurrency)
+        key, fair_key = task.concurrency_key(args), task.fair_key(args)
+        return None if key is None and fair_key is None else (key, task.options.max_concurrency, fair_key)
 
     def _args(self, given: Any) -> bytes:
         if given:

@@ -21,8 +21,12 @@ class ManyJobs:
 
     @property
     def alike(self) -> bool:
-        """Whether the jobs differ only in their arguments; a concurrency key may depend on an argument."""
-        return len(self.tasks) == 1 and self.tasks[0].options.concurrency_key is None
+        """Whether the jobs differ only in their arguments; keys may depend on an argument."""
+        if len(self.tasks) > 1:
+            return False
+        options = self.tasks[0].options
+        is_keyed = options.concurrency_key is not None or options.fair_key is not None
+        return not is_keyed and "fair_key" not in self._fields[self.tasks[0]]
 
     def carry(self, trace: str) -> None:
         """Let the jobs continue a trace."""

@@ -28,6 +28,8 @@ class ManyOptions(TypedDict, total=False):
     """Words to find it by."""
     required_model: str | None
     """Another model than the task's own."""
+    fair_key: str | None
+    """Keys share their queue: a job does not wait for all jobs of another key that came before it."""
 
 
 class EnqueueOptions(ManyOptions, total=False):

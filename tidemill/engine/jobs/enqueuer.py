@@ -18,7 +18,7 @@ from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
-from tidemill.store.jobs.insert import insert_alike, insert_jobs
+from tidemill.store.jobs.insert import insert_alike, insert_jobs, wake_of
 from tidemill.store.notify import Notifier
 
 MAX_BATCH = 500
@@ -136,7 +136,7 @@ class Enqueuer:
                     raise _explained(error) from error
                 raise
         if not inside:
-            self._notifier.notify_soon({job.queue for job in jobs})
+            self._notifier.notify_soon({wake_of(job) for job in jobs})
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:
@@ -144,7 +144,7 @@ class Enqueuer:
             if any(job.keyed for job in jobs):
                 async with connection.transaction():
                     return await insert_jobs(self._database, connection, jobs, notify=notify)
-            if len(jobs) == 1:
+            if len(jobs) == 1 and jobs[0].fair_key is None:
                 return await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=notify)
             return await insert_jobs(self._database, connection, jobs, notify=notify)
 

@@ -38,6 +38,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     tags: tuple[str, ...] = ()
     concurrency_key: str | None = None
     max_concurrency: int = 1
+    fair_key: str | None = None
     required_model: str | None = None
     memory: int | None = None
     """How much memory an isolated task may take beyond what its process takes before it."""
@@ -156,15 +157,22 @@ class Task(Generic[P, R, T]):
         return f"<task {self.name} on queue {self.options.queue}>"
 
     def concurrency_key(self, args: bytes) -> str | None:
-        """The task's concurrency key for these arguments: its template with `{argument}` filled in."""
-        template = self.options.concurrency_key
+        """The task's concurrency key for these arguments."""
+        return self._key("concurrency_key", self.options.concurrency_key, args)
+
+    def fair_key(self, args: bytes) -> str | None:
+        """The task's fair key for these arguments."""
+        return self._key("fair_key", self.options.fair_key, args)
+
+    def _key(self, what: str, template: str | None, args: bytes) -> str | None:
+        """A key of the task for these arguments: its template with `{argument}` filled in."""
         if template is None or "{" not in template:
             return template
         try:
             made = template.format_map(self.signature.load(args))
         except (KeyError, IndexError, AttributeError, ValueError) as error:
-            raise PayloadError(f"task {self.name}: concurrency_key {template!r} does not fit: {error!r}") from error
-        return check_key("concurrency_key", made)
+            raise PayloadError(f"task {self.name}: {what} {template!r} does not fit: {error!r}") from error
+        return check_key(what, made)
 
     def new_job(
         self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any
@@ -183,6 +191,7 @@ class Task(Generic[P, R, T]):
             "origin": origin,
             "concurrency_key": self.concurrency_key(args),
             "max_concurrency": options.max_concurrency,
+            "fair_key": self.fair_key(args),
         }
         fields.update((name, value) for name, value in changes.items() if value is not None)
         return NewJob(**fields).validate()

@@ -20,7 +20,8 @@ from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
 from tidemill.store.database import Database
 from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
-from tidemill.store.jobs.claims import Claims
+from tidemill.store.jobs.claims import Claims, Turn
+from tidemill.store.jobs.fair_claims import FairClaims
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.model_claims import ModelClaims
 
@@ -64,6 +65,8 @@ class Claimer:
         self._affinity = affinity
         self._lowest_first = lowest_first
         self._model_claims: ModelClaims | None = None
+        self._fair_claims: FairClaims | None = None
+        self.weights: dict[str, dict[str, int]] = {}
         self._database = database
         self._runner = runner
         self._queues = queues
@@ -75,20 +78,31 @@ class Claimer:
         self._turn = 0
         # Whether a claim may find jobs now, and when to try again without a notification.
         self._may_find_jobs = True
-        self._claim_again_at = 0.0
+        self._claim_again_at = math.inf
         self._dry: set[str] = set()  # queues that returned fewer jobs than requested, until a notification
         self._over_limit: list[str] = []  # queues that the last turn left out because of their rate limit
         self._check_unheld_at: list[float] = []
         self._closing = False
 
-    def claim_soon(self, queue: str | None = None) -> None:
-        """Claim at the next turn: there may be new jobs."""
+    def claim_soon(self, queue: str | None = None, lane: str | None = None) -> None:
+        """Claim at the next turn: there may be new jobs, in any queue, in one, or in one lane of it."""
         if queue is None:
             self._dry.clear()
         else:
             self._dry.discard(queue)
+        if self._fair_claims is not None:
+            if queue is None:
+                self._fair_claims.wake_all()
+            else:
+                self._fair_claims.wake(queue, lane)
         self._may_find_jobs = True
         self._wakeup.set()
+
+    def weigh(self, weights: dict[str, dict[str, int]]) -> None:
+        """Share queues by these weights of their fair keys."""
+        self.weights = weights
+        if self._fair_claims is not None:
+            self._fair_claims.weigh(weights)
 
     def take_suspects(self) -> None:
         """Claim suspects as soon as there is nothing else to run."""
@@ -117,7 +131,9 @@ class Claimer:
                     elif self._check_unheld_at and self._clock.monotonic() >= self._check_unheld_at[0]:
                         self._check_unheld_at.pop(0)
                         await self._release_unheld(claims, unwritten)
-                    unwritten = await self._take_turn(claims, unwritten)
+                    if self._fair_claims is None:
+                        self._fair_claims = FairClaims(claims, self.weights)
+                    unwritten = await self._take_turn(claims, self._fair_claims, unwritten)
                 except CLASHES as error:
                     log.info("deadlock or serialization failure: retrying", error=str(error))
                     self._check_unheld_at = [
@@ -144,6 +160,7 @@ class Claimer:
         """A new connection; releases jobs whose claim was lost with the old one."""
         connection = await self._database.connect_to_look_up()
         claims = Claims(self._database, connection, worker_id, self._queues, lowest_first=self._lowest_first)
+        self._fair_claims = None
         if self._affinity is not None:
             self._model_claims = ModelClaims(claims, list(self._affinity.models.specs))
         await self._release_unheld(claims, unwritten)
@@ -157,7 +174,7 @@ class Claimer:
             log.warning("released jobs whose claim was lost with the connection", jobs=len(unheld))
 
     async def _take_turn(
-        self, claims: Claims, unwritten: tuple[list[Finish], list[Requeue]]
+        self, claims: Claims, fair_claims: FairClaims, unwritten: tuple[list[Finish], list[Requeue]]
     ) -> tuple[list[Finish], list[Requeue]]:
         finished, requeues = unwritten
         if logs := list(self._runner.logs):  # Before the end of their jobs, so that a reader of the end finds them.
@@ -167,33 +184,49 @@ class Claimer:
             await claims.requeue(requeues)
         if self._takes_suspects and not finished and self._may_take_suspects():
             await self._claim_suspects(claims)
-        wanted = self._wanted()
+        await fair_claims.look_for_queues(self._queues, self._clock.monotonic())
+        wanted = self._wanted(fair_claims)
         if not finished and not requeues and not (wanted and self._may_find_jobs):
-            await self._wait(claims, wanted)
+            await self._wait(claims, fair_claims, wanted)
             return [], []
         self._may_find_jobs = False
         now = self._clock.monotonic()
         plain = {queue: room for queue, room in wanted.items() if queue not in self.limited}
+        fair = {queue: plain.pop(queue) for queue in wanted if queue in plain and queue in fair_claims}
         by_model: dict[str, int] = {}
         if self._affinity is not None:
             plain, by_model = {}, plain
+        if self._claim_again_at <= now:
+            self._claim_again_at = math.inf
+        for queue, room in fair.items():
+            turn = await fair_claims.turn(finished, queue, room, list(self._runner.unknown), now)
+            self._take_in(turn, finished, {queue: room})
+            finished = []
         if finished or plain:
             turn = await claims.turn(finished, plain, list(self._runner.unknown), now)
-            if turn.refused:
-                log.warning("late results were rejected", refused=turn.refused, worker=self._runner.worker)
-            self._appetite.finished(len(finished), self._clock.monotonic())
-            self._learn(plain, [job.queue for job in turn.jobs])
-            self._may_find_jobs = len(turn.jobs) >= sum(plain.values()) > 0
+            self._take_in(turn, finished, plain)
             self._claim_again_at = turn.look_again_at
-            self._runner.take_in(turn.jobs)
         if by_model and self._affinity is not None and self._model_claims is not None:
             await self._claim_by_model(self._affinity, self._model_claims, by_model)
         for queue in wanted.keys() & self.limited.keys():
-            jobs, wait = await claims.claim_limited(queue, wanted[queue], list(self._runner.unknown))
+            unknown = list(self._runner.unknown)
+            if queue in fair_claims:
+                jobs, wait = await fair_claims.limited_turn(queue, wanted[queue], unknown, now)
+            else:
+                jobs, wait = await claims.claim_limited(queue, wanted[queue], unknown)
             self.limited[queue] = self._clock.monotonic() + wait
             self._may_find_jobs = self._may_find_jobs or (bool(jobs) and wait == 0)
             self._runner.take_in(jobs)
+        self._may_find_jobs = self._may_find_jobs or fair_claims.has_work
         return [], []
+
+    def _take_in(self, turn: Turn, finished: list[Finish], asked: dict[str, int]) -> None:
+        if turn.refused:
+            log.warning("late results were rejected", refused=turn.refused, worker=self._runner.worker)
+        self._appetite.finished(len(finished), self._clock.monotonic())
+        self._learn(asked, [job.queue for job in turn.jobs])
+        self._may_find_jobs = self._may_find_jobs or len(turn.jobs) >= sum(asked.values()) > 0
+        self._runner.take_in(turn.jobs)
 
     def _may_take_suspects(self) -> bool:
         """Whether nothing else runs, or suspects have waited for that for too long."""
@@ -232,7 +265,7 @@ class Claimer:
         # Another worker has claimed the chosen jobs: do not wait for the safety poll.
         self._claim_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
-    def _wanted(self) -> dict[str, int]:
+    def _wanted(self, fair_claims: FairClaims) -> dict[str, int]:
         """How many jobs to request from each queue now."""
         self._over_limit = []
         if self._closing or self._runner.closed is not None or self._on_no_suspects is not None:
@@ -247,7 +280,14 @@ class Claimer:
         self._over_limit = [queue for queue in opened if queue not in queues]
         room = self._max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
-        return share_slots(room, queues, self._dry, self._turn) if queues else {}
+        wanted = share_slots(room, queues, self._dry, self._turn) if queues else {}
+        # Prefetched jobs start in the order of their claim: few of them, so that a new lane does not wait for many.
+        most = 2 * self._max_concurrency - self._runner.count
+        for queue in [queue for queue in wanted if queue in fair_claims]:
+            wanted[queue] = min(wanted[queue], most)
+            if most <= 0:
+                del wanted[queue]
+        return wanted
 
     def _learn(self, asked: dict[str, int], got: list[str]) -> None:
         if len(asked) > 1:
@@ -257,7 +297,7 @@ class Claimer:
                 else:
                     self._dry.discard(queue)
 
-    async def _wait(self, claims: Claims, wanted: dict[str, int]) -> None:
+    async def _wait(self, claims: Claims, fair_claims: FairClaims, wanted: dict[str, int]) -> None:
         """Wait for a notification, the next delayed job, or the safety poll."""
         if self._runner.held_too_long():
             self._appetite.slow_down()
@@ -274,7 +314,8 @@ class Claimer:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
         if wanted:
-            timeout = min(timeout, max(self._claim_again_at - now, SHORTEST_WAIT))
+            again_at = min(self._claim_again_at, fair_claims.next_at(wanted))
+            timeout = min(timeout, max(again_at - now, SHORTEST_WAIT))
         for queue in self._over_limit:  # A limit may have passed since, so it must not wait for the safety poll.
             timeout = min(timeout, max(self.limited.get(queue, 0.0) - now, SHORTEST_WAIT))
         try:

@@ -51,6 +51,7 @@ from tidemill.store.jobs.workers import (
     declare_queues,
     limited_queues,
     read_control,
+    read_weights,
 )
 from tidemill.store.notify import ANYTHING
 
@@ -249,11 +250,12 @@ class Worker:
             return None
         return Affinity(self.models, patience, self._clock, lowest_first=lowest_first)
 
-    def _jobs_notified(self, queue: str) -> None:
+    def _jobs_notified(self, payload: str) -> None:
+        queue, has_lane, lane = payload.partition("\n")
         if queue == ANYTHING:
             self._claimer.claim_soon()
         elif queue in self.settings.queues:
-            self._claimer.claim_soon(queue)
+            self._claimer.claim_soon(queue, lane if has_lane else None)
 
     def _control_notified(self, _payload: str) -> None:
         self._control_changed.set()
@@ -281,6 +283,7 @@ class Worker:
     async def _read_control(self) -> None:
         modes = await read_control(self._database, self.host, self.settings.queues)
         limited = await limited_queues(self._database, self.settings.queues)
+        self._claimer.weigh(await read_weights(self._database, self.settings.queues))
         self._claimer.limited = {queue: self._claimer.limited.get(queue, 0.0) for queue in limited}
         for job_id, attempt, reason in await find_cancels(self._database, list(self.runner.slots)):
             self.runner.cancel(job_id, attempt, reason)

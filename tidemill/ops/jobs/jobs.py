@@ -62,6 +62,7 @@ class EnqueueJob(Arguments, frozen=True, kw_only=True):
     unique_for: Annotated[str | float | None, doc("Hold the unique key for this long.")] = None
     deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
     concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
+    fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None
     tags: Annotated[list[str] | None, doc("Tags to find the job by.")] = None
 
 
@@ -100,6 +101,7 @@ class Job(JobLine, frozen=True, kw_only=True):
     unique_key: str | None
     concurrency_key: str | None
     max_concurrency: int | None
+    fair_key: str | None
     work: int | None
     options: dict[str, Any] | None
     origin: dict[str, Any] | None

@@ -11,7 +11,7 @@ from msgspec import Meta
 from tidemill.core.job import check_name
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.queues import list_queues as read_queues
-from tidemill.store.jobs.workers import QueueLimit, set_control, set_limit
+from tidemill.store.jobs.workers import MOST_WEIGHT, QueueLimit, set_control, set_limit, set_weight
 from tidemill.store.telemetry.throughput import read_waits
 from tidemill.store.transaction import Reader, Transaction
 
@@ -39,6 +39,21 @@ class LimitQueue(Arguments, frozen=True, kw_only=True):
     name: QueueName
     rate: Annotated[str | float | None, doc("100/s, 30/m, 5/h, 1000/d; null for no limit.")]
     burst: Annotated[float | None, doc("How many may start at once after a quiet time.")] = None
+
+
+class WeighKey(Arguments, frozen=True, kw_only=True):
+    """The share that a fair key has of its queue."""
+
+    name: QueueName
+    fair_key: Annotated[str, doc("The fair key.")]
+    weight: Annotated[int, doc("Its share; 1 for keys without a weight.", ge=1, le=MOST_WEIGHT)]
+
+
+class Weighed(msgspec.Struct, frozen=True):
+    """The share of a fair key."""
+
+    fair_key: str
+    weight: int
 
 
 class QueueLine(msgspec.Struct, frozen=True):
@@ -96,6 +111,13 @@ async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
     limit = QueueLimit.of(args.name, args.rate, None if args.rate is None else args.burst)
     await set_limit(tx, limit)
     return Limited(limit.rate, limit.burst)
+
+
+@operation("PUT /queues/{name}/weight", role="operator")
+async def weigh_key(tx: Transaction, args: WeighKey) -> Weighed:
+    """Set the share that a fair key has of a queue, on all workers, from now on."""
+    await set_weight(tx, args.name, args.fair_key, args.weight)
+    return Weighed(args.fair_key, args.weight)
 
 
 @operation("POST /queues/{name}/pause", role="operator")

@@ -7,7 +7,7 @@ has the job.
 from __future__ import annotations
 
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
-        origin, tags, unique_key, concurrency_key, max_concurrency, run_id, work"""
+        origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, run_id, work"""
 
 #: Notifies the owners of the runs in `delivered`. Must be selected, because PostgreSQL skips unselected expressions.
 NOTIFY_RUNS = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM delivered LIMIT 1) AS news)"

@@ -23,7 +23,7 @@ from tidemill.core.blame import group_size
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
-from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
@@ -43,20 +43,20 @@ _PICK = f"""
             SELECT ctid FROM tidemill.job
             WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at <= now()
               AND {_FROM_MARK.format("$3", "$4")}
-              AND suspicions = 0 AND task <> ALL ($5::text[])
+              AND fair_key IS NULL AND suspicions = 0 AND task <> ALL ($5::text[])
             ORDER BY due_at, id LIMIT wanted.room FOR UPDATE SKIP LOCKED) AS level
         LIMIT wanted.room) AS picked
 """
 
 # Sets the picked jobs to running, unless the worker has ended.
-_CLAIM = f"""
-    UPDATE tidemill.job SET state = 'running', worker_id = $6, attempt = attempt + 1, started_at = now(),
+_CLAIM = """
+    UPDATE tidemill.job SET state = 'running', worker_id = {worker}, attempt = attempt + 1, started_at = now(),
                             note = NULL, progress = NULL
-    WHERE ctid = ANY (ARRAY({_PICK}))
-      AND EXISTS (SELECT FROM tidemill.worker WHERE id = $6 AND ended_at IS NULL)
+    WHERE ctid = ANY (ARRAY({pick}))
+      AND EXISTS (SELECT FROM tidemill.worker WHERE id = {worker} AND ended_at IS NULL)
     RETURNING id, attempt, queue, task, args, options, failures, losses,
               concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at,
-              origin
+              origin{more}
 """
 
 # The finished jobs that the worker still owns: id, attempt and worker must match. The LIMIT keeps the planner from
@@ -75,7 +75,7 @@ _ENDED = """
 """
 
 _SUCCEEDED = """
-    SELECT owned.*, d.result FROM unnest($7::bigint[], $8::int[], $9::json[]) AS d(id, attempt, result)
+    SELECT owned.*, d.result FROM unnest({0}::bigint[], {1}::int[], {2}::json[]) AS d(id, attempt, result)
 """
 
 
@@ -92,9 +92,6 @@ def _archive_ended(where: str) -> str:
         errors="tidemill.with_error(errors, error)",
     )
 
-
-#: Claims up to `room` due jobs of each queue.
-CLAIM_JOBS = _CLAIM
 
 #: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
 #: concurrent progress report or cancel request cannot interfere.
@@ -115,34 +112,57 @@ SELECT id, concurrency_key, {NOTIFY_RUNS} FROM archived
 _GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 
 
-def _finish_and_claim(owned: str, archive: str) -> str:
-    return f"""
-WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker="$6")}),
+class ClaimStatements(NamedTuple):
+    """A claim alone, and together with the results of jobs: the whole turn of a busy worker in one statement.
+
+    The last row of such a turn has the number of finished jobs. Rows are found by key once and deleted by ctid. A row
+    that changed in between (a progress report) may be skipped: the count shows it, and FINISH_JOBS then finishes it.
+    """
+
+    claim: str
+    succeed_and_claim: str
+    """For jobs that have all succeeded: most turns, with half the parameters."""
+    finish_and_claim: str
+
+
+def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = ()) -> ClaimStatements:
+    """The statements that claim the jobs that `pick` selects by ctid; the last of its parameters is the worker's id.
+
+    A claim also returns the columns `more`.
+    """
+    worker = f"${parameters}"
+    claim = _CLAIM.format(pick=pick, worker=worker, more="".join(f", {name}" for name in more))
+    given = [f"${parameters + n}" for n in range(1, 8)]
+
+    def finish_and(owned: str, archive: str) -> str:
+        return f"""
+WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
 gone AS (
     DELETE FROM tidemill.job
-    WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = $6 AND state = 'running'
+    WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = {worker} AND state = 'running'
     RETURNING id),
 {archive},
-claimed AS ({_CLAIM})
+claimed AS ({claim})
 SELECT * FROM claimed
 UNION ALL
 SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM archived
+{", NULL" * len(more)} FROM archived
 """
 
+    succeeded = archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
+    return ClaimStatements(
+        claim,
+        finish_and(_SUCCEEDED.format(*given), succeeded),
+        finish_and(_ENDED.format(*given), _archive_ended(_GONE)),
+    )
 
-#: Finishes one batch and claims the next: the whole turn of a busy worker. The last row has the number of finished
-#: jobs. Rows are found by key once and deleted by ctid. A row that changed in between (a progress report) may be
-#: skipped: the count shows it, and FINISH_JOBS then finishes it.
-FINISH_AND_CLAIM = _finish_and_claim(_ENDED.format("$7", "$8", "$9", "$10", "$11", "$12", "$13"), _archive_ended(_GONE))
 
-#: The same for jobs that have all succeeded: most turns, with half the parameters.
-SUCCEED_AND_CLAIM = _finish_and_claim(
-    _SUCCEEDED, archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
-)
+#: Claims up to `room` due jobs of each queue.
+CLAIM_JOBS, SUCCEED_AND_CLAIM, FINISH_AND_CLAIM = PLAIN_CLAIMS = claim_statements(_PICK, parameters=6)
+_LOWEST_FIRST = ClaimStatements(*(statement.replace(HIGHEST_FIRST, LOWEST_FIRST) for statement in PLAIN_CLAIMS))
 
 #: Puts jobs back to be claimed again; failures and losses are counted separately.
-REQUEUE_JOBS = """
+REQUEUE_JOBS = f"""
 UPDATE tidemill.job AS j
 SET state = CASE WHEN j.concurrency_key IS NOT NULL AND d.state = 'ready' THEN 'throttled' ELSE d.state END,
     due_at = CASE WHEN d.delay > 0 THEN now() + make_interval(secs => d.delay) ELSE j.due_at END,
@@ -155,7 +175,7 @@ FROM unnest($1::bigint[], $2::int[], $3::float8[], $4::text[], $5::boolean[], $6
             $8::text[], $9::text[], $10::smallint[])
     AS d(id, attempt, delay, note, failed, lost, error, state, refused_by, suspicions)
 WHERE j.id = d.id AND j.attempt = d.attempt AND j.worker_id = $11 AND j.state = 'running'
-RETURNING j.id, j.queue, j.concurrency_key
+RETURNING j.id, {WAKE.format("j.")} AS wake, j.concurrency_key
 """
 
 #: Admits jobs that wait for the concurrency keys of jobs that have just finished.
@@ -175,8 +195,8 @@ SELECT extract(epoch FROM min(level.due_at) - now())::float8 AS seconds
 FROM unnest($1::text[]) WITH ORDINALITY AS wanted(queue, ord)
 CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     SELECT due_at FROM tidemill.job
-    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND suspicions = 0
-      AND task <> ALL ($4::text[])
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND fair_key IS NULL
+      AND suspicions = 0 AND task <> ALL ($4::text[])
       AND {_FROM_MARK.format("$2", "$3")}
     ORDER BY due_at LIMIT 1) AS level
 """
@@ -209,11 +229,11 @@ RETURNING id, attempt, queue, task, args, options, failures, losses,
 NOTIFY_CONTROL = "SELECT pg_notify('tidemill_control', '')"
 
 #: Releases jobs that the table says this worker holds, but that the worker does not know of.
-RELEASE_UNHELD = """
+RELEASE_UNHELD = f"""
 UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
     worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
 WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
-RETURNING id, queue
+RETURNING id, {WAKE.format("")} AS wake
 """
 
 #: The running jobs among these with a cancel request.
@@ -292,7 +312,8 @@ class Claims:
         lowest_first: bool = False,
     ) -> None:
         self._database = database
-        self._lowest_first = lowest_first
+        self.lowest_first = lowest_first
+        self._plain = _LOWEST_FIRST if lowest_first else PLAIN_CLAIMS
         self.connection = connection
         self.worker_id = worker_id
         self._low_water = LowWater(queues)
@@ -301,19 +322,10 @@ class Claims:
         self, finished: Sequence[Finish], wanted: dict[str, int], unknown: Sequence[str], now: float
     ) -> Turn:
         """Finish a batch and claim up to `wanted` jobs per queue, in one round trip."""
-        finished = _once_each(finished)
         queues = list(wanted)
         claim = (queues, list(wanted.values()), *self._low_water.marks(queues, now), unknown, self.worker_id)
-        from_front, refused = self._low_water.from_front, 0
-        if not finished:
-            rows = await self.fetch(self._in_order(CLAIM_JOBS), *claim)
-        else:
-            rows = await self._finish_and_claim(finished, claim)
-            refused = len(finished) - rows.pop()[0]
-            if refused:
-                refused -= len(await self.finish(finished))
-            elif keyed := [job.id for job in finished if job.keyed]:
-                await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
+        from_front = self._low_water.from_front
+        rows, refused = await self.finish_and_claim(finished, self._plain, *claim)
         rows = self._in_turn(rows)
         took = time.monotonic() - now
         self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
@@ -321,19 +333,28 @@ class Claims:
         again = math.inf if from_front and not rows else self._low_water.look_again_at
         return Turn([claimed_job(row) for row in rows], refused, again)
 
-    async def _finish_and_claim(self, finished: Sequence[Finish], claim: tuple[Any, ...]) -> list[Any]:
+    async def finish_and_claim(
+        self, finished: Sequence[Finish], statements: ClaimStatements, *claim: Any
+    ) -> tuple[list[Any], int]:
+        """The rows that a claim returns, and how many of the finished jobs have another owner by now."""
+        finished = _once_each(finished)
+        if not finished:
+            return await self.fetch(statements.claim, *claim), 0
         if all(job.state == "succeeded" and job.note is None for job in finished):
-            ids, attempts, results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
-            return await self.fetch(self._in_order(SUCCEED_AND_CLAIM), *claim, ids, attempts, results)
-        return await self.fetch(self._in_order(FINISH_AND_CLAIM), *claim, *_finish_columns(finished))
-
-    def _in_order(self, statement: str) -> str:
-        """The claim, reading the priorities in the order of this worker."""
-        return statement.replace(HIGHEST_FIRST, LOWEST_FIRST) if self._lowest_first else statement
+            results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
+            rows = await self.fetch(statements.succeed_and_claim, *claim, *results)
+        else:
+            rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(finished))
+        refused = len(finished) - rows.pop()[0]
+        if refused:
+            refused -= len(await self.finish(finished))
+        elif keyed := [job.id for job in finished if job.keyed]:
+            await self.connection.execute(self._database.sql(ADMIT_AFTER), keyed)
+        return rows, refused
 
     def _in_turn(self, rows: list[Any]) -> list[Any]:
         """Rows in the order in which they start, which an UPDATE does not preserve; queues alternate."""
-        sign = 1 if self._lowest_first else -1
+        sign = 1 if self.lowest_first else -1
         rows.sort(key=lambda row: (sign * row[11], row[12], row[0]))
         by_queue: dict[str, list[Any]] = {}
         for row in rows:
@@ -344,7 +365,7 @@ class Claims:
 
     async def claim_limited(self, queue: str, room: int, unknown: Sequence[str]) -> tuple[list[ClaimedJob], float]:
         """Claim from a rate-limited queue; also returns how long to wait for its next token."""
-        rows = await self.fetch(CLAIM_LIMITED, queue, room, self.worker_id, list(unknown), self._lowest_first)
+        rows = await self.fetch(CLAIM_LIMITED, queue, room, self.worker_id, list(unknown), self.lowest_first)
         wait = rows.pop()["wait"]
         return [claimed_job(row) for row in self._in_turn(rows)], wait
 

@@ -22,27 +22,51 @@ JOBS_CHANNEL = "jobs"
 _NEW_JOBS = """
     ROWS FROM (json_to_recordset($1::text::json) AS (
         queue text, task text, args json, priority smallint, delay float8, at float8, deadline float8,
-        deadline_in float8, unique_key text, unique_for float8, concurrency_key text, max_concurrency int, tags text[],
-        options json, origin json)) WITH ORDINALITY AS new
+        deadline_in float8, unique_key text, unique_for float8, concurrency_key text, max_concurrency int,
+        fair_key text, tags text[], options json, origin json)) WITH ORDINALITY AS new
 """
+
+#: The payload of the wake-up for a job: its queue, and for one with a fair key also its lane. A queue with an empty
+#: lane stands for any lanes of it.
+WAKE = "{0}queue || coalesce(chr(10) || {0}priority || {0}fair_key, '')"
+MOST_LANES = 20
 
 _DUE = "coalesce(to_timestamp(new.at), now() + make_interval(secs => coalesce(new.delay, 0)))"
 
 _DEADLINE = "coalesce(to_timestamp(new.deadline), now() + make_interval(secs => new.deadline_in))"
 
-#: Stores jobs without keys; notifies the workers of their queues when `$2` is true.
-INSERT_JOBS = f"""
+_INSERT = f"""
 WITH stored AS (
-    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
+    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin,
+                              required_model{{into}})
     SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, {_DEADLINE},
-           new.tags, new.options, new.origin, new.options ->> 'required_model'
+           new.tags, new.options, new.origin, new.options ->> 'required_model'{{values}}
     FROM {_NEW_JOBS} ORDER BY new.ordinality
-    RETURNING id, queue, due_at),
-news AS (
-    SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored
-    WHERE $2::boolean AND due_at <= now() + interval '5 seconds') AS queues)
+    RETURNING id, queue, due_at{{into}}{{priority}}),
+news AS ({{news}})
 SELECT id, (SELECT count(*) FROM news) FROM stored
 """
+
+#: Notifies the lanes of `stored` jobs; those of very many lanes by their queues.
+_NOTIFY_LANES = f"""
+    SELECT pg_notify('tidemill_jobs', wake) FROM (
+        SELECT DISTINCT CASE WHEN fair_key IS NULL OR lanes <= {MOST_LANES} THEN wake ELSE queue || chr(10) END AS wake
+        FROM (SELECT queue, fair_key, {WAKE.format("")} AS wake FROM stored) AS jobs,
+             (SELECT count(DISTINCT (queue, priority, fair_key)) AS lanes FROM stored) AS all_of_them
+        WHERE $2::boolean) AS wakes"""
+
+#: Stores jobs without keys; notifies the workers of their queues when `$2` is true.
+INSERT_JOBS = _INSERT.format(
+    into="",
+    values="",
+    priority="",
+    news="""
+    SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored
+    WHERE $2::boolean AND due_at <= now() + interval '5 seconds') AS queues""",
+)
+
+#: The same for jobs of which some have a fair key.
+INSERT_FAIR_JOBS = _INSERT.format(into=", fair_key", values=", new.fair_key", priority=", priority", news=_NOTIFY_LANES)
 
 #: Stores jobs that differ only in their arguments; notifies the workers of their queue when `$10` is true.
 INSERT_ALIKE = """
@@ -78,19 +102,18 @@ gates AS ( -- a new limit applies at once; a missing row is created when the job
     WHERE c.key = last.key AND c.max_concurrency <> last.most),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
-                              required_model, unique_key, concurrency_key, max_concurrency, state, note)
+                              required_model, unique_key, concurrency_key, max_concurrency, fair_key, state, note)
     SELECT id, queue, task, args, coalesce(priority, 5), due_at, ends_at, tags, options, origin,
            options ->> 'required_model',
            unique_key, concurrency_key,
-           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END,
+           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END, fair_key,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
     ORDER BY task, unique_key, ordinality -- one order for all callers prevents deadlocks
     ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-    RETURNING id, queue),
-news AS (
-    SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored WHERE $2::boolean) AS queues)
+    RETURNING id, queue, priority, fair_key),
+news AS ({_NOTIFY_LANES})
 SELECT new.id, stored.id IS NOT NULL AS created, (SELECT count(*) FROM news)
 FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
 """
@@ -109,8 +132,8 @@ LIMIT 1
 #: Admits throttled jobs of these keys as far as their limits allow.
 ADMIT_THROTTLED = "SELECT tidemill.admit_throttled($1)"
 
-#: Notifies the workers of these queues.
-NOTIFY_QUEUES = "SELECT pg_notify('tidemill_jobs', queue) FROM unnest($1::text[]) AS queue"
+#: Notifies the workers of these queues and lanes.
+NOTIFY_QUEUES = "SELECT pg_notify('tidemill_jobs', wake) FROM unnest($1::text[]) AS wake"
 
 
 def pack(jobs: Sequence[NewJob]) -> str:
@@ -121,7 +144,8 @@ def pack(jobs: Sequence[NewJob]) -> str:
 def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Statements[list[JobRef]]:
     """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
     if not any(job.keyed for job in jobs):
-        rows = yield INSERT_JOBS, (pack(jobs), notify)
+        is_fair = any(job.fair_key is not None for job in jobs)
+        rows = yield INSERT_FAIR_JOBS if is_fair else INSERT_JOBS, (pack(jobs), notify)
         return [JobRef(row[0]) for row in rows]
     rows = yield INSERT_KEYED_JOBS, (pack(jobs), notify)
     if gates := sorted({job.concurrency_key for job in jobs if job.concurrency_key is not None}):
@@ -178,6 +202,14 @@ async def insert_alike(
     return [JobRef(row[0]) for row in rows]
 
 
-async def notify_queues(database: Database, connection: Executor, queues: Iterable[str]) -> None:
-    """Notify the workers of these queues."""
-    await connection.execute(database.sql(NOTIFY_QUEUES), sorted(queues))
+def wake_of(job: NewJob) -> str:
+    """The payload of the wake-up for a job, as `WAKE`."""
+    return job.queue if job.fair_key is None else f"{job.queue}\n{job.priority}{job.fair_key}"
+
+
+async def notify_queues(database: Database, connection: Executor, wakes: Iterable[str]) -> None:
+    """Notify workers: the payloads are those of `WAKE`."""
+    given = sorted(wakes)
+    if len(given) > MOST_LANES:
+        given = sorted({wake if "\n" not in wake else wake[: wake.index("\n") + 1] for wake in given})
+    await connection.execute(database.sql(NOTIFY_QUEUES), given)

@@ -18,7 +18,8 @@ from tidemill.store.jobs.claims import Claims, claimed_job
 WINDOW = 200
 
 # Ready and due jobs of one queue and priority.
-_READY = """queue = {0} AND priority = {1} AND state = 'ready' AND due_at <= now() AND suspicions = 0"""
+_READY = """queue = {0} AND priority = {1} AND state = 'ready' AND due_at <= now() AND fair_key IS NULL
+    AND suspicions = 0"""
 
 # Jobs that need no model, or one that the worker does not know: it reports that and puts them back.
 _NONE_OF = "(required_model IS NULL OR required_model <> ALL ({0}::text[]))"
@@ -73,8 +74,8 @@ NEXT_DUE_AFTER = """
 SELECT extract(epoch FROM min(level.due_at) - now())::float8
 FROM unnest($1::text[]) AS wanted(queue) CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
     SELECT due_at FROM tidemill.job
-    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at > $2 AND suspicions = 0
-      AND task <> ALL ($3::text[])
+    WHERE queue = wanted.queue AND priority = p.priority AND state = 'ready' AND due_at > $2 AND fair_key IS NULL
+      AND suspicions = 0 AND task <> ALL ($3::text[])
     ORDER BY due_at LIMIT 1) AS level
 """
 

@@ -11,7 +11,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
 from tidemill.store.audit import targets
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
-from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction
 
 #: Cancels waiting jobs at once: they move to the history without having run.
@@ -34,26 +34,27 @@ SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
 #: Makes waiting jobs due now.
-RETRY_WAITING = """
+RETRY_WAITING = f"""
 UPDATE tidemill.job SET due_at = now(), note = $2,
     args = CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
-RETURNING id, queue, concurrency_key
+RETURNING id, {WAKE.format("")} AS wake, concurrency_key
 """
 
 #: Enqueues finished jobs again as new jobs that name the one they repeat.
-RETRY_FINISHED = """
+RETRY_FINISHED = f"""
 INSERT INTO tidemill.job (
     queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, max_concurrency,
-    state)
+    fair_key, state)
 SELECT queue, task, CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
        priority, tags, options, options ->> 'required_model',
-       (coalesce(origin::jsonb, '{}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-       unique_key, concurrency_key, max_concurrency, CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
+       (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
+       unique_key, concurrency_key, max_concurrency, fair_key,
+       CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-RETURNING id, queue, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
+RETURNING id, {WAKE.format("")} AS wake, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
 """
 
 #: The tasks of jobs, and their arguments with others in place of those of the same name.
@@ -132,7 +133,7 @@ async def retry_jobs(
     rows = [*waiting, *finished]
     await _admit(tx, [row["concurrency_key"] for row in rows])
     if rows:
-        await notify_queues(tx.database, tx.connection, {row["queue"] for row in rows})
+        await notify_queues(tx.database, tx.connection, {row["wake"] for row in rows})
         await tx.audit(
             "job.retry",
             targets(ids),

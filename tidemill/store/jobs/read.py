@@ -14,7 +14,8 @@ _LIVE_STORY = """
 SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due_at - now())::float8 AS due_in,
        extract(epoch FROM now() - j.started_at)::float8 AS running_for,
        CASE WHEN j.state = 'ready' THEN (SELECT count(*) FROM tidemill.job AS o
-            WHERE o.queue = j.queue AND o.state = 'ready' AND o.due_at <= now() AND
+            WHERE o.queue = j.queue AND o.state = 'ready' AND o.due_at <= now()
+                  AND o.fair_key IS NOT DISTINCT FROM j.fair_key AND
                   (-o.priority, o.due_at, o.id) < (-j.priority, j.due_at, j.id)) END AS ahead,
        (SELECT count(*) FROM tidemill.worker AS v
         WHERE v.ended_at IS NULL AND v.lease_until > now() AND j.queue = ANY (v.queues)) AS serving,
@@ -31,8 +32,8 @@ FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 # The columns of a job, with the beginning of values that are too large for an answer.
 _SHOWN = (
     "id", "due_at", "created_at", "deadline", "started_at", "worker_id", "attempt", "failures", "losses", "priority",
-    "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency", "run_id",
-    "work", "note",
+    "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency",
+    "fair_key", "run_id", "work", "note",
 )  # fmt: skip
 _ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
 #: The errors of all attempts; of more than fits an answer, the last one and the ends of the others.

@@ -10,7 +10,7 @@ from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
-from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.workers import (
     END_LAPSED,
     FIND_LAPSED,
@@ -44,13 +44,13 @@ WHERE waiting.taken < coalesce(gate.max_concurrency, 1) ORDER BY 1 LIMIT 1000
 """
 
 #: Makes jobs ready that waited for a worker that knows their task, once one is alive.
-ROUTE_JOBS = """
+ROUTE_JOBS = f"""
 UPDATE tidemill.job AS j SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
 WHERE state = 'no_worker' AND EXISTS (
     SELECT FROM tidemill.worker AS w
     WHERE w.ended_at IS NULL AND w.lease_until > now() AND j.queue = ANY (w.queues) AND j.task = ANY (w.tasks)
       AND (j.refused_by && w.signatures) IS NOT TRUE)
-RETURNING queue
+RETURNING {WAKE.format("")} AS wake
 """
 
 #: Which sweeps have something to do. One statement, for most of the time none has; each condition has a small index.
@@ -146,7 +146,7 @@ async def route_jobs(database: Database) -> int:
     async with database.transaction(patience=None) as connection:
         rows = await connection.fetch(database.sql(ROUTE_JOBS))
         if rows:
-            await notify_queues(database, connection, {row["queue"] for row in rows})
+            await notify_queues(database, connection, {row["wake"] for row in rows})
     return len(rows)
 
 

@@ -5,7 +5,7 @@ All times are the database's own, so that clock skew between hosts cannot make a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import asyncpg
@@ -14,8 +14,8 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.core.job import check_name
-from tidemill.store.database import Database, Executor
+from tidemill.core.job import check_key, check_name
+from tidemill.store.database import Database, Executor, columns
 from tidemill.store.transaction import Transaction
 
 Mode = Literal["run", "pause", "drain", "stop"]
@@ -25,6 +25,7 @@ CONTROL_CHANNEL = "control"
 
 #: The largest burst of a rate limit.
 MOST_BURST = 1e9
+MOST_WEIGHT = 1000
 
 #: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task and its arguments.
 REGISTER_WORKER = """
@@ -169,6 +170,29 @@ put AS (
 SELECT (SELECT rate FROM before), pg_notify('tidemill_control', '')
 """
 
+#: Stores the weights of fair keys that the application declares, and removes those that it no longer declares.
+DECLARE_WEIGHTS = """
+WITH given AS (SELECT * FROM unnest($2::text[], $3::text[], $4::int[]) AS g(queue, fair_key, weight)),
+gone AS (
+    DELETE FROM tidemill.fair_weight AS w WHERE queue = ANY ($1) AND by IS NULL
+    AND NOT EXISTS (SELECT FROM given AS g WHERE (g.queue, g.fair_key) = (w.queue, w.fair_key)))
+INSERT INTO tidemill.fair_weight AS w (queue, fair_key, weight) SELECT * FROM given
+ON CONFLICT (queue, fair_key) DO UPDATE SET weight = excluded.weight
+    WHERE w.by IS NULL AND w.weight <> excluded.weight
+"""
+
+#: Sets an operator's weight of a fair key, which overrides the application's; returns the previous one.
+SET_WEIGHT = """
+WITH before AS (SELECT weight FROM tidemill.fair_weight WHERE queue = $1 AND fair_key = $2),
+put AS (
+    INSERT INTO tidemill.fair_weight (queue, fair_key, weight, by) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (queue, fair_key) DO UPDATE SET weight = excluded.weight, by = excluded.by)
+SELECT coalesce((SELECT weight FROM before), 1) AS before, pg_notify('tidemill_control', '')
+"""
+
+#: The weights of the fair keys of these queues.
+READ_WEIGHTS = "SELECT queue, fair_key, weight FROM tidemill.fair_weight WHERE queue = ANY ($1)"
+
 #: Which of these queues have a rate limit.
 LIMITED_QUEUES = "SELECT name FROM tidemill.queue WHERE name = ANY ($1) AND rate IS NOT NULL"
 
@@ -194,19 +218,31 @@ class QueueLimit(msgspec.Struct, frozen=True):
     name: str
     rate: float | None = None
     burst: float | None = None
+    weights: Mapping[str, int] = {}
+    """The shares of fair keys."""
 
     @classmethod
-    def of(cls, name: str, rate: str | float | None, burst: float | None = None) -> QueueLimit:
+    def of(
+        cls, name: str, rate: str | float | None, burst: float | None = None, weights: Mapping[str, int] | None = None
+    ) -> QueueLimit:
         """A limit from user input: `rate` as in "100/s"; the default burst is the jobs of a tenth of a second."""
         check_name("queue", name)
+        weights = {check_key("fair_key", key): check_weight(weight) for key, weight in (weights or {}).items()}
         per_second = None if rate is None else parse_rate(rate, what=f"rate of queue {name}")
         if burst is None:
-            return cls(name, per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST))
+            return cls(name, per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST), weights)
         if not burst >= 1:
             raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start: use 1 or more")
         if burst > MOST_BURST:
             raise ConfigError(f"queue {name}: a burst of {burst} is too large: use at most {MOST_BURST:.0f}")
-        return cls(name, per_second, burst)
+        return cls(name, per_second, burst, weights)
+
+
+def check_weight(weight: int) -> int:
+    """The weight of a fair key, if it is one."""
+    if not isinstance(weight, int) or isinstance(weight, bool) or not 1 <= weight <= MOST_WEIGHT:
+        raise ConfigError(f"a weight of {weight!r} is not usable: use a whole number from 1 to {MOST_WEIGHT}")
+    return weight
 
 
 async def register_worker(database: Database, card: WorkerCard, *, lease_seconds: float) -> int:
@@ -282,11 +318,29 @@ async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> No
         await database.fetch(
             DECLARE_QUEUES, [q.name for q in limits], [q.rate for q in limits], [q.burst for q in limits]
         )
+        weights = [(q.name, key, weight) for q in limits for key, weight in q.weights.items()]
+        await database.fetch(DECLARE_WEIGHTS, [q.name for q in limits], *columns(weights, 3))
 
 
 async def limited_queues(database: Database, queues: Sequence[str]) -> list[str]:
     """The queues among these that have a rate limit now."""
     return [row["name"] for row in await database.fetch(LIMITED_QUEUES, list(queues), patience=None)]
+
+
+async def read_weights(database: Database, queues: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The weights of fair keys, by queue."""
+    found: dict[str, dict[str, int]] = {}
+    for row in await database.fetch(READ_WEIGHTS, list(queues), patience=None):
+        found.setdefault(row["queue"], {})[row["fair_key"]] = row["weight"]
+    return found
+
+
+async def set_weight(tx: Transaction, queue: str, fair_key: str, weight: int) -> None:
+    """Set the weight of a fair key as an operator: at once for all workers, whatever the code declares."""
+    check_name("queue", queue)
+    check_key("fair_key", fair_key)
+    before = await tx.fetchval(SET_WEIGHT, queue, fair_key, check_weight(weight), tx.by)
+    await tx.audit("queue.weight", queue, before={fair_key: before}, after={fair_key: weight})
 
 
 async def set_limit(tx: Transaction, limit: QueueLimit) -> None:

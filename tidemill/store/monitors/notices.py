@@ -8,7 +8,7 @@ import asyncpg
 
 from tidemill.core.codec import storable
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.insert import ADMIT_THROTTLED, notify_queues
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 
 #: The task that sends notices, and the prefix of batches that wait for the end of a silence.
 NOTIFY_TASK = "tidemill.notify"
@@ -77,11 +77,11 @@ SELECT alert, now(), $1, $2, detail FROM unnest($3::bigint[], $4::text[]) AS n(a
 """
 
 #: Sends notices now that wait for the end of a silence.
-SEND_SILENCED_NOW = """
+SEND_SILENCED_NOW = f"""
 UPDATE tidemill.job SET due_at = now(), note = 'its silence was ended',
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE task = $1 AND args ->> 'monitor' = $2 AND args ->> 'batch' = $3 AND state <> 'running'
-RETURNING queue, concurrency_key
+RETURNING {WAKE.format("")} AS wake, concurrency_key
 """
 
 
@@ -140,4 +140,4 @@ async def send_silenced_now(database: Database, connection: Executor, monitor: s
     if keys := sorted({row["concurrency_key"] for row in rows if row["concurrency_key"] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     if rows:
-        await notify_queues(database, connection, {row["queue"] for row in rows})
+        await notify_queues(database, connection, {row["wake"] for row in rows})

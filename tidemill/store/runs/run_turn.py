@@ -10,11 +10,11 @@ from tidemill.core.codec import encode
 from tidemill.core.job import NewJob
 from tidemill.store.runs.log import NewStepLog
 
-#: A concurrency key, and how many of its jobs may run at once.
-Gate = tuple[str, int]
+#: A concurrency key, how many of its jobs may run at once, and a fair key.
+Gate = tuple[str | None, int, str | None]
 
 
-#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its concurrency key.
+#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its keys.
 JobRow = tuple[
     str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
 ]
@@ -128,5 +128,5 @@ def job_row(job: NewJob) -> JobRow:
         None if job.options is None else encode(job.options),
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
-        None if job.concurrency_key is None else (job.concurrency_key, job.max_concurrency),
+        None if job.is_plain else (job.concurrency_key, job.max_concurrency, job.fair_key),
     )

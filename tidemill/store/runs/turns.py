@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
-from tidemill.store.jobs.insert import ADMIT_THROTTLED
+from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
 from tidemill.store.runs.run_turn import RunTurn
 
 #: The reason for cancelling a job of a run that no longer needs it.
@@ -315,14 +315,15 @@ born AS (
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
         if len(rows) < len(jobs):
-            throttled = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            keyed = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
             self._add(
-                "throttled",
-                throttled,
-                ("bigint", "bigint", *_JOB_TYPES, "text", "int"),
-                _INSERT_JOBS.format(**_THROTTLED),
+                "keyed",
+                keyed,
+                ("bigint", "bigint", *_JOB_TYPES, "text", "int", "text"),
+                _INSERT_JOBS.format(**_KEYED),
             )
-            self.throttled_keys = sorted({row[-2] for row in throttled})
+            self.news.append(_NEW_KEYED_JOBS)
+            self.throttled_keys = sorted({row[-3] for row in keyed if row[-3] is not None})
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
@@ -359,6 +360,7 @@ left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id)"""
 _NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
+_NEW_KEYED_JOBS = _NEW_JOBS.replace("FROM jobs", "FROM keyed")
 _STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {0} LIMIT 1) AS s_{0})"
 
 _JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json")
@@ -370,12 +372,15 @@ _INSERT_JOBS = """
            options ->> 'required_model',
            CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END{values}
     FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags{gate})
-    WHERE {{mine}} RETURNING queue"""
-_OPEN = {"into": "", "values": "", "gate": ""}
-_THROTTLED = {
-    "into": ", concurrency_key, max_concurrency, state, note",
-    "values": ", key, most, 'throttled', 'waits for a slot of concurrency key ' || key",
-    "gate": ", key, most",
+    WHERE {{mine}} RETURNING {wake} AS queue"""
+_OPEN = {"into": "", "values": "", "gate": "", "wake": "queue"}
+_KEYED = {
+    "into": ", concurrency_key, max_concurrency, fair_key, state, note",
+    "values": """, key, CASE WHEN key IS NOT NULL THEN most END, fair,
+           CASE WHEN key IS NULL THEN 'ready' ELSE 'throttled' END,
+           'waits for a slot of concurrency key ' || key""",
+    "gate": ", key, most, fair",
+    "wake": WAKE.format(""),
 }
 _STOP_JOBS = f"""
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'

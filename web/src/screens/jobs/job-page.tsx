@@ -138,6 +138,7 @@ function JobFacts({ job }: { job: Job }) {
             {job.concurrency_key}, at most {job.max_concurrency ?? "?"} at once
           </Fact>
         )}
+        {job.fair_key && <Fact name="Fair key">{job.fair_key}</Fact>}
         {job.deadline && (
           <Fact name="Deadline">
             <Ago at={job.deadline} />

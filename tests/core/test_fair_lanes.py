@@ -1,0 +1,124 @@
+"""Lanes share what a queue has room for: by weight, without idle room, whatever the turns are like."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from hypothesis import given, settings, strategies as st
+
+from tidemill.core.fair_lanes import SPREAD, FairLanes
+
+
+class Jobs:
+    """A model of the table: what a claim of some lanes finds."""
+
+    def __init__(self, waiting: dict[tuple[int, str | None], int]) -> None:
+        self.waiting = Counter(waiting)
+
+    def claim(self, lanes: FairLanes, room: int) -> Counter[tuple[int, str | None]]:
+        offers, left, got = lanes.offer(room), room, Counter[tuple[int, str | None]]()
+        for lane, share in offers:
+            name = lane.priority, lane.key
+            taken = min(share, left, self.waiting[name])
+            got[name] += taken
+            self.waiting[name] -= taken
+            left -= taken
+        lanes.claimed(offers, got, room)
+        return got
+
+
+lanes_of_jobs = st.dictionaries(
+    st.tuples(st.sampled_from([1, 5]), st.sampled_from("abcdefgh")), st.integers(1, 60), min_size=1
+)
+
+
+@given(lanes_of_jobs, st.integers(1, 30), st.dictionaries(st.sampled_from("abc"), st.integers(1, 5)))
+def test_every_job_is_claimed_urgent_ones_first_and_without_idle_turns(
+    waiting: dict[tuple[int, str | None], int], room: int, weights: dict[str, int]
+) -> None:
+    jobs, lanes, turns = Jobs(waiting), FairLanes(), 0
+    lanes.weights = weights
+    for priority, key in waiting:
+        lanes.wake(priority, key)
+    while jobs.waiting.total():
+        got = jobs.claim(lanes, room)
+        is_urgent_left = any(count for (priority, _), count in jobs.waiting.items() if priority == 5)
+        assert not (is_urgent_left and any(count for (priority, _), count in got.items() if priority == 1))
+        turns += 1
+    assert turns <= sum(waiting.values()) / room + 3 * len(waiting) + 3
+    for _ in range(6):
+        jobs.claim(lanes, 1)
+    assert not lanes.has_work
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=30), st.integers(1, 60), st.integers(0, 10**6))
+def test_busy_lanes_get_their_weights(shares: list[int], most: int, seed: int) -> None:
+    weights = {f"lane {n}": weight for n, weight in enumerate(shares)}
+    jobs, lanes, chance = Jobs({(5, key): 10**9 for key in weights}), FairLanes(), random.Random(seed)
+    lanes.weights = weights
+    for key in weights:
+        lanes.wake(5, key)
+    got = jobs.claim(lanes, most)  # The largest room decides how long a round is.
+    for _ in range(500):
+        got += jobs.claim(lanes, chance.randint(1, most))
+    per_weight = [got[5, key] / weight for key, weight in weights.items()]
+    quantum = -(-most // min(len(weights), SPREAD))
+    assert max(per_weight) - min(per_weight) <= 2 * quantum
+
+
+def test_a_new_lane_goes_before_the_old_ones_but_only_once_per_round() -> None:
+    jobs, lanes = Jobs({(5, f"old {n}"): 1000 for n in range(50)}), FairLanes()
+    for n in range(50):
+        lanes.wake(5, f"old {n}")
+    for _ in range(20):
+        jobs.claim(lanes, 10)
+    jobs.waiting[5, "new"] = 1
+    lanes.wake(5, "new")
+    assert +jobs.claim(lanes, 1) == {(5, "new"): 1}
+    served = Counter[tuple[int, str | None]]()
+    for _ in range(100):  # It has one more job whenever its last one has started.
+        jobs.waiting[5, "new"] = 1
+        lanes.wake(5, "new")
+        served += jobs.claim(lanes, 1)
+    assert served[5, "new"] < 20
+
+
+def test_a_lane_that_is_woken_during_a_claim_is_visited_again() -> None:
+    lanes = FairLanes()
+    lanes.wake(5, "a")
+    for _ in range(2):
+        offers = lanes.offer(10)
+        lanes.wake(5, "a")  # the notification of a job that the claim could not see
+        lanes.claimed(offers, Counter(), 10)
+    assert lanes.has_work
+
+
+def test_a_lane_sleeps_until_its_first_job_is_due() -> None:
+    lanes = FairLanes()
+    lanes.wake_at(5, "a", 20.0)
+    lanes.wake_at(5, "a", 10.0)
+    lanes.wake_due(9.0)
+    assert not lanes.has_work
+    assert lanes.next_at == 10.0
+    lanes.wake_due(10.0)
+    assert lanes.has_work
+
+
+def test_claimed_jobs_of_lanes_start_in_turn() -> None:
+    lanes = FairLanes()
+    lanes.weights = {"b": 2}
+    claimed = [(5, "a")] * 3 + [(5, "b")] * 4 + [(9, "c")]
+    order = [claimed[index][1] for index in lanes.in_turn(claimed)]
+    assert order == ["c", "a", "b", "b", "a", "b", "b", "a"]
+
+
+def test_lanes_that_are_empty_are_forgotten() -> None:
+    jobs, lanes = Jobs({(5, "a"): 1}), FairLanes()
+    lanes.wake(5, "a")
+    for _ in range(3):
+        jobs.claim(lanes, 5)
+    assert lanes.has_keys
+    lanes.forget_unseen()
+    assert not lanes.has_keys

@@ -1,0 +1,248 @@
+"""Claims from queues whose jobs have fair keys: a worker divides each claim among the lanes that it knows.
+
+`job_fair` has one range per queue, priority and fair key. A claim reads a few entries of each lane that it visits, and
+stops when it has enough. Nothing is written for fairness but the job's own row, and workers share no state: each has
+its own ring of lanes. It learns of lanes from wake-ups, and from a scan that jumps from lane to lane, page by page: the
+scan finds lanes whose wake-up was missed, and when delayed jobs are due. It takes a small share of the time.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemill.core.fair_lanes import FairLanes
+from tidemill.core.job import ClaimedJob, Finish
+from tidemill.store.jobs.claims import Claims, Turn, claim_statements, claimed_job
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+PAGE = 500
+LOOK_EVERY = 30.0
+FIRST_SHARE, LATER_SHARE, FRONT_SHARE = 0.2, 0.03, 0.1
+
+_LANE_JOBS = """
+    SELECT ctid FROM tidemill.job
+    WHERE {lane} AND queue = $1 AND priority = lane.priority AND state = 'ready' AND due_at <= now()
+      AND (due_at, id) >= (lane.due, lane.id) AND suspicions = 0 AND task <> ALL ($8::text[])
+    ORDER BY due_at, id LIMIT lane.room FOR UPDATE SKIP LOCKED
+"""
+
+# Ready and due jobs of these lanes of a queue, in their order, starting at the low-water mark of each.
+_PICK = f"""
+    SELECT picked.ctid FROM unnest($3::text[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[])
+        AS lane(key, priority, room, due, id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM ({_LANE_JOBS.format(lane="fair_key = lane.key")}) AS keyed
+        UNION ALL
+        SELECT * FROM ({_LANE_JOBS.format(lane="lane.key IS NULL AND fair_key IS NULL")}) AS unkeyed) AS picked
+    LIMIT $2
+"""
+
+#: Claims up to `$2` due jobs from lanes of a queue.
+CLAIM_FAIR_JOBS, SUCCEED_AND_CLAIM_FAIR, FINISH_AND_CLAIM_FAIR = FAIR_CLAIMS = claim_statements(
+    _PICK, parameters=9, more=("fair_key",)
+)
+
+#: Which of these queues have jobs with fair keys.
+FIND_FAIR_QUEUES = """
+SELECT queue FROM unnest($1::text[]) AS queue WHERE EXISTS (
+    SELECT FROM tidemill.job AS j WHERE j.queue = queue AND j.state = 'ready' AND j.fair_key IS NOT NULL)
+"""
+
+_HEAD = """
+    SELECT fair_key, due_at, id FROM tidemill.job
+    WHERE queue = $1 AND priority = p.priority AND fair_key > {after} AND state = 'ready' AND fair_key IS NOT NULL
+      AND suspicions = 0 AND task <> ALL ($2::text[])
+    ORDER BY fair_key, due_at, id LIMIT 1
+"""
+
+#: The lanes of a queue after a priority and key, and the first job of each: highest priority first.
+FIND_LANES = f"""
+SELECT p.priority, lane.fair_key, lane.due_at, lane.id, extract(epoch FROM lane.due_at - now())::float8 AS due_in
+FROM generate_series($3::int, 0, -1) AS p(priority) CROSS JOIN LATERAL (
+    WITH RECURSIVE lane AS (
+        ({_HEAD.format(after="(CASE WHEN p.priority = $3 THEN $4::text ELSE '' END)")})
+        UNION ALL
+        SELECT next.* FROM lane CROSS JOIN LATERAL ({_HEAD.format(after="lane.fair_key")}) AS next)
+    SELECT * FROM lane) AS lane
+LIMIT {PAGE}
+"""
+
+#: Takes tokens of a rate-limited queue, and gives back those that were not used.
+TAKE_TOKENS = "SELECT granted, wait FROM tidemill.take_tokens($1, $2)"
+RETURN_TOKENS = "UPDATE tidemill.queue SET tokens = least(burst, tokens + $2) WHERE name = $1"
+
+
+class _Scan:
+    """A walk over all lanes of a queue, page by page."""
+
+    def __init__(self) -> None:
+        self.priority, self.key = 9, ""
+
+
+class FairQueue:
+    """What a worker knows of the lanes of one queue."""
+
+    def __init__(self, *, lowest_first: bool) -> None:
+        self.lanes = FairLanes(lowest_first=lowest_first)
+        self.scan: _Scan | None = _Scan()
+        self.scan_at = 0.0
+        self.is_first_scan = True
+        self.is_changed = False
+        self.marks_round, self.front_at = 1, 0.0
+        self.lanes.wake_unkeyed()
+
+
+class FairClaims:
+    """The claims of a worker from queues with fair keys, on the connection of its other claims."""
+
+    def __init__(self, claims: Claims, weights: Mapping[str, Mapping[str, int]]) -> None:
+        self._claims = claims
+        self._weights = weights
+        self._queues: dict[str, FairQueue] = {}
+        self._look_at = 0.0
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self._queues
+
+    def weigh(self, weights: Mapping[str, Mapping[str, int]]) -> None:
+        """Use these weights, by queue and fair key."""
+        self._weights = weights
+        for name, queue in self._queues.items():
+            queue.lanes.weights = weights.get(name, {})
+
+    def wake(self, queue: str, lane: str | None) -> None:
+        """A queue has new jobs: without a key (None), in one lane, or in lanes that have to be looked for ("")."""
+        if lane is None:
+            if (known := self._queues.get(queue)) is not None:
+                known.lanes.wake_unkeyed()
+            return
+        known = self._queues.get(queue) or self._add(queue)
+        known.is_changed = True
+        if lane:
+            known.lanes.wake(int(lane[0]), lane[1:])
+        else:
+            known.scan, known.is_first_scan = known.scan or _Scan(), True
+
+    def wake_all(self) -> None:
+        """Wake-ups may have been missed: look for lanes again."""
+        self._look_at = 0.0
+        for queue in self._queues.values():
+            queue.lanes.wake_unkeyed()
+
+    async def look_for_queues(self, queues: Sequence[str], now: float) -> None:
+        """Find the queues that have jobs with fair keys, if wake-ups of them may have been missed."""
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY
+            for row in await self._claims.fetch(FIND_FAIR_QUEUES, list(queues)):
+                self.wake(row["queue"], "")
+
+    def next_at(self, queues: Iterable[str]) -> float:
+        """When one of these queues needs a turn without a wake-up, in monotonic time."""
+        known = [self._queues[queue] for queue in queues if queue in self._queues]
+        return min((min(queue.lanes.next_at, _scan_at(queue)) for queue in known), default=math.inf)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a lane of any queue may have due jobs."""
+        return any(queue.lanes.has_work for queue in self._queues.values())
+
+    async def turn(self, finished: Sequence[Finish], name: str, room: int, unknown: Sequence[str], now: float) -> Turn:
+        """Finish a batch, and claim up to `room` jobs from the lanes of a queue."""
+        queue = self._queues[name]
+        queue.lanes.wake_due(now)
+        if _scan_at(queue) <= now:
+            await self._look_for_lanes(name, queue, unknown)
+            now = time.monotonic()
+        if now >= queue.front_at:
+            queue.marks_round += 1
+        offers = queue.lanes.offer(room)
+        is_from_front = any(lane.mark_round < queue.marks_round for lane, _ in offers)
+        marks = [lane.mark if lane.mark_round == queue.marks_round else None for lane, _ in offers]
+        rows, refused = await self._claims.finish_and_claim(
+            finished,
+            FAIR_CLAIMS,
+            name,
+            room,
+            [lane.key for lane, _ in offers],
+            [lane.priority for lane, _ in offers],
+            [min(share, room) for _, share in offers],
+            [_LONG_AGO if mark is None else mark[0] for mark in marks],
+            [0 if mark is None else mark[1] for mark in marks],
+            list(unknown),
+            self._claims.worker_id,
+        )
+        rows.sort(key=lambda row: (row[12], row[0]))
+        of_lane = [(row[11], row[14]) for row in rows]
+        counts = Counter(of_lane)
+        for lane, _ in offers:
+            if lane.mark_round < queue.marks_round:
+                lane.mark, lane.mark_round = None, queue.marks_round
+        by_lane = {(lane.priority, lane.key): lane for lane, _ in offers}
+        for lane, row in zip(of_lane, rows, strict=True):
+            by_lane[lane].mark = (row[12], row[0])
+        queue.lanes.claimed(offers, counts, room)
+        queue.is_changed = queue.is_changed or bool(rows)
+        if is_from_front:
+            # Scans from the front of lanes take a fixed share of the time, as those of plain queues.
+            queue.front_at = max(queue.front_at, now) + (time.monotonic() - now) / FRONT_SHARE
+        if queue.scan is None and not queue.is_changed and not queue.lanes.has_keys:
+            self._queues.pop(name, None)  # Jobs without keys are left to plain claims.
+        return Turn([claimed_job(rows[index]) for index in queue.lanes.in_turn(of_lane)], refused, math.inf)
+
+    async def limited_turn(
+        self, name: str, room: int, unknown: Sequence[str], now: float
+    ) -> tuple[list[ClaimedJob], float]:
+        """Claim from a rate-limited queue; also returns how long to wait for its next token."""
+        (granted, wait), *_ = await self._claims.fetch(TAKE_TOKENS, name, room)
+        if not granted:
+            return [], wait
+        turn = await self.turn([], name, granted, unknown, now)
+        if unused := granted - len(turn.jobs):
+            await self._claims.fetch(RETURN_TOKENS, name, float(unused))
+            wait = 0.0 if turn.jobs else wait
+        return turn.jobs, wait
+
+    async def _look_for_lanes(self, name: str, queue: FairQueue, unknown: Sequence[str]) -> None:
+        """Read the next page of lanes."""
+        if queue.scan is None:
+            queue.scan, queue.is_changed = _Scan(), False
+        scan, lanes, began = queue.scan, queue.lanes, time.monotonic()
+        rows = await self._claims.fetch(FIND_LANES, name, list(unknown), scan.priority, scan.key)
+        now = time.monotonic()
+        due: list[Any] = []
+        for row in rows:
+            if row["due_in"] > 0:
+                lanes.wake_at(row["priority"], row["fair_key"], now + row["due_in"])
+            else:
+                due.append(row)
+        random.shuffle(due)  # so that two workers do not visit the same lanes at the same time
+        for row in due:
+            lane = lanes.wake(row["priority"], row["fair_key"])
+            lane.is_seen = True
+            if lane.mark is not None and (row["due_at"], row["id"]) < lane.mark:
+                lane.mark = (row["due_at"], row["id"])
+        if len(rows) == PAGE:
+            scan.priority, scan.key = rows[-1]["priority"], rows[-1]["fair_key"]
+        else:
+            queue.scan = None
+            lanes.wake_unkeyed()
+            lanes.forget_unseen()
+        queue.scan_at = now + (now - began) / (FIRST_SHARE if queue.is_first_scan else LATER_SHARE)
+        queue.is_first_scan = queue.is_first_scan and queue.scan is not None
+
+    def _add(self, name: str) -> FairQueue:
+        queue = self._queues[name] = FairQueue(lowest_first=self._claims.lowest_first)
+        queue.lanes.weights = self._weights.get(name, {})
+        return queue
+
+
+def _scan_at(queue: FairQueue) -> float:
+    """When to look for lanes again: soon, if something has changed since the last scan."""
+    return queue.scan_at if queue.scan is not None or queue.is_changed else math.inf
