@@ -98,7 +98,7 @@ FAULTS = (
     Fault("hung_threads", _WORKER, _feed_runs, _start(work.HungThread, 8), COUNT_RUNS,
           TROUBLE, _RUNS_HARMED),
     Fault("poison_message", ("stream", "run", str(TARGET)), _feed_messages, _poison_messages, None,
-          _MESSAGES.format("="), _MESSAGES.format("<>")),
+          f"SELECT ({TROUBLE}) + ({_MESSAGES.format('=')})", _MESSAGES.format("<>")),
 )  # fmt: skip
 
 
@@ -117,12 +117,15 @@ async def _measure(fault: Fault, dsn: str, folder: Path, seconds: float) -> list
     start = await count()
 
     async def feed_for(duration: float, until: str | None = None) -> tuple[float, float | None]:
-        """Feed innocent work; returns its throughput, and after how long `until` found something."""
+        """Feed innocent work; returns its throughput, and after how long `until` found something.
+
+        After the strike there is twice as much of it: what was beside a culprit is suspected and waits its turn.
+        """
         nonlocal fed
         began, before, found = time.monotonic(), await count(), None
         while (passed := time.monotonic() - began) < duration:
             waiting = fed - (await count() - start)
-            if waiting < AT_ONCE:
+            if waiting < (AT_ONCE if until is None else 2 * AT_ONCE):
                 await fault.feed(AT_ONCE)
                 fed += AT_ONCE
             if until is not None and found is None and await connection.fetchval(until):

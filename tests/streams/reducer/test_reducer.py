@@ -11,7 +11,7 @@ from tidemill.sources.delivery import Delivery
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.fair_share import NEVER
-from tidemill.streams.reducer.outcomes import MessageOutcome
+from tidemill.streams.reducer.outcomes import MessageOutcome, suspects_text
 from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.reducer.source_limits import Choice
 
@@ -364,7 +364,7 @@ def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up_and_no_other
     deaths, killer = 0, 17
     choice = reducer.choose(0.0, 0.0)
     reducer.engine_died([ticket for ticket, _ in choice.send], "it was killed", alone=False)
-    outcome = None
+    outcome, told = None, [suspects_text(reducer.suspects(), ["log"])]
     while reducer.has_suspects:
         tickets = dict(reducer.choose(0.0, 0.0, quarantine=True).suspects)
         if killer not in [delivery.position for delivery in tickets.values()]:
@@ -373,6 +373,9 @@ def test_a_message_that_kills_engines_ends_up_alone_and_is_given_up_and_no_other
         deaths += 1
         for outcome in reducer.engine_died(tickets, "it was killed", alone=len(tickets) == 1):
             reducer.committed(outcome, 0.0)
+        told.append(suspects_text(reducer.suspects(), ["log"]))
+    assert told[0] == "80 messages may have ended an engine: log:0:0, log:0:1, log:0:10, log:0:11, log:0:12"
+    assert told[-2:] == [f"1 message has ended an engine: log:0:{killer}", None]
     assert outcome is not None
     assert outcome.dead is not None
     assert (outcome.delivery.position, outcome.dead.why) == (killer, "lost")

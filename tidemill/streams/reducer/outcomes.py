@@ -10,6 +10,8 @@ from tidemill.core.retry import GiveUp, RetryPolicy, decide
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import MessageFailure
 
+MOST_NAMED = 5
+
 
 class RetryLater(msgspec.Struct, frozen=True):
     """Retry these plans after `delay` seconds."""
@@ -96,6 +98,19 @@ def decide_outcome(
             "; ".join(f"{failure.plan}: {failure.kind}: {words}" for failure, words in final),
         )
     return outcome
+
+
+def suspects_text(suspects: Sequence[Delivery], sources: Sequence[str]) -> str | None:
+    """Which messages have ended engines, or may have, for people; None if there are none."""
+    guilty = [each for each in suspects if each.losses]
+    named = ", ".join(sorted(f"{sources[each.source]}:{each.place}" for each in guilty or suspects)[:MOST_NAMED])
+    if guilty:
+        return f"{_messages(len(guilty), 'has', 'have')} ended an engine: {named}"
+    return f"{_messages(len(suspects), 'may', 'may')} have ended an engine: {named}" if suspects else None
+
+
+def _messages(count: int, one: str, many: str) -> str:
+    return f"1 message {one}" if count == 1 else f"{count} messages {many}"
 
 
 def lost(delivery: Delivery, why: str) -> MessageOutcome:

@@ -144,6 +144,11 @@ class StreamReducer:
         """Whether messages wait for the quarantine engine, or run there."""
         return bool(self._suspects or self._quarantined)
 
+    def suspects(self) -> list[Delivery]:
+        """The messages that wait for the quarantine engine or run there. May be called in another thread."""
+        running = [self.flights.get(ticket) for ticket in list(self._quarantined)]
+        return [*list(self._suspects), *(each for each in running if each is not None)]
+
     # -- sending ----------------------------------------------------------------------------------
 
     def choose(self, now: float, wall: float, *, quarantine: bool = False) -> Choice:

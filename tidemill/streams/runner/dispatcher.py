@@ -38,6 +38,7 @@ from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
 from tidemill.streams.reducer.fair_share import NEVER
+from tidemill.streams.reducer.outcomes import suspects_text
 from tidemill.streams.reducer.reducer import StreamReducer
 from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
@@ -147,7 +148,14 @@ class Dispatcher:
     def process_status(self) -> ProcessStatus:
         """Its status, reported with the lease."""
         busy = self.reducer.busy
-        return ProcessStatus(self.control.status(), busy, is_busy=busy > 0, trouble=self.engines.trouble)
+        return ProcessStatus(self.control.status(), busy, is_busy=busy > 0, trouble=self.trouble)
+
+    @property
+    def trouble(self) -> str | None:
+        """What is wrong with it now, for people."""
+        names = [source.name for source in self.stream.sources]
+        found = (suspects_text(self.reducer.suspects(), names), self.engines.trouble)
+        return "; ".join(each for each in found if each) or None
 
     def _control_notified(self, _payload: str) -> None:
         self.control.wake()

@@ -41,7 +41,7 @@ class EngineHandle:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.ready = False
+        self.ready = self.has_started = False
         self.is_retiring = False
         """Whether it gets no more messages, and is stopped when it has ended those that it has."""
         self.tickets: set[int] = set()
@@ -171,13 +171,15 @@ class EnginePool:
         while not self._stopping:
             await self._suspects.wait()
             status = await self._run_process(self.quarantine)
-            deaths = 0 if status == 0 else deaths + 1
+            # One that has started dies of its messages, and every such death brings the culprit nearer.
+            deaths = 0 if status == 0 else 1 if self.quarantine.has_started else deaths + 1
             if status and not self._stopping:
                 log.error("A MESSAGE ENDED ITS QUARANTINE ENGINE", why=describe_exit(status))
                 await asyncio.sleep(min(1.0, pause_after(deaths)))
 
     async def _run_process(self, handle: EngineHandle) -> int:
         """Run one engine process until it ends; returns its exit status."""
+        handle.has_started = False
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -231,7 +233,7 @@ class EnginePool:
         if frame.lost_threads is not None:
             handle.lost_threads = frame.lost_threads
         if frame.ready:
-            handle.ready = True
+            handle.ready = handle.has_started = True
             self._none_ready.clear()
             self._listener.on_ready()
         if frame.stopped:
