@@ -50,6 +50,7 @@ def screens(shop: Harbour) -> dict[str, str]:
     failed, asking, waiting = shop.start("doomed"), shop.start("release"), shop.start("Article", topic="tides")
     shop.run_is(failed, "failed")
     shop.asks(asking)
+    wait_until(lambda: LONG_NAME in [each["name"] for each in shop.api("/history/task")["items"]], "it is counted")
     job = shop.api("/jobs?state=failed")["items"][0]["id"]
     long = shop.api(f"/jobs?task={LONG_NAME}")["items"][0]["id"]
     host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
@@ -65,6 +66,10 @@ def screens(shop: Harbour) -> dict[str, str]:
         "long-job": f"/jobs/{long}",
         "job": f"/jobs/{job}",
         "queues": "/queues",
+        "queue": "/queues/mail",
+        "tasks": "/tasks",
+        "task": "/tasks/broken",
+        "long-task": f"/tasks/{LONG_NAME}",
         "schedules": "/schedules",
         "editor": "/editor",
         "streams": "/streams",
@@ -76,6 +81,7 @@ def screens(shop: Harbour) -> dict[str, str]:
         "settings": "/settings",
         "nowhere": "/no-such-screen",
         "nothing": "/jobs?task=no-such-task",
+        "between": "/jobs?since=2026-01-01T10:00&arg=number=1&error=parcel",
     }
 
 
@@ -183,6 +189,30 @@ def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: H
     assert max(seen, could) >= FRAMES, (seen, could)
 
 
+def test_a_list_of_twenty_thousand_jobs_is_read_narrowed_and_cancelled(browser: Browser, shop: Harbour) -> None:
+    number = 0
+    for number in range(4):
+        job = {"task": LONG_NAME, "count": 5000, "delay": "1d", "tags": [f"flood:{number}", "flood"]}
+        assert len(shop.api("/jobs/copies", job)["items"]) == 5000
+    with watched_page(browser, shop.url) as watched:
+        page = watched.open("/jobs?tag=flood", "Jobs")
+        rows = page.locator("main tbody tr")
+        expect(rows).to_have_count(50)
+        for _ in range(3):
+            page.get_by_role("button", name="Load more").click()
+        expect(rows).to_have_count(200)
+        assert watched.seen_by_all("jobs-many") == []
+        page.get_by_role("searchbox", name="Tag").fill(f"flood:{number}")
+        expect(page).to_have_url(re.compile("tag=flood%3A3"))
+        page.get_by_role("button", name="Cancel all matching").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel 5,000 jobs").click()
+        expect(page.get_by_text("5,000 jobs cancelled", exact=False)).to_be_visible()
+        page.get_by_role("searchbox", name="Tag").fill("flood")
+        page.get_by_role("button", name="Cancel all matching").click()
+        page.get_by_role("dialog").get_by_role("button", name="Cancel 15,000 jobs").click()
+        expect(page.get_by_text("15,000 jobs cancelled", exact=False)).to_be_visible()
+
+
 @pytest.fixture
 def bare(server: TestServer, tmp_path: Path) -> Iterator[WebServer]:
     """A server with nothing to show."""
@@ -202,7 +232,7 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
     said: dict[str, str] = {}
     with watched_page(browser, bare.url) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 844})
-        for screen in ("input", "runs", "jobs", "pipelines", "schedules", "streams", "monitors"):
+        for screen in ("input", "runs", "jobs", "tasks", "pipelines", "schedules", "streams", "monitors"):
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()

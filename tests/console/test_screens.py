@@ -116,6 +116,65 @@ def test_runs_are_filtered_in_the_address_and_cancelled_after_a_preview(shop: Ha
     console.keep("runs")
 
 
+def test_jobs_and_runs_are_found_by_argument_error_text_and_time(shop: Harbour, console: Watched) -> None:
+    wanted = shop.enqueue("broken", number=4711)
+    other = shop.enqueue("broken", number=4712)
+    shop.job_ends(wanted)
+    shop.job_ends(other)
+    page = console.open("/jobs?task=broken", "Jobs")
+    expect(page.get_by_role("link", name=str(other), exact=True)).to_be_visible()
+    page.get_by_role("searchbox", name="Argument").fill("number=4711")
+    expect(page.get_by_role("link", name=str(other), exact=True)).to_have_count(0)
+    expect(page.get_by_role("link", name=str(wanted), exact=True)).to_be_visible()
+    page.get_by_role("searchbox", name="Argument").fill("")
+    page.get_by_role("searchbox", name="Error text").fill("PARCEL 4712 has")
+    expect(page.get_by_role("link", name=str(wanted), exact=True)).to_have_count(0)
+    expect(page.get_by_role("link", name=str(other), exact=True)).to_be_visible()
+    page.get_by_label("Created").select_option("Created in the last 1 hour")
+    expect(page).to_have_url(re.compile("within=1h"))
+    expect(page.get_by_role("link", name=str(other), exact=True)).to_be_visible()
+    page.get_by_label("Created", exact=True).select_option("Created between …")
+    page.get_by_label("Created before").fill("2020-01-01T00:00")
+    expect(page.get_by_text("No jobs match these filters")).to_be_visible()
+    run = shop.start("Article", topic="springs")
+    console.open("/runs?arg=topic=springs", "Runs")
+    expect(page.locator("main tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Cancel all matching").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel 1 runs").click()
+    shop.run_is(run, "cancelled")
+
+
+def test_only_the_runs_that_the_filter_shows_are_cancelled(shop: Harbour, console: Watched) -> None:
+    run = shop.start("Article", topic="neaps")
+    shop.asks(run)
+    page = console.open("/runs?state=succeeded", "Runs")
+    page.get_by_role("button", name="Cancel all matching").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("alert")).to_contain_text("only runs that are running or need attention")
+    assert shop.api(f"/runs/{run}")["state"] == "running"
+    shop.api("/runs/cancel", {"ids": [run]})
+    console.wrong = [each for each in console.wrong if "400" not in each and "422" not in each]
+
+
+def test_tasks_and_queues_have_a_page_with_their_history(shop: Harbour, console: Watched) -> None:
+    shop.job_ends(shop.enqueue("broken", number=21))
+    wait_until(lambda: "broken" in [each["name"] for each in shop.api("/history/task")["items"]], "it is counted")
+    page = console.open("/tasks?order=failing", "Tasks")
+    page.get_by_role("link", name="broken", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name="broken")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Rate over time"))).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Duration over time"))).to_be_visible()
+    expect(page.get_by_role("region", name="Newest failures")).to_contain_text("parcel 21 has no address")
+    console.keep("task")
+    queue = shop.api("/jobs?task=broken")["items"][0]["queue"]
+    console.open("/queues", "Queues")
+    page.get_by_role("link", name=queue, exact=True).click()
+    expect(page.get_by_role("heading", level=1, name=queue)).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Wait over time"))).to_be_visible()
+    page.get_by_role("button", name="30 days").click()
+    expect(page.get_by_role("img", name=re.compile("^Rate over time"))).to_be_visible()
+
+
 def test_a_filter_of_runs_is_saved_by_name(console: Watched) -> None:
     page = console.open("/runs?state=failed", "Runs")
     page.get_by_role("button", name="Save this filter").click()
@@ -332,7 +391,14 @@ def test_an_alert_is_told_acknowledged_and_silenced_where_it_is_seen(shop: Harbo
     row.get_by_role("button", name="Acknowledge").click()
     expect(row.get_by_text("acknowledged by local")).to_be_visible()
     row.get_by_role("button", name="Silence").click()
-    expect(page.get_by_text("Silenced deep of Grace for 1 hour.")).to_be_visible()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("4 hours").check()
+    dialog.get_by_label("Comment").fill("in the dock")
+    assert console.seen_by_all("monitors-silence") == []
+    dialog.get_by_role("button", name="Silence", exact=True).click()
+    expect(page.get_by_text("Silenced deep of Grace for 4 hours.")).to_be_visible()
+    (silence,) = shop.api("/silences")["items"]
+    assert silence["comment"] == "in the dock"
     page.get_by_role("button", name="End silence").click()
     expect(page.get_by_text(re.compile(r"Ended silence \d+"))).to_be_visible()
     page.get_by_role("button", name="Entities").click()

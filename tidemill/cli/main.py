@@ -60,6 +60,7 @@ COMMANDS = {
         "admin.top:top",
         "jobs.workers:commands workers",
         "jobs.queues:commands queues",
+        "admin.history:history",
         "jobs.schedules:commands schedules",
         "admin.values:value",
         "admin.audit:audit",

@@ -18,6 +18,7 @@ from litestar.serialization import encode_json
 
 from tidemill.server import pages
 from tidemill.server.console import get_console
+from tidemill.server.mcp.endpoint import mcp_route
 from tidemill.server.middleware.authentication import RoleCheck
 from tidemill.server.middleware.idempotency import IdempotentRequests
 from tidemill.server.middleware.middleware import Middleware
@@ -40,6 +41,7 @@ def build(server_state: ServerState) -> Middleware:
             session.get_healthz,
             *login.routes,
             *pages.routers(server_state.app.declarations.pages.values()),
+            mcp_route(server_state),
             get_console,
         ],
         openapi_config=None,

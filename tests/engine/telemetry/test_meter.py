@@ -10,7 +10,8 @@ import pytest
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.telemetry.address import read_address
-from tidemill.engine.telemetry.meter import BOUNDS, MOST_UNSORTED, Meter, spread
+from tidemill.engine.telemetry.meter import MOST_UNSORTED, Meter, spread
+from tidemill.store.telemetry.history import BOUNDS
 
 
 def job(number: int = 1, *, waited: float | None = None, queue: str = "mail") -> ClaimedJob:

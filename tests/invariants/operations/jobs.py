@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from tests.invariants.operations.case import Case, World
 from tests.support.operate import cancel_jobs, set_control, set_paused
-from tidemill.ops.admin import hosts
+from tidemill.ops.admin import history, hosts
 from tidemill.ops.jobs import jobs, queues, schedules, workers
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.jobs.pages import JobFilter
 from tidemill.store.jobs.schedules import declare_schedules
 from tidemill.store.jobs.workers import WorkerCard, register_worker
+from tidemill.store.telemetry.hosts import ProcessPlace, report
 
 
 async def two_jobs(world: World) -> None:
@@ -24,6 +25,18 @@ async def a_worker(world: World) -> None:
     """Worker 1 lives on host alpha."""
     card = WorkerCard("alpha", 17, ("mail",), ("send",), 4, {"tidemill": "1"})
     await register_worker(world.database, card, lease_seconds=3600.0)
+
+
+async def some_work(world: World) -> None:
+    """Three attempts at task send in queue mail ended a moment ago, one of them with an error."""
+    counts = {
+        ("ended", ("mail", "send", "succeeded")): 2.0,
+        ("ended", ("mail", "send", "retried")): 1.0,
+        ("run", ("mail", "send", "0.1")): 3.0,
+        ("run_sum", ("mail", "send")): 0.25,
+        ("wait", ("mail", "0.5")): 3.0,
+    }
+    await report(world.database, ProcessPlace("alpha", 17, "worker"), {}, counts)
 
 
 async def the_schedules(world: World) -> None:
@@ -52,7 +65,13 @@ CASES: dict[str, Case] = {
     "list_jobs": Case(
         jobs.ListJobs(state=("ready",), task="send"),
         two_jobs,
-        (jobs.ListJobs(limit=0), jobs.ListJobs(limit=1000), jobs.ListJobs(state=("lost",)), jobs.ListJobs(cursor="?")),
+        (
+            jobs.ListJobs(limit=0),
+            jobs.ListJobs(limit=1000),
+            jobs.ListJobs(state=("lost",)),
+            jobs.ListJobs(cursor="?"),
+            jobs.ListJobs(arg=("order",)),
+        ),
         command="jobs --state ready --task send --json",
         items=True,
     ),
@@ -141,6 +160,20 @@ CASES: dict[str, Case] = {
     ),
     "list_hosts": Case(hosts.ListHosts(), wrong=(hosts.ListHosts(within=0.0),)),
     "get_host_samples": Case(hosts.GetHostSamples(name="alpha"), wrong=(hosts.GetHostSamples(name="a", every=0.0),)),
+    "list_history": Case(
+        history.ListHistory(kind="task"),
+        some_work,
+        (history.ListHistory(kind="task", within="soon"), history.ListHistory(kind="task", within="60d")),
+        command="history task --json",
+        items=True,
+    ),
+    "get_history": Case(
+        history.GetHistory(kind="queue", name="mail", within="6h"),
+        some_work,
+        (history.GetHistory(kind="queue", name="mail", within="-1d"),),
+        command="history queue mail --within 6h --json",
+        items=True,
+    ),
     "list_schedules": Case(Nothing(), the_schedules, command="schedules --json", items=True),
     "run_schedule": Case(
         schedules.ScheduleRef(name="yearly"),

@@ -103,7 +103,8 @@ def silence(
     if not matchers:
         for each in place.do(list_silences, ListSilences(monitor=monitor)).items:
             fits = " ".join(f"{name}={pattern}" for name, pattern in each.matchers.items())
-            out().print(f"{each.id}  {each.monitor}  {fits}  until {local(each.ends_at)}")
+            why = f" ({each.comment})" if each.comment else ""
+            out().print(f"{each.id}  {each.monitor}  {fits}  until {local(each.ends_at)} by {each.by}{why}")
         return None
     wanted = dict(pair(each) for each in matchers)
     made = with_monitor(

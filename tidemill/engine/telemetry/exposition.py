@@ -16,10 +16,10 @@ from prometheus_client.registry import Collector
 
 from tidemill.core.codec import decode
 from tidemill.engine.telemetry.hosts import HostSample
-from tidemill.engine.telemetry.meter import BOUNDS
 from tidemill.engine.telemetry.metric_families import counter, counters, gauge, histogram
 from tidemill.engine.telemetry.stream_metrics import stream_metrics
 from tidemill.store.database import Database
+from tidemill.store.telemetry.history import BOUNDS
 from tidemill.store.telemetry.hosts import Totals, read_totals
 from tidemill.version import VERSION
 

@@ -23,15 +23,10 @@ from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.telemetry.history import BEYOND, BOUNDS
 from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
-
-#: Upper bounds of the histograms' buckets, in seconds: from an idle queue's latency to a night's work.
-BOUNDS = (
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0,
-)  # fmt: skip
-BEYOND = "+Inf"
 
 REPORT_EVERY = 2.0
 REPORT_IDLE_EVERY = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from tidemill.engine.telemetry.meter import BEYOND
+from tidemill.store.telemetry.history import BEYOND
 from tidemill.store.telemetry.hosts import Key
 
 Values = Iterable[tuple[tuple[str, ...], float]]

@@ -160,6 +160,8 @@ class SilenceLine(msgspec.Struct, frozen=True):
     matchers: Annotated[dict[str, str], doc("The fields of alerts that it fits; `*` and `?` match anything.")]
     starts_at: datetime
     ends_at: datetime
+    by: Annotated[str, doc("The person who silenced them.")]
+    comment: str
 
 
 @operation("GET /alerts", role="viewer")
@@ -233,7 +235,15 @@ async def list_silences(at: Reader, args: ListSilences) -> ListOf[SilenceLine]:
     found = await store.read_silences(at.database, args.monitor, time.time())
     return ListOf(
         [
-            SilenceLine(each.id, each.monitor, each.matchers, _moment(each.starts_at), _moment(each.ends_at))
+            SilenceLine(
+                each.id,
+                each.monitor,
+                each.matchers,
+                _moment(each.starts_at),
+                _moment(each.ends_at),
+                each.by,
+                each.comment,
+            )
             for each in found
         ]
     )

@@ -1,19 +1,21 @@
 """Pages of jobs and runs, newest first by id, at the same cost at any depth and with any filter.
 
-Each combination of filters is its own statement, so that each uses the index made for it. A job keeps its id for its
-whole life, unfinished or finished: pages do not shift while jobs end or new ones arrive.
+Each combination of filters is its own statement, so that each uses the index made for it. Arguments, error texts and
+times have no index: they are looked for in what the other conditions leave, and `since` skips the days before it. A job
+keeps its id for its whole life, unfinished or finished: pages do not shift while jobs end or new ones arrive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ArgumentError, ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.day_index import days_of
@@ -43,6 +45,12 @@ FROM tidemill.run AS r
 """
 
 
+#: Whether a text occurs in a note or in JSON, in small letters or large ones.
+_CONTAINS = "position(lower({{}}::text) IN lower(coalesce({note}, '') || ' ' || coalesce({more}::text, ''))) > 0"
+
+#: Whether the arguments of a dag's run, or the fields of a flow's start event, contain these.
+_INPUT_HAS = f"r.input::jsonb -> CASE WHEN r.kind = '{DAG_KIND}' THEN 'args' ELSE 'value' END @> {{}}::jsonb"
+
 #: A page as JSON for the API, encoded by the database: creating thousands of datetimes in Python is slow.
 _AS_JSON = """
 SELECT coalesce(json_agg(line), '[]') AS items, count(*) AS count, min(line.id) AS last
@@ -70,9 +78,14 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tag: Annotated[Word | None, Meta(description="Jobs with this tag.")] = None
     run: Annotated[Number | None, Meta(description="Jobs of this run.")] = None
     key: Annotated[Word | None, Meta(description="Jobs with this unique key.")] = None
+    arg: Annotated[tuple[Word, ...], Meta(description="Jobs with this argument: order_id=7; may be repeated.")] = ()
+    error: Annotated[Word | None, Meta(description="Jobs whose note or errors contain this text.")] = None
+    since: Annotated[datetime | None, Meta(description="Jobs that were created at this time or later.")] = None
+    until: Annotated[datetime | None, Meta(description="Jobs that were created before this time.")] = None
     up_to: Annotated[Number | None, Meta(description="No job above this id.")] = None
 
     def validate(self) -> JobFilter:
+        arguments_json(self.arg)
         for state in self.state:
             if state not in LIVE_STATES + FINAL_STATES:
                 raise ConfigError(
@@ -104,11 +117,17 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     workflow: Annotated[Word | None, Meta(description="Runs of this workflow or dag.")] = None
     shape: Annotated[str | None, Meta(description="Runs of this shape: flow or dag.")] = None
     key: Annotated[Word | None, Meta(description="The run with this key.")] = None
+    tag: Annotated[Word | None, Meta(description="Runs with this tag.")] = None
+    arg: Annotated[tuple[Word, ...], Meta(description="Runs with this argument: day=monday; may be repeated.")] = ()
+    error: Annotated[Word | None, Meta(description="Runs whose note or error contains this text.")] = None
+    since: Annotated[datetime | None, Meta(description="Runs that were created at this time or later.")] = None
+    until: Annotated[datetime | None, Meta(description="Runs that were created before this time.")] = None
     parent: Annotated[RunId | None, Meta(description="Runs that this run started.")] = None
     forked_from: Annotated[RunId | None, Meta(description="Runs that were forked from this run.")] = None
     up_to: Annotated[Number | None, Meta(description="No run above this id.")] = None
 
     def validate(self) -> RunFilter:
+        arguments_json(self.arg)
         for state in self.state:
             if state not in RUN_STATES:
                 raise ConfigError(f"there is no run state {state!r}; the states are {', '.join(RUN_STATES)}")
@@ -144,6 +163,20 @@ class Conditions(msgspec.Struct):
         return " AND ".join(self.parts) or "true"
 
 
+def arguments_json(given: Sequence[str]) -> str | None:
+    """Arguments such as `order_id=7` and `shop="a"` as a JSON object; what is not JSON is a text."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, sign, text = each.partition("=")
+        if not sign or not name:
+            raise ArgumentError("arg", f"{each!r} is no name and value: write order_id=7")
+        try:
+            found[name] = msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            found[name] = text
+    return msgspec.json.encode(found).decode() if found else None
+
+
 def page_of_jobs(
     wanted: JobFilter, before: int | None, limit: int, *, days: Sequence[str] = ("job_history",)
 ) -> tuple[str, list[Any]]:
@@ -152,7 +185,7 @@ def page_of_jobs(
     values = [*where.values, limit]
     # The index of tags is not in id order: `id + 0` keeps the planner from scanning all ids instead.
     order = f"ORDER BY {'id' if wanted.tag is None else '(id + 0)'} DESC LIMIT ${len(values)}"
-    parts = [f"({select} WHERE {where.sql}{states} {order})" for select, states in _branches(wanted, days)]
+    parts = [f"({select} WHERE {where.sql}{states} {order})" for select, states in _branches(wanted, days, where)]
     return _together(parts, f"ORDER BY id DESC LIMIT ${len(values)}"), values
 
 
@@ -164,7 +197,8 @@ def matches_of_jobs(
     where.add("id > {}", after)
     values = [*where.values, limit]
     parts = [f"SELECT id FROM tidemill.job WHERE {where.sql} AND state IN ({_quoted(live)})"] if live else []
-    parts += [f"SELECT id FROM tidemill.job_history WHERE {where.sql} AND state = '{state}'" for state in ended]
+    past = f"SELECT id FROM tidemill.job_history WHERE {where.sql}{_later_days(wanted, where)}"
+    parts += [f"{past} AND state = '{state}'" for state in ended]
     each = [f"({part} ORDER BY id LIMIT ${len(values)})" for part in parts]
     return _together(each, f"ORDER BY id LIMIT ${len(values)}"), values
 
@@ -265,6 +299,10 @@ def _about_jobs(wanted: JobFilter, before: int | None) -> Conditions:
     where.add("tags @> ARRAY[{}::text]", wanted.tag)
     where.add("run_id = {}::bigint", wanted.run)
     where.add("unique_key = {}::text", wanted.key)
+    where.add("args::jsonb @> {}::jsonb", arguments_json(wanted.arg))
+    where.add(_CONTAINS.format(note="note", more="errors"), wanted.error)
+    where.add("created_at >= {}::timestamptz", wanted.since)
+    where.add("created_at < {}::timestamptz", wanted.until)
     where.add("id <= {}::bigint", wanted.up_to)
     where.add("id < {}::bigint", before)
     return where
@@ -276,6 +314,11 @@ def _about_runs(wanted: RunFilter, before: int | None) -> Conditions:
     where.add("r.key = {}::text AND r.key < '~'", wanted.key)
     where.add("r.parent = {}::bigint", wanted.parent)
     where.add("r.forked_from = {}::bigint", wanted.forked_from)
+    where.add("r.tags @> ARRAY[{}::text]", wanted.tag)
+    where.add(_INPUT_HAS, arguments_json(wanted.arg))
+    where.add(_CONTAINS.format(note="r.note", more="r.error"), wanted.error)
+    where.add("r.created_at >= {}::timestamptz", wanted.since)
+    where.add("r.created_at < {}::timestamptz", wanted.until)
     where.add("r.id <= {}::bigint", wanted.up_to)
     where.add("r.id < {}::bigint", before)
     if wanted.shape is not None:
@@ -283,13 +326,18 @@ def _about_runs(wanted: RunFilter, before: int | None) -> Conditions:
     return where
 
 
-def _branches(wanted: JobFilter, days: Sequence[str]) -> list[tuple[str, str]]:
+def _branches(wanted: JobFilter, days: Sequence[str], where: Conditions) -> list[tuple[str, str]]:
     """The tables and states to select: each ended state separately, because its index is in id order."""
-    past = [_PAST.replace("job_history", day) for day in days]
+    past, later = [_PAST.replace("job_history", day) for day in days], _later_days(wanted, where)
     if not wanted.state:
-        return [(_LIVE, ""), *((select, "") for select in past)]
+        return [(_LIVE, ""), *((select, later) for select in past)]
     found = [(_LIVE, f" AND state IN ({_quoted(wanted.live)})")] if wanted.live else []
-    return found + [(select, f" AND state = '{state}'") for select in past for state in wanted.ended]
+    return found + [(select, f"{later} AND state = '{state}'") for select in past for state in wanted.ended]
+
+
+def _later_days(wanted: JobFilter, where: Conditions) -> str:
+    """The condition that skips days before `since`: a job does not end before it is created."""
+    return "" if wanted.since is None else f" AND finished_at >= ${where.values.index(wanted.since) + 1}::timestamptz"
 
 
 def _together(parts: Sequence[str], order: str) -> str:

@@ -179,6 +179,8 @@ class Silence(msgspec.Struct, frozen=True):
     matchers: dict[str, str]
     starts_at: float
     ends_at: float
+    by: str = ""
+    comment: str = ""
 
 
 class UnackedFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -370,6 +372,8 @@ def _silences(rows: Sequence[Any]) -> list[Silence]:
             msgspec.json.decode(row["matchers"], type=dict[str, str]),
             row["starts_at"].timestamp(),
             row["ends_at"].timestamp(),
+            row["by"] or "",
+            row["comment"] or "",
         )
         for row in rows
     ]

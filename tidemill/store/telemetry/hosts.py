@@ -17,6 +17,7 @@ from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.queues import LIVE_AND_SERVED
 from tidemill.store.streams.streams import read_status
+from tidemill.store.telemetry.history import ADD_WORK, forget_work, work_of
 
 #: Notifies live views that the host named in the payload has a new sample.
 HOSTS_CHANNEL = "hosts"
@@ -73,10 +74,11 @@ ORDER BY slot, at
 
 #: Adds the counts of a process since its last report, and stores its gauges. Rows are sorted, so that two processes
 #: never deadlock.
-REPORT = """
+REPORT = f"""
 WITH me AS (
     INSERT INTO tidemill.process (host, pid, role, gauges) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (host, pid, role) DO UPDATE SET seen_at = now(), gauges = excluded.gauges)
+    ON CONFLICT (host, pid, role) DO UPDATE SET seen_at = now(), gauges = excluded.gauges),
+work AS ({ADD_WORK})
 INSERT INTO tidemill.meter AS m (name, labels, value)
 SELECT * FROM unnest($5::text[], $6::text[], $7::float8[]) ORDER BY 1, 2
 ON CONFLICT (name, labels) DO UPDATE SET value = m.value + excluded.value, at = now()
@@ -188,7 +190,7 @@ async def report(
 ) -> None:
     """Add a process's counts to the totals, and store its gauges."""
     rows = [(name, encode(labels).decode(), value) for (name, labels), value in counts.items()]
-    parameters = (*place, encode(gauges), *columns(rows, 3))
+    parameters = (*place, encode(gauges), *columns(rows, 3), encode(work_of(place.host, counts)))
     if connection is not None:
         await connection.execute(database.sql(REPORT), *parameters)
     else:
@@ -229,3 +231,4 @@ async def forget_telemetry(database: Database, *, kept: float = KEPT) -> None:
         (FORGET_TOTALS, ()),
     ):
         await database.fetch(statement, *parameters)
+    await forget_work(database)

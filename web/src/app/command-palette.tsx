@@ -18,8 +18,8 @@ interface Choice {
 const URLS: Record<string, (id: string) => string> = {
   job: (id) => `/jobs/${id}`,
   run: (id) => `/runs/${id}`,
-  queue: (id) => `/jobs?queue=${encodeURIComponent(id)}`,
-  task: (id) => `/jobs?task=${encodeURIComponent(id)}`,
+  queue: (id) => `/queues/${encodeURIComponent(id)}`,
+  task: (id) => `/tasks/${encodeURIComponent(id)}`,
   flow: (id) => `/runs?workflow=${encodeURIComponent(id)}`,
   dag: (id) => `/runs?workflow=${encodeURIComponent(id)}`,
   schedule: (id) => `/schedules?name=${encodeURIComponent(id)}`,

@@ -4,6 +4,7 @@ const PATHS: Record<string, string> = {
   runs: "M3 4h4M3 8h10M7 12h6M10.500 4H13M3 12h1",
   jobs: "M3 3.500h10v9H3zM3 6.500h10M6 9.500h4",
   input: "M8 8a2.700 2.700 0 1 0 0-5.400A2.700 2.700 0 0 0 8 8zM3 13.500c.5-2.600 2.500-4 5-4s4.500 1.400 5 4",
+  tasks: "M3 13V8M8 13V3M13 13V6",
   queues: "M2.500 4h11M2.500 8h8M2.500 12h5",
   schedules: "M8 14A6 6 0 1 0 8 2a6 6 0 0 0 0 12zM8 4.800V8l2.200 1.500",
   workers: "M3 3h10v4H3zM3 9h10v4H3zM5.500 5h.01M5.500 11h.01",

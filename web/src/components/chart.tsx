@@ -8,12 +8,18 @@ interface Props {
   title: string;
   unit: string;
   most?: number;
+  /** The first and last time that the chart shows, where that is more than the data. */
+  span?: [number, number];
+  /** How a value is written. */
+  format?: (value: number) => string;
   times: number[];
   lines: { name: string; tone: string; values: (number | null)[] }[];
 }
 
 const HEIGHT = 170;
 const clock = (at: number) => new Date(at * 1000).toLocaleTimeString("en-GB");
+const day = (at: number) => new Date(at * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+const LONG = 2 * 86_400;
 
 /** The plotted data, with gaps where no sample was taken for much longer than usual. */
 function dataOf(times: number[], lines: Props["lines"]): uPlot.AlignedData {
@@ -23,11 +29,13 @@ function dataOf(times: number[], lines: Props["lines"]): uPlot.AlignedData {
   return [broken(times, (index) => (times[index] ?? 0) + usual), ...lines.map((line) => broken<number | null>(line.values, () => null))];
 }
 
-export default function Chart({ title, unit, most, times, lines }: Props) {
+export default function Chart({ title, unit, most, span, format, times, lines }: Props) {
   const ref = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const theme = useTheme();
-  const shape = `${title} ${unit} ${most} ${theme} ${lines.map((line) => line.name).join()}`;
+  const write = format ?? ((value: number) => `${value.toFixed(1)} ${unit}`);
+  const isSparse = times.length < 3;
+  const shape = `${isSparse} ${span ? Math.round(span[1] - span[0]) : ""} ${title} ${unit} ${most} ${theme} ${lines.map((line) => line.name).join()}`;
 
   useEffect(() => {
     const place = ref.current;
@@ -39,19 +47,19 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
       {
         width: Math.max(200, place.clientWidth - 12),
         height: HEIGHT,
-        scales: { y: { range: (_, __, high) => [0, most ?? Math.max(high * 1.1, 0.1)] } },
-        axes: [{ ...axis, space: 80, values: (_, at) => at.map(clock) }, { ...axis, size: 44 }],
+        scales: { x: span ? { range: () => [span[0], span[1]] } : {}, y: { range: (_, __, high) => [0, most ?? Math.max(high * 1.1, format ? 0.001 : 0.1)] } },
+        axes: [{ ...axis, space: 80, values: (_, at) => at.map((at.at(-1) ?? 0) - (at[0] ?? 0) > LONG ? day : clock) }, { ...axis, size: format ? 56 : 44, ...(format ? { values: (_: uPlot, at: number[]) => at.map(format) } : {}) }],
         series: [
-          { label: "at", value: (_, at: number | null) => (at === null ? "now" : clock(at)) },
+          { label: "at", value: (_, at: number | null) => (at === null ? "now" : `${Date.now() / 1000 - at > 86_400 ? `${day(at)}, ` : ""}${clock(at)}`) },
           ...lines.map((line, index) => ({
             label: line.name,
             stroke: colour(line.tone),
             width: 1.6,
             fill: index === 0 ? `${colour(line.tone)}22` : undefined,
-            points: { show: false },
+            points: { show: isSparse, size: 7 },
             value: (drawn: uPlot, pointed: number | null, at: number) => {
               const value = pointed ?? drawn.data[at]?.at(-1) ?? null; // Without a cursor, the last value.
-              return value === null ? "–" : `${value.toFixed(1)} ${unit}`;
+              return value === null ? "–" : write(value);
             },
           })),
         ],
@@ -76,6 +84,6 @@ export default function Chart({ title, unit, most, times, lines }: Props) {
     plot.current?.setData(dataOf(times, lines));
   }, [times, lines]);
 
-  const now = lines.map((line) => `${line.name} ${line.values.at(-1)?.toFixed(1) ?? "unknown"} ${unit}`).join(", ");
+  const now = lines.map((line) => `${line.name} ${typeof line.values.at(-1) === "number" ? write(line.values.at(-1) as number) : "unknown"}`).join(", ");
   return <div className="chart" ref={ref} role="img" aria-label={`${title} over time; now ${now}`} />;
 }

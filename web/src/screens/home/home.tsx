@@ -81,7 +81,7 @@ export function Home() {
     <>
       <PageHeader title={session.application ?? "Home"} subtitle={overview.data && "Live overview of this application."} />
       <LoadStatus query={overview} lines={5} />
-      {overview.data && <Figures overview={overview.data} monitors={monitors.data?.items} />}
+      {overview.data && <Figures overview={overview.data} monitors={monitors.data?.items} monitorsFailed={monitors.error !== null} />}
       <div className="columns">
         <div className="stack">
           {overview.data && <FailingNow overview={overview.data} />}
@@ -97,7 +97,7 @@ export function Home() {
   );
 }
 
-function Figures({ overview, monitors }: { overview: Overview; monitors: { open: number }[] | undefined }) {
+function Figures({ overview, monitors, monitorsFailed }: { overview: Overview; monitors: { open: number }[] | undefined; monitorsFailed: boolean }) {
   const alerts = monitors?.reduce((sum, each) => sum + each.open, 0) ?? 0;
   const counts = overview.counts;
   const failing = summarizeFailures(overview);
@@ -116,7 +116,7 @@ function Figures({ overview, monitors }: { overview: Overview; monitors: { open:
       <Tile to="/input" name="Human input" value={count(counts.inputs_open)} tone={counts.inputs_open ? "wait" : undefined} note="open questions" />
       <Tile to="/workers" name="Workers" value={count(counts.workers_alive)} tone={counts.workers_alive ? undefined : "bad"} note={counts.workers_silent ? `${counts.workers_silent} silent` : "alive"} />
       {monitors === undefined ? (
-        <Tile to="/monitors" name="Alerts" value="…" note="loading" />
+        <Tile to="/monitors" name="Alerts" value={monitorsFailed ? "?" : "…"} note={monitorsFailed ? "could not be loaded" : "loading"} />
       ) : monitors.length > 0 ? (
         <Tile to="/monitors" name="Alerts" value={count(alerts)} tone={alerts ? "bad" : "ok"} note="open" />
       ) : (
@@ -193,7 +193,7 @@ function BusiestTasks({ query }: { query: UseQueryResult<Overview> }) {
     .slice(0, 8);
   const most = found[0]?.rate ?? 1;
   return (
-    <Panel title="Busiest tasks" aside={<span className="faint">per second, last minute</span>}>
+    <Panel title="Busiest tasks" aside={<span className="row"><span className="faint">per second, last minute</span> <Link to="/tasks">All tasks</Link></span>}>
       {!query.data ? (
         <LoadStatus query={query} lines={3} />
       ) : found.length === 0 ? (
@@ -202,7 +202,7 @@ function BusiestTasks({ query }: { query: UseQueryResult<Overview> }) {
         <ul className="bars">
           {found.map((each) => (
             <li key={each.task}>
-              <Link className="cut" title={each.task} to={`/jobs?task=${encodeURIComponent(each.task)}`}>
+              <Link className="cut" title={each.task} to={`/tasks/${encodeURIComponent(each.task)}`}>
                 {each.task}
               </Link>
               <Meter value={each.rate / most} label={`${each.task}: share of the busiest task`} />
@@ -228,7 +228,7 @@ function QueueBars({ query }: { query: UseQueryResult<List<Queue>> }) {
         <ul className="bars">
           {busy.map((queue) => (
             <li key={queue.name}>
-              <Link className="cut" title={queue.name} to={`/jobs?queue=${encodeURIComponent(queue.name)}`}>
+              <Link className="cut" title={queue.name} to={`/queues/${encodeURIComponent(queue.name)}`}>
                 {queue.name}
               </Link>
               <Meter value={(queue.waiting + queue.running) / most} tone={queue.workers ? "run" : "bad"} label={`${queue.name}: share of the longest queue`} />

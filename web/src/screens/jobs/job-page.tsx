@@ -41,7 +41,7 @@ export function JobPage({ id }: { id: string }) {
         title={job.task}
         subtitle={
           <span className="row">
-            <State state={job.state} /> job {job.id} in queue <Link to={`/jobs?queue=${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
+            <State state={job.state} /> job {job.id} of <Link to={`/tasks/${encodeURIComponent(job.task)}`}>this task</Link> in queue <Link to={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
             {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
           </span>
         }

@@ -8,7 +8,7 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { plural } from "../../components/format";
-import { Chips, Search } from "../../components/forms/filters";
+import { Chips, completeArguments, CreatedFilter, createdWithin, Search } from "../../components/forms/filters";
 import { Meter, PageHeader } from "../../components/layout";
 import { BulkDialog, describeFilter } from "../../components/lists/bulk-dialog";
 import { type Column, ListPanel, Note } from "../../components/lists/list-panel";
@@ -71,7 +71,7 @@ export function Jobs() {
   const filter = useMemo(() => {
     const found = new URLSearchParams(text);
     const word = (name: string) => found.get(name) ?? undefined;
-    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined };
+    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined, arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
   }, [text]);
   const pages = usePages<JobLine>("jobs", "/jobs", filter);
   const queues = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues") });
@@ -99,6 +99,9 @@ export function Jobs() {
         <Search label="Task" value={filter.task ?? ""} onChange={(task) => change({ task })} />
         <Search label="Tag" value={filter.tag ?? ""} onChange={(tag) => change({ tag })} />
         <Search label="Key" value={filter.key ?? ""} onChange={(key) => change({ key })} />
+        <Search label="Argument: order_id=7" value={query.get("arg") ?? ""} onChange={(arg) => change({ arg })} />
+        <Search label="Error text" value={filter.error ?? ""} onChange={(error) => change({ error })} />
+        <CreatedFilter query={query} onChange={change} />
         {filter.run !== undefined && (
           <Button kind="quiet" onClick={() => change({ run: null })}>
             Run r{filter.run} ✕

@@ -17,6 +17,7 @@ import { Ago, Took } from "../../components/times";
 import { AlertHistory } from "./alert-history";
 import { Backtest } from "./backtest";
 import { Entities } from "./entities";
+import { SilenceDialog } from "./silence-dialog";
 import { Silences } from "./silences";
 import { type Alert, type Monitor, monitorApi } from "./types";
 
@@ -34,7 +35,7 @@ export function Monitors() {
   const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 15_000 });
   const alerts = useQuery({ queryKey: ["alerts", monitor, showAll], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !showAll }), refetchInterval: 15_000 });
   const ack = useAction<Alert, { ids: number[] }>({ request: (alert) => post<{ ids: number[] }>("/alerts/ack", { ids: [alert.id] }), message: (result, alert) => (result.ids.length ? `Acknowledged ${alert.trigger} of ${alert.entity}.` : "This alert was already acknowledged.") });
-  const silence = useAction<Alert>({ request: (alert) => post(`${monitorApi(alert.monitor)}/silences`, { matchers: { trigger: alert.trigger, entity: alert.entity }, lasts: "1h", comment: "from the console" }), message: (_, alert) => `Silenced ${alert.trigger} of ${alert.entity} for 1 hour.` });
+  const [silencing, setSilencing] = useState<Alert | null>(null);
   const pause = useAction<Monitor>({ request: (each) => post(`${monitorApi(each.name)}/${each.paused ? "resume" : "pause"}`), message: (_, each) => `${each.paused ? "Resumed" : "Paused"} monitor ${each.name}.` });
   const switchTrigger = useAction<{ monitor: string; trigger: string; on: boolean }>({ request: ({ monitor: name, trigger, on }) => post(`${monitorApi(name)}/triggers/${encodeURIComponent(trigger)}/${on ? "on" : "off"}`), message: (_, { trigger, on }) => (on ? `Enabled trigger ${trigger}. All entities are evaluated again.` : `Disabled trigger ${trigger}. Its open alerts are resolved.`) });
   const shown = alerts.data?.items ?? [];
@@ -74,7 +75,7 @@ export function Monitors() {
                       <RowActions>
                         <Button className="small" aria-label={`History of ${alert.trigger} of ${alert.entity}`} onClick={() => setHistory(alert.id)}>History</Button>
                         {may && !alert.acked_at && alert.state !== "history" && <Button className="small" aria-label={`Acknowledge ${alert.trigger} of ${alert.entity}`} onClick={() => ack.mutate(alert)}>Acknowledge</Button>}
-                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence 1h: ${alert.trigger} of ${alert.entity}`} title="Send no notifications for 1 hour" onClick={() => silence.mutate(alert)}>Silence 1h</Button>}
+                        {may && !alert.resolved_at && alert.silence === null && <Button className="small" aria-label={`Silence ${alert.trigger} of ${alert.entity}`} title="Send no notifications for a time" onClick={() => setSilencing(alert)}>Silence …</Button>}
                       </RowActions>
                     </tr>
                   ))}
@@ -131,6 +132,7 @@ export function Monitors() {
         </div>
       )}
       {history !== null && <AlertHistory id={history} may={may} onClose={() => setHistory(null)} />}
+      {silencing && <SilenceDialog alert={silencing} onClose={() => setSilencing(null)} />}
       {backtesting && <Backtest monitor={backtesting} onClose={() => setBacktesting(null)} />}
     </>
   );

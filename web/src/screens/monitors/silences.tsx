@@ -21,7 +21,7 @@ export function Silences({ may }: { may: boolean }) {
       <ul className="why">
         {items.map((silence) => (
           <li key={silence.id}>
-            {silence.monitor} {Object.entries(silence.matchers).map(([name, value]) => <Tag key={name}>{name} {value}</Tag>)} until <Ago at={silence.ends_at} />{" "}
+            {silence.monitor} {Object.entries(silence.matchers).map(([name, value]) => <Tag key={name}>{name} {value}</Tag>)} until <Ago at={silence.ends_at} />, by {silence.by}{silence.comment && `: ${silence.comment}`}{" "}
             {may && (
               <Button className="small" aria-label={`End silence ${silence.id}`} busy={end.isPending} onClick={() => end.mutate(silence)}>
                 End silence

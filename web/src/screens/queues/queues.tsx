@@ -45,12 +45,9 @@ export function Queues() {
             {found.data?.items.map((queue) => (
               <tr key={queue.name}>
                 <td>
-                  <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
+                  <Link to={`/queues/${encodeURIComponent(queue.name)}`}>{queue.name}</Link>
                 </td>
-                <td>
-                  {isPaused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state={NO_WORKER} label="no worker" /> : <State state="active" />}{" "}
-                  {queue.control.filter((mode) => !mode.startsWith("*=")).map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
-                </td>
+                <td><QueueState queue={queue} /></td>
                 <td className="num">
                   <Link to={`/jobs?queue=${encodeURIComponent(queue.name)}&state=ready`}>{count(queue.waiting)}</Link>
                 </td>
@@ -89,7 +86,17 @@ export function Queues() {
   );
 }
 
-const perTime = (rate: number) => (rate >= 1 ? `${Number(rate.toFixed(2))}/s` : `${Number((rate * 60).toFixed(2))}/m`);
+/** Whether workers take jobs of a queue, and what operators have set for some hosts. */
+export function QueueState({ queue }: { queue: Queue }) {
+  return (
+    <>
+      {isPaused(queue) ? <State state="paused" /> : queue.workers === 0 ? <State state={NO_WORKER} label="no worker" /> : <State state="active" />}{" "}
+      {queue.control.filter((mode) => !mode.startsWith("*=")).map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
+    </>
+  );
+}
+
+export const perTime = (rate: number) => (rate >= 1 ? `${Number(rate.toFixed(2))}/s` : `${Number((rate * 60).toFixed(2))}/m`);
 
 function LimitDialog({ queue, onClose }: { queue: Queue; onClose: () => void }) {
   const [rate, setRate] = useState(queue.rate === null ? "" : perTime(queue.rate));

@@ -8,14 +8,14 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { count, plural } from "../../components/format";
-import { Chips, Search } from "../../components/forms/filters";
+import { Chips, completeArguments, CreatedFilter, createdWithin, Search } from "../../components/forms/filters";
 import { PageHeader } from "../../components/layout";
 import { BulkDialog, describeFilter } from "../../components/lists/bulk-dialog";
 import { type Column, ListPanel, Note } from "../../components/lists/list-panel";
 import { usePages } from "../../components/lists/paging";
 import { SavedFilters } from "../../components/lists/saved-filters";
 import { RunState, Tag } from "../../components/state";
-import { LIVE_RUN_STATES, RUN_STATES, toneOf } from "../../components/states";
+import { RUN_STATES, toneOf } from "../../components/states";
 import { Ago, Took } from "../../components/times";
 import { FlowVersions } from "./flow-versions";
 import { StartRunDialog } from "./start-run-dialog";
@@ -60,9 +60,8 @@ export function Runs() {
     const found = new URLSearchParams(text);
     const number = (name: string) => (found.get(name) ? Number(found.get(name)) : undefined);
     const word = (name: string) => found.get(name) ?? undefined;
-    return { state: found.getAll("state"), shape: word("shape"), workflow: word("workflow"), key: word("key"), parent: number("parent"), forked_from: number("forked_from") };
+    return { state: found.getAll("state"), shape: word("shape"), workflow: word("workflow"), key: word("key"), parent: number("parent"), forked_from: number("forked_from"), tag: word("tag"), arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
   }, [text]);
-  const bulk = useMemo(() => ({ state: filter.state.filter((state) => LIVE_RUN_STATES.includes(state)), shape: filter.shape, workflow: filter.workflow, parent: filter.parent }), [filter]);
   const pages = usePages<RunLine>("runs", "/runs", filter);
   const declared = useQuery({ queryKey: ["workflows"], queryFn: () => get<List<Declared>>("/workflows") });
   const cancel = useAction<{ ids: number[]; clear: () => void }, CancelResult>({ request: ({ ids }) => post<CancelResult>("/runs/cancel", { ids }), message: cancelMessage, onSuccess: (_, { clear }) => clear() });
@@ -83,6 +82,10 @@ export function Runs() {
         <Chips label="Shape" options={[{ value: "flow" }, { value: "dag" }]} value={filter.shape ? [filter.shape] : []} onChange={(shape) => change({ shape: shape.at(-1) ?? null })} />
         <Search label="Workflow" value={filter.workflow ?? ""} list={declared.data?.items.map((each) => each.name)} onChange={(workflow) => change({ workflow })} />
         <Search label="Key" value={filter.key ?? ""} onChange={(key) => change({ key })} />
+        <Search label="Tag" value={filter.tag ?? ""} onChange={(tag) => change({ tag })} />
+        <Search label="Argument: day=monday" value={query.get("arg") ?? ""} onChange={(arg) => change({ arg })} />
+        <Search label="Error text" value={filter.error ?? ""} onChange={(error) => change({ error })} />
+        <CreatedFilter query={query} onChange={change} />
         {filter.parent !== undefined && (
           <Button kind="quiet" onClick={() => change({ parent: null })}>
             Children of r{filter.parent} ✕
@@ -114,7 +117,7 @@ export function Runs() {
         )}
       />
       {cancelling && (
-        <BulkDialog<CancelResult> verb="cancel" what="runs" path="/runs/cancel" filter={bulk} filtered={describeFilter(bulk)} message={cancelMessage} danger note={<p className="soft">Only runs that have not finished can be cancelled.</p>} onClose={() => setCancelling(false)} />
+        <BulkDialog<CancelResult> verb="cancel" what="runs" path="/runs/cancel" filter={filter} filtered={describeFilter(filter)} message={cancelMessage} danger note={<p className="soft">Only runs that have not finished can be cancelled.</p>} onClose={() => setCancelling(false)} />
       )}
       {starting && <StartRunDialog onClose={() => setStarting(false)} />}
     </>

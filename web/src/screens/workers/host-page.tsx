@@ -7,6 +7,7 @@ import { importOrReload } from "../../app/lazy-import";
 import { Empty, Loading, LoadStatus } from "../../components/feedback";
 import { bytes } from "../../components/format";
 import { Chips } from "../../components/forms/filters";
+import { History } from "../../components/history";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { WorkerTable } from "./workers";
 
@@ -76,6 +77,7 @@ export function HostPage({ id }: { id: string }) {
           )}
         </div>
       )}
+      <div className="below"><History kind="host" name={id} /></div>
       <Panel title="Workers on this host" className="below"><LoadStatus query={workers} />{workers.data && (mine.length === 0 ? <Empty title="No workers on this host" /> : <WorkerTable workers={mine} />)}</Panel>
     </>
   );

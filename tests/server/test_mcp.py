@@ -1,0 +1,107 @@
+"""The Model Context Protocol by its own client library: tools with the roles and the audit log of all interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+from jsonschema_rs import validator_for
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.support.operate import create_token
+from tests.support.web import LOGIN_NEEDED, WebServer
+from tidemill.server.mcp.tools import OFFERED, offered_tools
+from tidemill.store.database import Database
+
+
+@pytest.fixture
+async def web(database_url: str) -> AsyncIterator[WebServer]:
+    server = WebServer(database_url, LOGIN_NEEDED)
+    try:
+        yield await server.wait_ready()
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def assistant(web: WebServer, token: str, mode: str = "auto") -> AsyncIterator[Client]:
+    """A client that speaks to the server with a token."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        Client(streamable_http_client(f"{web.url}/mcp", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """What a tool returns."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content
+    return result.structured_content
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_an_assistant_enqueues_explains_and_cancels(web: WebServer, database: Database, mode: str) -> None:
+    token, _ = await create_token(database, "helper", "operator", by="ann")
+    async with assistant(web, token, mode) as client:
+        tools = {each.name: each for each in (await client.list_tools()).tools}
+        assert set(tools) == set(OFFERED)
+        assert tools["explain"].annotations.read_only_hint is True
+        assert tools["cancel_jobs"].annotations.destructive_hint is True
+        job = await call(client, "enqueue_job", task="send", args={"order": 7}, delay="1h")
+        found = await call(client, "list_jobs", arg=["order=7"])
+        assert [each["id"] for each in found["items"]] == [job["id"]]
+        explained = await call(client, "explain", id=str(job["id"]))
+        assert explained["why"]
+        done = await call(client, "cancel_jobs", ids=[job["id"]])
+        assert done["done"] == 1
+    (entry,) = await database.fetch("SELECT who, action FROM tidemill.audit WHERE action = 'job.cancel'")
+    assert entry["who"].startswith("helper (token ")
+
+
+async def test_a_viewer_is_offered_what_changes_nothing_and_is_refused_the_rest(
+    web: WebServer, database: Database
+) -> None:
+    token, _ = await create_token(database, "reader", "viewer", by="ann")
+    async with assistant(web, token) as client:
+        names = {each.name for each in (await client.list_tools()).tools}
+        assert "list_runs" in names
+        assert "cancel_run" not in names
+        refused = await client.call_tool("cancel_run", {"id": 1})
+        assert refused.is_error
+        assert "this needs the role operator" in refused.content[0].text
+        wrong = await client.call_tool("list_jobs", {"stat": ["failed"]})
+        assert wrong.is_error
+        assert "stat" in wrong.content[0].text
+        unknown = await client.call_tool("create_token", {"name": "mine"})
+        assert unknown.is_error
+        missing = await client.call_tool("get_job", {"id": 4711})
+        assert missing.is_error
+        assert "4711" in missing.content[0].text
+
+
+async def test_without_a_token_there_is_no_answer_and_no_stream(web: WebServer) -> None:
+    async with httpx.AsyncClient(base_url=web.url) as http:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert (await http.post("/mcp", json=message)).status_code == 401
+        assert (await http.get("/mcp")).status_code == 401
+
+
+def test_every_tool_describes_itself() -> None:
+    for name, tool in offered_tools().items():
+        assert tool.schema["type"] == "object", name
+        assert tool.operation.description.strip(), name
+        assert not tool.operation.secret, f"{name} returns a secret"
+        validator_for(tool.schema)
+
+
+def test_the_guide_names_every_tool() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "mcp.md").read_text()
+    assert [name for name in OFFERED if f"`{name}`" not in guide] == []

@@ -1,0 +1,71 @@
+"""`tidemill history`: what tasks, queues and hosts did over a day or a month."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from tidemill.cli.arguments import Json
+from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.render import ago, short, show, table
+from tidemill.ops.admin.history import (
+    GetHistory,
+    ListHistory,
+    WorkDone,
+    WorkOf,
+    WorkPeriod,
+    get_history,
+    list_history,
+)
+from tidemill.store.telemetry.history import Kind
+
+_TIMES = ("ended", "failed", "mean", "p50", "p99")
+
+
+def history(
+    kind: Annotated[Kind, Parameter(help="task, queue or host.")],
+    name: Annotated[str | None, Parameter(help="Which one; all of them, if it is left out.")] = None,
+    /,
+    *,
+    within: Annotated[str, Parameter(help="How far back: 6h, 1d, 30d; at most 31 days.")] = "1d",
+    json: Json = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Show how much tasks, queues or hosts did, how long it took and how much of it failed."""
+    none = f"no {kind} did anything in this time" if name is None else f"{kind} {name} did nothing in this time"
+    if name is None:
+        return show(
+            place.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
+        )
+    periods = place.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
+    return show(periods, periods_table, json=json, none=none)
+
+
+def sums_table(rows: Sequence[WorkOf], now: datetime) -> Table:
+    made = table("name", *_TIMES, numbers=_TIMES)
+    for row in rows:
+        made.add_row(row.name, *_cells(row))
+    return made
+
+
+def periods_table(rows: Sequence[WorkPeriod], now: datetime) -> Table:
+    waits = ("waited p50", "waited p99")
+    made = table("since", *_TIMES, *waits, numbers=(*_TIMES, *waits))
+    for row in rows:
+        made.add_row(ago(row.at, now), *_cells(row), *map(_length, (row.half_waited, row.most_waited)))
+    return made
+
+
+def _cells(row: WorkDone) -> list[str | Text]:
+    mean = row.seconds / row.ended if row.ended else None
+    failed = Text(f"{row.failed:,}", style="bold red" if row.failed else "")
+    return [f"{row.ended:,}", failed, *map(_length, (mean, row.half_within, row.most_within))]
+
+
+def _length(seconds: float | None) -> str:
+    return "" if seconds is None else short(seconds)
