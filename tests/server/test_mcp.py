@@ -13,6 +13,7 @@ import pytest
 from jsonschema_rs import validator_for
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent, Tool
 
 from tests.support.operate import create_token
 from tests.support.web import LOGIN_NEEDED, WebServer
@@ -47,14 +48,27 @@ async def call(client: Client, tool: str, **arguments: Any) -> Any:
     return result.structured_content
 
 
+def hints(tool: Tool) -> tuple[bool | None, bool | None]:
+    """Whether a tool says that it changes nothing, and that it destroys something."""
+    assert tool.annotations is not None
+    return tool.annotations.read_only_hint, tool.annotations.destructive_hint
+
+
+def said(result: CallToolResult) -> str:
+    """The text of a result."""
+    (part,) = result.content
+    assert isinstance(part, TextContent)
+    return part.text
+
+
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_an_assistant_enqueues_explains_and_cancels(web: WebServer, database: Database, mode: str) -> None:
     token, _ = await create_token(database, "helper", "operator", by="ann")
     async with assistant(web, token, mode) as client:
         tools = {each.name: each for each in (await client.list_tools()).tools}
         assert set(tools) == set(OFFERED)
-        assert tools["explain"].annotations.read_only_hint is True
-        assert tools["cancel_jobs"].annotations.destructive_hint is True
+        assert hints(tools["explain"]) == (True, False)
+        assert hints(tools["cancel_jobs"]) == (False, True)
         job = await call(client, "enqueue_job", task="send", args={"order": 7}, delay="1h")
         found = await call(client, "list_jobs", arg=["order=7"])
         assert [each["id"] for each in found["items"]] == [job["id"]]
@@ -76,15 +90,15 @@ async def test_a_viewer_is_offered_what_changes_nothing_and_is_refused_the_rest(
         assert "cancel_run" not in names
         refused = await client.call_tool("cancel_run", {"id": 1})
         assert refused.is_error
-        assert "this needs the role operator" in refused.content[0].text
+        assert "this needs the role operator" in said(refused)
         wrong = await client.call_tool("list_jobs", {"stat": ["failed"]})
         assert wrong.is_error
-        assert "stat" in wrong.content[0].text
+        assert "stat" in said(wrong)
         unknown = await client.call_tool("create_token", {"name": "mine"})
         assert unknown.is_error
         missing = await client.call_tool("get_job", {"id": 4711})
         assert missing.is_error
-        assert "4711" in missing.content[0].text
+        assert "4711" in said(missing)
 
 
 async def test_without_a_token_there_is_no_answer_and_no_stream(web: WebServer) -> None:
@@ -103,5 +117,5 @@ def test_every_tool_describes_itself() -> None:
 
 
 def test_the_guide_names_every_tool() -> None:
-    guide = (Path(__file__).resolve().parents[2] / "docs" / "mcp.md").read_text()
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "assistants.md").read_text()
     assert [name for name in OFFERED if f"`{name}`" not in guide] == []
