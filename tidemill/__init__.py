@@ -14,22 +14,27 @@ from tidemill.version import VERSION as __version__
 if TYPE_CHECKING:
     from tidemill.app import App
     from tidemill.core.errors import TidemillError
+    from tidemill.core.injected import INJECTED
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
     from tidemill.engine.jobs.job_handle import JobFailedError, JobHandle
     from tidemill.engine.jobs.task import Call, Task
     from tidemill.engine.jobs.view import JobView
+    from tidemill.engine.middleware import Invocation, Middleware
     from tidemill.engine.models.spec import ModelError, ModelSpec
     from tidemill.engine.worker.context import JobCancelled, current_job
 
 # Each is loaded when it is first used: a program that uses only a part of Tidemill starts at once.
 _HOMES = {
+    "INJECTED": "core.injected",
     "App": "app",
     "Call": "engine.jobs.task",
     "Discard": "core.retry",
+    "Invocation": "engine.middleware",
     "JobCancelled": "engine.worker.context",
     "JobFailedError": "engine.jobs.job_handle",
     "JobHandle": "engine.jobs.job_handle",
     "JobView": "engine.jobs.view",
+    "Middleware": "engine.middleware",
     "ModelError": "engine.models.spec",
     "ModelSpec": "engine.models.spec",
     "RetryAfter": "core.retry",
@@ -53,13 +58,16 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "INJECTED",
     "App",
     "Call",
     "Discard",
+    "Invocation",
     "JobCancelled",
     "JobFailedError",
     "JobHandle",
     "JobView",
+    "Middleware",
     "ModelError",
     "ModelSpec",
     "RetryAfter",

@@ -28,7 +28,6 @@ from typing_extensions import TypeVar, Unpack
 from tidemill.atomic import Atomic, AtomicSync, atomic, atomic_sync
 from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
-from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from tidemill.core.memory_size import Memory
@@ -43,6 +42,8 @@ from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
 from tidemill.engine.jobs.task import Call, P, R, Task, TaskDecorator
 from tidemill.engine.jobs.view import JobView
+from tidemill.engine.lifespan import Lifespan, LifespanHook
+from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
 from tidemill.jobs import Jobs, ScheduleOptions, declare_task, periodic_of
@@ -81,6 +82,9 @@ class App:
         self,
         name: str,
         *,
+        lifespan: LifespanHook[App] | None = None,
+        middleware: Iterable[Middleware] = (),
+        dependencies: Mapping[Any, Callable[..., Any]] | None = None,
         models: Iterable[ModelSpec] = (),
         node_resolver: NodeResolver | None = None,
         invoke_context: InvokeContext | None = None,
@@ -89,9 +93,10 @@ class App:
         ref_resolver: RefResolver | None = None,
         **settings: Unpack[SettingOptions],
     ) -> None:
+        """`lifespan`, `middleware` and `dependencies`: see docs/lifespan.md. `settings`: see docs/configuration.md."""
         hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
-        source = sys._getframe(1).f_globals.get("__file__")
-        self.declarations = Declarations(name, hooks=hooks, models=models, settings=settings, source=source)
+        life = Lifespan(name, lifespan and partial(lifespan, self), middleware, dependencies)
+        self.declarations = Declarations(name, hooks, models, settings, sys._getframe(1).f_globals, life)
         self.jobs = Jobs(self.declarations)
 
     def __repr__(self) -> str:
@@ -248,16 +253,7 @@ class App:
         """
         if workflow is None:
             return partial(self.workflow, name=name, **options)
-        if isinstance(workflow, type):
-            self.runs.declare(workflow(**options), name or workflow.__name__)
-        elif options:
-            raise ConfigError(
-                f"app.workflow({type(workflow).__name__}(...)): {', '.join(options)} cannot be set on a workflow that "
-                "exists; give it to its constructor"
-            )
-        else:
-            self.runs.declare(workflow, name or type(workflow).__name__)
-        return workflow
+        return self.runs.declare_given(workflow, name, options)
 
     def stream(self, stream: Stream) -> Stream:
         """Declare a stream: messages of many topics through plans."""
@@ -280,9 +276,7 @@ class App:
 
         With a `signature`, here or in the file, senders that sign post to `/api/v1/webhooks/NAME` without a token.
         """
-        if signature is not None:
-            workflow.signature = signature
-        return self.declarations.add_trigger(workflow)
+        return self.declarations.add_trigger(workflow, signature)
 
     # -- jobs -------------------------------------------------------------------------------------
 
@@ -383,9 +377,8 @@ class App:
     ) -> Any:
         """For plain code: a job once it has ended, or the result of a run."""
         seconds = None if timeout is None else parse_duration(timeout, what="timeout")
-        if isinstance(work, JobHandle | int):
-            return self.declarations.connections.call(lambda _: self.jobs.wait(work, timeout=seconds))
-        return self.declarations.connections.call(lambda _: self.runs.wait(work, timeout=seconds))
+        part: Any = self.jobs if isinstance(work, JobHandle | int) else self.runs
+        return self.declarations.connections.call(lambda _: part.wait(work, timeout=seconds))
 
     # -- runs -------------------------------------------------------------------------------------
 

@@ -15,10 +15,13 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
 from tidemill.core.size_limits import use_size_limits
 from tidemill.core.web.page import Page
+from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.engine.connections import Connections
 from tidemill.engine.hooks import Hooks, ResolvingTasks
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Periodic, Task, require_task
+from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.middleware import surrounded
 from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
@@ -39,17 +42,29 @@ if TYPE_CHECKING:
 DECLARERS = (PROGRAM, "workflow files")
 
 
+def _job_id(_: Mapping[str, Any]) -> str:
+    job = find_current_job()
+    return "" if job is None else str(job.id)
+
+
 class Declarations:
     """The tasks, schedules, queues and shapes of one application."""
 
     def __init__(
-        self, name: str, *, hooks: Hooks, models: Iterable[ModelSpec], settings: Mapping[str, Any], source: str | None
+        self,
+        name: str,
+        hooks: Hooks,
+        models: Iterable[ModelSpec],
+        settings: Mapping[str, Any],
+        declared_in: Mapping[str, Any],
+        lifespan: Lifespan | None = None,
     ) -> None:
         self.name = check_name("application", name)
         self.hooks = hooks
-        self.source = source
+        self.source: str | None = declared_in.get("__file__")
         """The file that declares the application."""
-        self.tasks = ResolvingTasks(hooks.node_resolver, self._filed_task)
+        self.lifespan = lifespan or Lifespan(name)
+        self.tasks = ResolvingTasks(hooks.node_resolver, self._filed_task, self.surround)
         self.schedules: dict[str, Periodic] = {}
         self.limits: dict[str, QueueLimit] = {}
         self.pages: dict[str, Page] = {}
@@ -97,34 +112,39 @@ class Declarations:
         """The workflows and dags, and their runs."""
         from tidemill.runs import Runs
 
-        return Runs(self.connections, self.origin, self.tasks, self.hooks)
+        return Runs(self.connections, self.origin, self.tasks, self.hooks, self.lifespan)
 
     @cached_property
     def monitors(self) -> Monitors:
         """The monitors, by name."""
         from tidemill.monitors.definition.declared import Monitors
 
-        return Monitors(self.tasks, self.reach)
+        return Monitors(self.tasks, self.reach, self.lifespan)
 
     @cached_property
     def pipelines(self) -> Pipelines:
         """The pipelines."""
         from tidemill.pipelines.definition.declared import Pipelines
 
-        return Pipelines(self.tasks, self.reach, self._workflow_folder)
+        return Pipelines(self.tasks, self.reach, self._workflow_folder, self.lifespan)
 
     @cached_property
     def streams(self) -> Streams:
         """The streams."""
         from tidemill.streaming import Streams
 
-        return Streams(self.connections, self.pipelines)
+        return Streams(self.connections, self.pipelines, self.lifespan)
 
     def uses(self, shape: Literal["runs", "monitors", "pipelines", "streams"]) -> bool:
         """Whether anything of a shape was declared or asked for, which is when it is loaded."""
         return shape in vars(self)
 
     # -- what follows from it ---------------------------------------------------------------------
+
+    def surround(self, task: Task[Any, Any]) -> Task[Any, Any]:
+        """Let jobs call a task's function within the middleware, with what is injected."""
+        task.run = surrounded(self.lifespan, "task", task.name, task.function, _job_id)
+        return task
 
     def task(self, task: Task[Any, Any] | str) -> Task[Any, Any]:
         """The declared task that is meant."""
@@ -137,8 +157,10 @@ class Declarations:
             raise ConfigError(f"two schedules are called {schedule.name!r}")
         self.schedules[check_name("schedule", schedule.name)] = schedule
 
-    def add_trigger(self, workflow: TriggerWorkflow) -> Task[Any, Any]:
+    def add_trigger(self, workflow: TriggerWorkflow, signature: WebhookSignature | None = None) -> Task[Any, Any]:
         """Declare the task of a workflow file that runs once for each event; its schedules are stored too."""
+        if signature is not None:
+            workflow.signature = signature
         return self.pipelines.declare_trigger(workflow)
 
     def add_page(self, page: Page) -> None:

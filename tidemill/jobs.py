@@ -172,7 +172,7 @@ def declare_task(
 
     def declare(body: Callable[..., Any]) -> Task[Any, Any]:
         task = Task(body, name or getattr(body, "__name__", ""), options)
-        declared.tasks.add(task)
+        declared.tasks.add(declared.surround(task))
         if cron is not None or every is not None:
             schedule(task.name, task.call(), cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter)
         return task

@@ -54,7 +54,9 @@ def jobs_role(
             quarantine=quarantine,
             is_quarantine=is_quarantine,
         )
-    return worker_role(worker, reached)
+    role = worker_role(worker, reached)
+    role.lifespan = declared.lifespan
+    return role
 
 
 def runs_role(
@@ -70,7 +72,7 @@ def runs_role(
 
     reached = database or declared.database(label=f"tidemill run worker {declared.name}")
     store, settings = PostgresRunStore(reached), declared.settings
-    return run_worker_role(
+    role = run_worker_role(
         RunWorker(store, declared.runs.kinds, is_quarantine=is_quarantine, max_losses=settings.max_losses),
         store,
         reached,
@@ -80,6 +82,8 @@ def runs_role(
         grace_seconds=settings.grace_seconds,
         stall_limit=settings.stall_limit,
     )
+    role.lifespan = declared.lifespan
+    return role
 
 
 def maintenance_roles(database: Database, settings: Settings, declared: Declarations | None = None) -> RoleGroup:
@@ -123,6 +127,7 @@ async def running_here(
         declared.runs.run_workers[loop] = runs.work
         try:
             async with AsyncExitStack() as running:
+                await running.enter_async_context(declared.lifespan.opened())
                 with granting_access(settings, database):  # The tasks of the roles keep the context they start in.
                     await running.enter_async_context(run_roles(*roles))
                 try:

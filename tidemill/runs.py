@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,15 +21,19 @@ from tidemill.dags.runner.runner import DagInput, DagKind
 from tidemill.engine.connections import Connections, OpenConnection
 from tidemill.engine.hooks import Hooks
 from tidemill.engine.jobs.task import TaskRegistry
+from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.middleware import surrounded
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
+from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.start_fields import check_start_event, check_start_fields, start_field_names
 from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
 from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.durable import FlowKind, child_end
 from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.queued_step import step_tasks
@@ -42,6 +47,11 @@ from tidemill.store.runs.runs import show_run, start_statements, store_run
 from tidemill.store.transaction import transaction
 
 _NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"
+
+
+def _run_id(_: Mapping[str, Any]) -> str:
+    step = find_step()
+    return "" if step is None else step[0].run_id
 
 
 class _Start(msgspec.Struct):
@@ -67,8 +77,14 @@ class Runs:
     """What an application knows of runs."""
 
     def __init__(
-        self, connections: Connections, origin: Callable[[], Origin], tasks: TaskRegistry, hooks: Hooks
+        self,
+        connections: Connections,
+        origin: Callable[[], Origin],
+        tasks: TaskRegistry,
+        hooks: Hooks,
+        lifespan: Lifespan,
     ) -> None:
+        self._lifespan = lifespan
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
         self.dag_kind = DagKind(tasks, hooks.ref_resolver, named=hooks.invoke_context is not None)
@@ -92,14 +108,32 @@ class Runs:
         """The queues that the nodes of declared dags name."""
         return [queue for dag in self.dags.values() for queue in queues_of(dag)]
 
+    def declare_given(self, workflow: Any, name: str | None, options: dict[str, Any]) -> Any:
+        """Declare a class of workflows with the options of its constructor, or an object."""
+        if isinstance(workflow, type):
+            self.declare(workflow(**options), name or workflow.__name__)
+        elif options:
+            raise ConfigError(
+                f"app.workflow({type(workflow).__name__}(...)): {', '.join(options)} cannot be set on a workflow that "
+                "exists; give it to its constructor"
+            )
+        else:
+            self.declare(workflow, name or type(workflow).__name__)
+        return workflow
+
     def declare(self, workflow: AnyWorkflow, name: str) -> None:
         """A workflow whose runs may be durable; its steps on queues become tasks."""
         if check_name("workflow", name) in self.flows:
             raise ConfigError(f"two workflows are called {name!r}: give one of them another name=")
         declared(workflow).validate()
+        declared(workflow).surround(partial(self._surrounded, name))
         for task in step_tasks(name, workflow, self._reach_runs):
             self._tasks.add(task)
         self.flows[name] = FlowKind(name, workflow, self._start_child)
+
+    def _surrounded(self, workflow: str, spec: StepSpec) -> StepSpec:
+        function = surrounded(self._lifespan, "step", f"{workflow}.{spec.name}", spec.function, _run_id)
+        return spec if function is spec.function else msgspec.structs.replace(spec, function=function)
 
     async def _reach(self) -> Database:
         return (await self._connections.open()).database

@@ -10,9 +10,11 @@ from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
+from tidemill.core.injected import injected_parameters
 from tidemill.core.size_limits import check_payload
 from tidemill.core.ticks import Received
 from tidemill.engine.connections import Connections
+from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.role import Role
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
@@ -38,7 +40,8 @@ class PublishOptions(TypedDict, total=False):
 class Streams:
     """What an application knows of streams."""
 
-    def __init__(self, connections: Connections, pipelines: Pipelines) -> None:
+    def __init__(self, connections: Connections, pipelines: Pipelines, lifespan: Lifespan) -> None:
+        self._lifespan = lifespan
         self.declared: dict[str, Stream] = {}
         self._connections = connections
         self._inputs = Inputs(pipelines)
@@ -49,6 +52,11 @@ class Streams:
             raise ConfigError(f"two streams are called {stream.name!r}: give one of them another name")
         stream.event_tick = _event_tick
         stream.states = self._inputs
+        stream.lifespan = self._lifespan
+        for plan in stream.plans:
+            for task in plan.tasks:
+                where = f"stream task {stream.name}/{plan.name}.{task}"
+                self._lifespan.add_taker(where, injected_parameters(getattr(plan, task), where=where))
         self.declared[stream.name] = stream
         return stream
 

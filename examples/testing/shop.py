@@ -1,16 +1,34 @@
 """A small shop, whose tests are in test_shop.py."""
 
-from tidemill import App
+from contextlib import contextmanager
+
+from tidemill import INJECTED, App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, sustained
 from tidemill.sources import HttpSource, LogSource
 from tidemill.streams import Plan, Stream, task
 
-app = App("shop")
+
+class Printer:
+    def print(self, label: str) -> str:
+        return f"printed {label}"
+
+
+@contextmanager
+def lifespan(app: App):
+    yield Printer()  # opened once per process
+
+
+app = App("shop", lifespan=lifespan)
 
 
 class MailServer:
     is_up = True
+
+
+@app.task
+def print_label(order_id: int, printer: Printer = INJECTED) -> str:
+    return printer.print(f"label {order_id}")
 
 
 @app.task(retry=app.retry(schedule=["1h", "1d"]))

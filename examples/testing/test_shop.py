@@ -1,7 +1,19 @@
 """Tests of an application. The fixture `tidemill` comes with the package: `pytest examples/testing`."""
 
 import pytest
-from shop import MailServer, Order, Refund, Returned, app, clean_up, fridges, place_order, send_receipt
+from shop import (
+    MailServer,
+    Order,
+    Printer,
+    Refund,
+    Returned,
+    app,
+    clean_up,
+    fridges,
+    place_order,
+    print_label,
+    send_receipt,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +86,14 @@ def test_a_fridge_that_stays_warm_opens_an_alert(tidemill):
             tidemill.alerts("warm", entity="dairy")
         tidemill.advance("6m")
         tidemill.alerts("warm", entity="dairy", within="30s")
+
+
+def test_a_label_is_printed_by_the_printer_of_the_test(tidemill):
+    class Fake(Printer):
+        def print(self, label: str) -> str:
+            return f"pretended to print {label}"
+
+    tidemill.override({Printer: Fake()})
+    app.enqueue_sync(print_label.call(order_id=7))
+    tidemill.run_until_idle()
+    assert tidemill.enqueued(print_label)[0].result == "pretended to print label 7"

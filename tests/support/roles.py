@@ -35,6 +35,7 @@ async def running_worker(
         app_path=app.declarations.source,
     )
     worker = worker_role(work, database)
+    worker.lifespan = app.declarations.lifespan
     try:
         async with _living(worker):
             yield worker

@@ -19,6 +19,7 @@ import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.injected import is_injected
 from tidemill.core.size_limits import check_payload
 
 SECRET, MASK = "$secret", "**********"
@@ -112,7 +113,8 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], *, where: str) -> None:
         self._where = where
-        parameters = inspect.signature(function).parameters
+        every = inspect.signature(function).parameters
+        parameters = {name: parameter for name, parameter in every.items() if not is_injected(parameter)}
         try:
             hints = get_type_hints(function)
         except (NameError, TypeError) as error:

@@ -63,19 +63,21 @@ class ResolvingTasks(TaskRegistry):
         self,
         resolve: NodeResolver | None = None,
         filed: Callable[[str], Task[Any, Any] | None] = lambda name: None,
+        surround: Callable[[Task[Any, Any]], Task[Any, Any]] = lambda task: task,
     ) -> None:
         """`filed` returns what a file declares now; it is called every time, because files change."""
         super().__init__()
         self._resolve = resolve
         self._filed = filed
+        self._surround = surround
 
     def __getitem__(self, name: str) -> Task[Any, Any]:
         found = self._tasks.get(name) or self._filed(name)
         if found is None and self._resolve is not None:
             function = _resolved(self._resolve, name)
             if function is not None:
-                found = function if isinstance(function, Task) else Task(function, name, TaskOptions(DEFAULT_QUEUE))
-                self._tasks[name] = found
+                made = function if isinstance(function, Task) else Task(function, name, TaskOptions(DEFAULT_QUEUE))
+                found = self._tasks[name] = self._surround(made)
         if found is None:
             raise KeyError(name)
         return found

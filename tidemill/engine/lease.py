@@ -26,6 +26,7 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.engine.containment.exit_status import EXIT_FENCED, exit_now
 from tidemill.engine.containment.watchdog import Watchdog
+from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_full, is_unavailable
@@ -124,7 +125,7 @@ class Lease:
                     return
                 trouble = self._watchdog.trouble
             process_status = self._process_status()
-            found = trouble or process_status.trouble or lost_threads_text(lost_threads())
+            found = trouble or lifespan_trouble() or process_status.trouble or lost_threads_text(lost_threads())
             process_status = msgspec.structs.replace(process_status, trouble=found)
             is_changed = (process_status.status, found) != (written.status, written.trouble)
             if time.monotonic() >= renew_at or is_changed:

@@ -20,6 +20,7 @@ import structlog
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lease import RenewedLease
+from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate, wait_for_schema
@@ -150,6 +151,8 @@ class Role(Generic[W]):
         self._lease = lease
         self._migrations = migrations
         self._reporter = reporter
+        self.lifespan: Lifespan | None = None
+        """What the application opens before its functions are called; the work begins once it is open."""
 
     @property
     def worker_id(self) -> int:
@@ -172,7 +175,7 @@ class Role(Generic[W]):
             if self._lease is not None:
                 life.worker_id = await self._lease.take(life.fence)
             try:
-                await self._work()
+                await self._work_when_open()
             finally:
                 if self._lease is not None:
                     await self._lease.stop_renewing()
@@ -192,6 +195,14 @@ class Role(Generic[W]):
                     log.info("migrated", schema=schema, version=migration.version, name=migration.name)
             await wait_for_schema(self._database)
 
+    async def _work_when_open(self) -> None:
+        if self.lifespan is None or not self.lifespan.is_needed:
+            await self._work()
+            return
+        async with self.lifespan.opened_patiently(self.life.stopped) as is_open:
+            if is_open:
+                await self._work()
+
     async def _work(self) -> None:
         """The work beside its helpers: the failure of any of them is the failure of the role."""
         try:
@@ -205,6 +216,8 @@ class Role(Generic[W]):
                     await self.life.unless_stopped(listener.wait_ready())
                 if self._reporter is not None:
                     helpers.append(group.create_task(self._reporter.run(), name="reporter"))
+                if self.lifespan is not None:
+                    helpers.append(group.create_task(self.lifespan.watch(), name="lifespan"))
                 await self.work.work(self.life)
                 for helper in helpers:
                     helper.cancel()

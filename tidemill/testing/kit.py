@@ -157,6 +157,16 @@ class TestKit:
         self._stack.callback(app.close_sync)
         return app
 
+    def override(self, objects: Mapping[Any, Any], *, app: App | None = None, lifespan: bool = True) -> None:
+        """Inject these objects in place of the real ones, by annotation, until the test ends: `{AsyncClient: fake}`.
+
+        With `lifespan=False`, the application's lifespan is not opened: only these objects are there.
+        """
+        life = self._app(app).declarations.lifespan
+        self._replace(life, "overrides", {**life.overrides, **objects})
+        if not lifespan:
+            self._replace(life, "hook", None)
+
     @contextlib.contextmanager
     def running(self, app: App | None = None, *, inline: bool = False) -> Iterator[App]:
         """Run all roles of the application in the background, for as long as the block lasts.

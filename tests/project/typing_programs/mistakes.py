@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from program import Article, Nightly, Topic, app, count_rows, nightly, send_receipt
+from program import Article, Nightly, Topic, app, count_rows, mail, nightly, send_receipt
 
 from tidemill import App
 from tidemill.flows import StartEvent, Workflow
@@ -12,6 +12,9 @@ from tidemill.sources import KafkaSource
 from tidemill.streams import Context as MessageContext
 
 App("shop", nonsense=3)  # wrong
+App("shop", lifespan=count_rows)  # wrong
+App("shop", middleware=[send_receipt])  # wrong
+mail.call(order_id="seven")  # wrong
 App("shop", lease_second=3)  # wrong
 App("shop", max_concurrency="four")  # wrong
 KafkaSource("posts", bootsrap="broker:9092")  # wrong

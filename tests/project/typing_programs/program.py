@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -10,7 +11,7 @@ from typing import Any, assert_type
 import msgspec
 import pydantic
 
-from tidemill import App, Call, JobHandle, JobView, RetryPolicy, Task
+from tidemill import INJECTED, App, Call, Invocation, JobHandle, JobView, RetryPolicy, Task
 from tidemill.dags import Dag, DagHandle, node, ref
 from tidemill.flows import Context, RunHandle, StartEvent, StopEvent, Workflow, WorkflowHandler, step
 from tidemill.sources import KafkaSource, PostgresSource
@@ -155,3 +156,47 @@ def of_a_message(ctx: MessageContext) -> None:
 def of_any(task: Task[..., Any, Any], workflow: type[Workflow[Any, Any]]) -> None:
     """A function of the program's own that takes any task or workflow."""
     of_any(count_rows, Article)
+
+
+class Mailer:
+    """A client that every process opens once."""
+
+    async def send(self, order_id: int) -> str:
+        """Send something."""
+        return str(order_id)
+
+
+@asynccontextmanager
+async def lifespan(app: App) -> AsyncIterator[Mailer]:
+    """Open the client."""
+    yield Mailer()
+
+
+@contextmanager
+def traced(call: Invocation) -> Iterator[None]:
+    """Middleware that is plain."""
+    print(call.shape, call.name, call.id, call.arguments)
+    yield
+
+
+@asynccontextmanager
+async def awaited(call: Invocation) -> AsyncIterator[None]:
+    """Middleware that is async."""
+    yield
+
+
+def plain_mailer(mailer: Mailer = INJECTED) -> Mailer:
+    """What makes an object for each call."""
+    return mailer
+
+
+living = App("living", lifespan=lifespan, middleware=[traced, awaited], dependencies={Mailer: plain_mailer})
+
+
+@living.task
+async def mail(order_id: int, mailer: Mailer = INJECTED) -> str:
+    """A task that takes a client, which is no argument of its calls."""
+    return await mailer.send(order_id)
+
+
+assert_type(mail.call(order_id=7), Call[str])

@@ -133,7 +133,7 @@ def declarations_of(target: PipelineTarget) -> Declarations:
     """What the application declares; pipelines of files without one are declared by themselves."""
     if target.app is not None:
         return target.app.declarations
-    declared = Declarations("pipelines", hooks=Hooks(), models=(), settings={}, source=None)
+    declared = Declarations("pipelines", hooks=Hooks(), models=(), settings={}, declared_in={})
     declared.pipelines.declared |= {pipeline.name: pipeline for pipeline in target.pipelines}
     return declared
 

@@ -48,7 +48,7 @@ def check(
 
 
 def _problems(folder: Path, file: str) -> list[TextProblem]:
-    declared = Declarations("check", hooks=Hooks(), models=(), settings={}, source=None)
+    declared = Declarations("check", hooks=Hooks(), models=(), settings={}, declared_in={})
     try:
         text = (folder / file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

@@ -128,6 +128,8 @@ class Task(Generic[P, R, T]):
 
     def __init__(self, function: Callable[P, T], name: str, options: TaskOptions) -> None:
         self.function = function
+        self.run: Callable[..., Any] = function
+        """What a job calls: the function, within the application's middleware and with what is injected."""
         self.name = check_name("task", name)
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function)

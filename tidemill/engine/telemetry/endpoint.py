@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError
+from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.store.database import Database
 
@@ -89,6 +90,8 @@ class MetricsEndpoint:
 
     async def _probe(self) -> bytes:
         """Whether the process does its work: it has started, and its database answers."""
+        if (trouble := lifespan_trouble()) is not None:
+            return _response("503 Service Unavailable", f"{trouble}\n".encode())
         if not self._is_ready():
             return _response("503 Service Unavailable", b"starting or stopping\n")
         try:

@@ -11,15 +11,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
 
 import msgspec
 
 from tidemill.core.codec import decode, encode, storable
+from tidemill.core.errors import ConfigError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.containment.memory_limit import limited_memory
 from tidemill.engine.jobs.task import encode_result
+from tidemill.engine.lifespan import Lifespan, LifespanError
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
@@ -28,6 +31,7 @@ from tidemill.engine.worker.isolation import ChildOrder, ChildReport
 from tidemill.engine.worker.outcome import message_of, trace_of
 
 _PR_SET_PDEATHSIG = 1
+LIFESPAN_PAUSE = 5.0  # seconds until a job is tried again whose process cannot open the lifespan
 
 
 class ReportingJob(RunningJob):
@@ -67,19 +71,30 @@ def serve(app_path: str) -> None:
 
     app = load_app(app_path)
     configure_logs(app.settings.log_level, app.settings.log_format)
-    tasks = app.declarations.tasks
-    for line in sys.stdin.buffer:
-        order: ChildOrder = decode(line, ChildOrder)
+    tasks, lifespan = app.declarations.tasks, app.declarations.lifespan
+    with ExitStack() as stack:
+        for line in sys.stdin.buffer:
+            order: ChildOrder = decode(line, ChildOrder)
+            try:
+                _open(lifespan, stack)
+                task = tasks.require(order.task)
+                kwargs = task.signature.load(bytes(order.args))
+                with limited_memory(task.options.memory):
+                    result = copy_context().run(_call, task.run, kwargs, ReportingJob(order, say), order.trace)
+                    data = encode_result(task.name, result)
+            except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the parent
+                say(_word_of(error))
+            else:
+                say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
+
+
+def _open(lifespan: Lifespan, stack: ExitStack) -> None:
+    """Open the application's lifespan in this process, before its first job. A job waits until that works."""
+    if lifespan.is_needed and not lifespan.is_open:
         try:
-            task = tasks.require(order.task)
-            kwargs = task.signature.load(bytes(order.args))
-            with limited_memory(task.options.memory):
-                result = copy_context().run(_call, task.function, kwargs, ReportingJob(order, say), order.trace)
-                data = encode_result(task.name, result)
-        except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the parent
-            say(_word_of(error))
-        else:
-            say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
+            stack.enter_context(lifespan.opened_in_thread())
+        except (LifespanError, ConfigError) as error:
+            raise Snooze(LIFESPAN_PAUSE, f"its process takes no work: {error}") from error
 
 
 def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob, trace: str | None) -> Any:

@@ -21,6 +21,8 @@ from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
 
+END_SECONDS = 10.0  # for an idle child to close what it has opened
+
 
 class ChildOrder(msgspec.Struct, omit_defaults=True):
     """Parent to child: run this job."""
@@ -89,9 +91,10 @@ class Children:
 
     async def close(self) -> None:
         """Stop all children."""
-        children, self._idle = [*self._idle, *self._busy], []
-        for child in children:
+        idle, self._idle = self._idle, []
+        for child in self._busy:
             await _kill(child)
+        await asyncio.gather(*(_let_end(child) for child in idle))
 
     async def _take(self) -> asyncio.subprocess.Process:
         while self._idle:
@@ -150,6 +153,17 @@ def _result_of(word: ChildReport) -> bytes | None:
 
 def _is_a(word: ChildReport, kind: type[BaseException]) -> bool:
     return error_lineage(kind)[0] in word.lineage
+
+
+async def _let_end(child: asyncio.subprocess.Process) -> None:
+    """End an idle child: it closes the application's lifespan."""
+    if child.stdin is not None:
+        child.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await child.wait()
+            return
+    await _kill(child)
 
 
 async def _kill(child: asyncio.subprocess.Process) -> None:

@@ -308,7 +308,7 @@ class JobRunner:
             elif options.isolation == "process":
                 result = await self._children.run(task.name, claim.args, job)
             elif task.is_async:
-                result = encode_result(task.name, await task.function(**kwargs))
+                result = encode_result(task.name, await task.run(**kwargs))
             else:
                 result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
             ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
@@ -386,7 +386,7 @@ class JobRunner:
                 result = await self._children.run(task.name, claim.args, slot.job)
                 return None if result is None else decode(result)
             if task.is_async:
-                return await task.function(**kwargs)
+                return await task.run(**kwargs)
             return await self._in_thread(slot, task, kwargs)
 
         node, run = options.node or "", options.run or 0
@@ -396,7 +396,7 @@ class JobRunner:
     async def _in_thread(self, slot: Slot, task: Task[Any, Any], kwargs: dict[str, Any]) -> Any:
         context = contextvars.copy_context()
         slot.job.started = time.monotonic()  # The loop may have been blocked since it was claimed.
-        slot.thread = future = self._threads.submit(context.run, caught, partial(task.function, **kwargs))
+        slot.thread = future = self._threads.submit(context.run, caught, partial(task.run, **kwargs))
         try:
             result, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:

@@ -79,6 +79,12 @@ class WorkflowDeclaration:
         self._checked = False
         self._topology: Topology | None = None
         self._programs: dict[bool, FlowProgram] = {}
+        self._surround: Callable[[StepSpec], StepSpec] | None = None
+
+    def surround(self, around: Callable[[StepSpec], StepSpec]) -> None:
+        """Call the steps within the middleware of the application that declares the workflow."""
+        self._surround = around
+        self.steps = {name: around(spec) for name, spec in self.steps.items()}
 
     @property
     def topology(self) -> Topology:
@@ -118,6 +124,8 @@ class WorkflowDeclaration:
         """Validate before the first run, unless disabled, and again after steps were added."""
         if self._additions != additions():
             self._additions, self.steps = additions(), steps_of(self._class)
+            if self._surround is not None:
+                self.steps = {name: self._surround(spec) for name, spec in self.steps.items()}
             self._topology, self._checked = None, False
         if self._checked:
             return

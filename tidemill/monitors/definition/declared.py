@@ -9,6 +9,7 @@ from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.jobs.task import TaskRegistry
+from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.monitors.definition.monitor import Monitor
@@ -20,8 +21,11 @@ from tidemill.store.database import Database
 class Monitors(dict[str, Monitor]):
     """The monitors of an application, by name."""
 
-    def __init__(self, tasks: TaskRegistry, reach: Callable[[], Awaitable[Database]]) -> None:
+    def __init__(
+        self, tasks: TaskRegistry, reach: Callable[[], Awaitable[Database]], lifespan: Lifespan | None = None
+    ) -> None:
         super().__init__()
+        self._lifespan = lifespan or Lifespan()
         self._tasks = tasks
         self._reach = reach
 
@@ -30,6 +34,7 @@ class Monitors(dict[str, Monitor]):
         if watch.name in self:
             raise ConfigError(f"two monitors are called {watch.name!r}: give one of them another name")
         self[watch.name] = watch
+        watch.fold.surround(watch.name, self._lifespan)
         if watch.notify and TASK not in self._tasks:
             self._tasks.add(notify_task(self._reach, self))
         return watch
@@ -37,7 +42,7 @@ class Monitors(dict[str, Monitor]):
     def runner(self, database: Database, settings: Settings, **options: Any) -> Role[MonitorRunner]:
         """The role that follows them all."""
         task = self._tasks.get(TASK)
-        return monitor_role(
+        role = monitor_role(
             database,
             self,
             task,
@@ -47,6 +52,8 @@ class Monitors(dict[str, Monitor]):
             record=crash_record(max_losses=settings.max_losses),
             **options,
         )
+        role.lifespan = self._lifespan
+        return role
 
     def require(self, name: str | None) -> Monitor:
         """The monitor of this name, or the only one."""

@@ -12,7 +12,7 @@ watch = Monitor("machines", source=..., entity=lambda event: event["machine"], f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, Literal, Protocol
 
@@ -20,7 +20,10 @@ from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory_size import parse_memory
+from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.middleware import surrounded
 from tidemill.monitors.definition.channels import Channel, channel_name
+from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.triggers import Momentary, Trigger
 from tidemill.monitors.reducer.state import AttributeDict, read_state
 from tidemill.sources.base import PageReader, PartitionReader, Source
@@ -53,6 +56,14 @@ class Fold:
         self._on_tick = getattr(self._fold, "on_tick", None)
         self._explain = getattr(self._fold, "explain", None)
         self._begin: BeginCall = no_note
+        self._on_event: Callable[..., Any] = self._fold.on_event
+        self.is_surrounded = False
+        """Whether it needs the lifespan of its application."""
+
+    def surround(self, monitor: str, lifespan: Lifespan) -> None:
+        """Call `on_event` within the middleware of the application that declares the monitor."""
+        self._on_event = surrounded(lifespan, "fold", monitor, self._fold.on_event, _event_entity)
+        self.is_surrounded = self._on_event != self._fold.on_event
 
     def noting(self, begin: BeginCall) -> Fold:
         """The same fold, with `begin` called before each of its calls."""
@@ -74,7 +85,7 @@ class Fold:
     def on_event(self, state: Any, event: Any) -> Any:
         """The state after an event: the same object, unless the fold returns another one."""
         self._begin("fold", event.id)
-        changed = self._fold.on_event(state, event)
+        changed = self._on_event(state, event)
         return state if changed is None else changed
 
     def on_tick(self, state: Any, now: float) -> float | None:
@@ -90,6 +101,10 @@ class Fold:
             return None
         self._begin("fold.explain")
         return self._explain(state)
+
+
+def _event_entity(arguments: Mapping[str, Any]) -> str:
+    return next((each.entity for each in arguments.values() if isinstance(each, Event)), "")
 
 
 class Monitor:

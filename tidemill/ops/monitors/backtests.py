@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -84,7 +85,8 @@ async def backtest_monitor(at: Reader, args: BacktestMonitor, declared: Declarat
     if not 0 < until - since <= LONGEST_SPAN:
         raise ConfigError("the span of a backtest ends after it begins, and has no more than 92 days")
     triggers = _chosen(watch, args.triggers)
-    report, replayed = await asyncio.to_thread(_alone, at.database, watch, since, until, triggers, args)
+    async with declared.lifespan.opened() if watch.fold.is_surrounded else nullcontext():
+        report, replayed = await asyncio.to_thread(_alone, at.database, watch, since, until, triggers, args)
     async with at.transaction() as tx:
         after = {"since": since, "until": until, "triggers": args.triggers, "alerts": len(report.alerts)}
         await tx.audit("monitor.backtest", args.name, after=after)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
+from tidemill.core.injected import injected_parameters
 from tidemill.engine.jobs.task import Task, TaskRegistry
+from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
@@ -28,7 +30,13 @@ QUEUE = "pipelines"
 class Pipelines:
     """The pipelines and triggered workflows of an application."""
 
-    def __init__(self, tasks: TaskRegistry, reach: Reach, folder: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        tasks: TaskRegistry,
+        reach: Reach,
+        folder: Callable[[], str | None] = lambda: None,
+        lifespan: Lifespan | None = None,
+    ) -> None:
         """`folder` returns the folder of workflow files, if there is one, once the application is used."""
         self.declared: dict[str, Pipeline] = {}
         self.declared_triggers: dict[str, TriggerWorkflow] = {}
@@ -36,6 +44,7 @@ class Pipelines:
         self._reach = reach
         self._where = folder
         self._folder: WorkflowFolder | None = None
+        self._lifespan = lifespan or Lifespan()
         self._filed_tasks: dict[str, Task[Any, Any]] = {}
         self._filed_version = 0
         self.cache: PipelineCache | None = None
@@ -81,7 +90,10 @@ class Pipelines:
             raise ConfigError(f"pipeline {pipeline.name} has no stages yet: declare them before app.pipeline(...)")
         check_order([*self.stages(), *pipeline.stages.values()])
         self.declared[pipeline.name] = pipeline
+        pipeline.lifespan = self._lifespan
         for stage in pipeline.stages.values():
+            where = f"stage {task_name(stage)}"
+            self._lifespan.add_taker(where, injected_parameters(stage.function, where=where))
             if not stage.options.in_process:
                 self._tasks.add(stage_task(stage, self._reach))
         return pipeline
@@ -154,13 +166,17 @@ class Pipelines:
         folder, declared, keep_days = self.folder, list(self.declared.values()), settings.keep_days
         if folder is None:
             runner = PipelineRunner(database, declared, self.task_of, keep_days=keep_days)
-            return pipeline_role(runner, runner, database, settings)
+            return self._with_lifespan(pipeline_role(runner, runner, database, settings))
         from tidemill.pipelines.workflows.runner import WorkflowRunner
 
         work = WorkflowRunner(
             database, folder, beside=declared, task_of=self.task_of, tasks=self._tasks, keep_days=keep_days
         )
-        return pipeline_role(work, work.pipelines, database, settings)
+        return self._with_lifespan(pipeline_role(work, work.pipelines, database, settings))
+
+    def _with_lifespan(self, role: Role[Any]) -> Role[Any]:
+        role.lifespan = self._lifespan
+        return role
 
     @property
     def task_of(self) -> Callable[[Stage], Any]:

@@ -21,6 +21,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, check_name
+from tidemill.engine.lifespan import Lifespan
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, StalenessRules
@@ -238,13 +239,12 @@ class Pipeline:
         self.name = check_name("pipeline", name)
         if "/" in name:
             raise ConfigError(f"{name!r} is not a valid pipeline name: remove the slash")
-        self.root = Path(root)
-        self.store = store
+        self.root, self.store = Path(root), store
         self.scan_interval = parse_duration(scan_interval, what="scan_interval")
         self.full_scan = parse_duration(full_scan, what="full_scan")
-        self.watch = watch
-        self.queue = check_name("queue", queue)
+        self.watch, self.queue = watch, check_name("queue", queue)
         self.stages: dict[str, Stage] = {}
+        self.lifespan = Lifespan()  # that of the application that declares it
         self.defaults = StageOptions(
             backoff=_waits(backoff),
             approve_above=approve_above,

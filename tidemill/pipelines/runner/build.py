@@ -22,8 +22,10 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
+from tidemill.core.injected import is_injected
 from tidemill.core.size_limits import check_output
 from tidemill.engine.containment.blocked_time import TimeLimit
+from tidemill.engine.middleware import surrounded
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.pattern import PatternError
 from tidemill.pipelines.definition.pipeline import Entity, Stage
@@ -146,7 +148,7 @@ class StageCaller:
         except (NameError, TypeError, ValueError):
             parameters, hints = [], {}
         names = [each.name for each in parameters]
-        room = [each for each in parameters[1:] if each.name not in stage.options.params]
+        room = [each for each in parameters[1:] if each.name not in stage.options.params and not is_injected(each)]
         for at, one in enumerate(stage.inputs):
             if one.name and not one.name.isdigit():
                 if one.name not in names and not any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -159,6 +161,8 @@ class StageCaller:
         self._room = len(stage.inputs) if several or not parameters else max(0, len(room))
         self._validator = _validator(stage)
         self._params = {name: value for name, value in stage.options.params.items() if name in names}
+        name = f"{stage.pipeline.name}/{stage.name}"
+        self._function = surrounded(stage.pipeline.lifespan, "stage", name, stage.function, _entity_path)
 
     def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the function."""
@@ -181,7 +185,7 @@ class StageCaller:
     def call(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Any:
         """Call the function; an async one returns a coroutine."""
         positional, named = self.arguments(entity, groups)
-        return self.stage.function(*positional, **named)
+        return self._function(*positional, **named)
 
     def run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
         """A complete build by a plain function."""
@@ -269,6 +273,10 @@ class StageCaller:
         if not outputs:
             raise BuildError(f"stage {stage.name} returned no output at all")
         return outputs
+
+
+def _entity_path(arguments: Mapping[str, Any]) -> str:
+    return next((each.path for each in arguments.values() if isinstance(each, Entity)), "")
 
 
 def too_small(size: int, least: int) -> str:

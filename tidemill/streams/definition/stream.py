@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -20,9 +20,11 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
+from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.middleware import surrounded
 from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.sources.base import Source
-from tidemill.streams.definition.plans import Plan
+from tidemill.streams.definition.plans import Plan, TaskRule
 from tidemill.streams.engine.context import EventTick
 from tidemill.streams.runner.outbox import StateWriter
 
@@ -125,6 +127,8 @@ class Stream:
             for plan, given in (plan_settings or {}).items()
         }
         self.declared_in: str | None = sys._getframe(1).f_globals.get("__file__")
+        self.lifespan = Lifespan()
+        """That of its application: what engines open before they start."""
         self.event_tick: EventTick | None = None
         self.states: StateWriter | None = None
         self.check()
@@ -166,8 +170,18 @@ class Stream:
         if self.live_open and self.live_trust_local:
             raise ConfigError(f"{where}: live_trust_local is for addresses that only this machine can reach")
 
+    def surrounded(self, plan: Plan, rule: TaskRule) -> Callable[..., Any]:
+        """The function of a plan's task, within the application's middleware."""
+        name = f"{self.name}/{plan.name}.{rule.name}"
+        return surrounded(self.lifespan, "stream task", name, getattr(plan, rule.name), _message_id)
+
     def settings_of(self, plan: type[Plan]) -> PlanSettings:
         return self.plan_settings.get(plan.name) or PlanSettings()
+
+
+def _message_id(arguments: Mapping[str, Any]) -> str:
+    message = getattr(next(iter(arguments.values()), None), "message", None)  # A batched task gets several.
+    return "" if message is None else str(message.id or "")
 
 
 def _default_retry(max_attempts: int) -> RetryPolicy:

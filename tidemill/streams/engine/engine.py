@@ -72,7 +72,9 @@ class Engine:
                 continue
             plan = kind()
             await plan.start()
-            self._plans[plan.name] = RunningPlan(plan, settings, breakers, self._threads, self._live_threads)
+            self._plans[plan.name] = RunningPlan(
+                plan, settings, breakers, self._threads, self._live_threads, self._stream.surrounded
+            )
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
     async def stop(self) -> None:

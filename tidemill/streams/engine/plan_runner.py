@@ -37,13 +37,23 @@ class RunningPlan:
     """One plan of one engine."""
 
     def __init__(
-        self, plan: Plan, settings: PlanSettings, breakers: Breakers, threads: WorkThreads, live_threads: WorkThreads
+        self,
+        plan: Plan,
+        settings: PlanSettings,
+        breakers: Breakers,
+        threads: WorkThreads,
+        live_threads: WorkThreads,
+        surrounded: Callable[[Plan, TaskRule], Callable[..., Any]] = lambda plan, rule: getattr(plan, rule.name),
     ) -> None:
-        """Live requests have threads of their own: they do not wait behind the plain functions of messages."""
+        """Live requests have threads of their own: they do not wait behind the plain functions of messages.
+
+        `surrounded` returns the function of a task, within the application's middleware.
+        """
         self.plan = plan
         self.name = plan.name
         self.settings = settings
         self._threads, self._live_threads = threads, live_threads
+        self._surrounded = surrounded
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
@@ -104,7 +114,7 @@ class RunningPlan:
 
     def _step(self, rule: TaskRule, breakers: Breakers) -> Step:
         """A task wrapped in its limits; a task without limits is called directly."""
-        body = getattr(self.plan, rule.name)
+        body = self._surrounded(self.plan, rule)
         step: Step
         if rule.batch is not None:
             batched = Batched(

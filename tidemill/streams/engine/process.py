@@ -19,13 +19,14 @@ from tidemill.core.errors import TidemillError
 from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
+from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
 from tidemill.engine.worker.threads import lost_threads
 from tidemill.streams.definition.find import find_stream
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
-from tidemill.streams.runner.link import ToDispatcher, ToEngine, connect
+from tidemill.streams.runner.link import EngineLink, ToDispatcher, ToEngine, connect
 
 try:
     from uvloop import run as run_loop
@@ -60,19 +61,42 @@ def main() -> None:
 async def serve(stream: Stream, end: socket.socket) -> None:
     """Run an engine until the dispatcher stops it or is gone."""
     ended = asyncio.Event()
-    engine: Engine
+    engine: Engine | None = None
 
     def take(frame: ToEngine) -> None:
         if frame.stop:
             ended.set()
-        else:
+        elif engine is not None:
             engine.submit(frame.work, frame.live)
 
     link = await connect(end, ToEngine, take, ended.set)
-    engine = Engine(stream, link.send)
-    watch_stalls(asyncio.get_running_loop())
-    await engine.start()
-    link.send(ToDispatcher(ready=True))
+    reporting = asyncio.create_task(_report_trouble(link))
+    async with stream.lifespan.opened_patiently(ended) as is_open:
+        reporting.cancel()
+        if is_open:
+            engine = Engine(stream, link.send)
+            watch_stalls(asyncio.get_running_loop())
+            await engine.start()
+            link.send(ToDispatcher(ready=True, trouble=""))
+            await _heartbeat(engine, link, ended)
+            await engine.stop()
+    if engine is not None:  # After this, the dispatcher may end the process.
+        link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
+    link.close()
+    await asyncio.sleep(0)
+
+
+async def _report_trouble(link: EngineLink) -> None:
+    """Tell the dispatcher why the engine does not start."""
+    told = ""
+    while True:
+        await asyncio.sleep(TELL_EVERY)
+        if (trouble := lifespan_trouble() or "") != told:
+            link.send(ToDispatcher(trouble=trouble))
+            told = trouble
+
+
+async def _heartbeat(engine: Engine, link: EngineLink, ended: asyncio.Event) -> None:
     told, told_lost = None, []
     while not ended.is_set():
         if not await wait_for_event(ended, TELL_EVERY):
@@ -85,10 +109,6 @@ async def serve(stream: Stream, end: socket.socket) -> None:
                 )
             )
             told, told_lost = statistics, lost
-    link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
-    await engine.stop()
-    link.close()
-    await asyncio.sleep(0)
 
 
 def _leave(status: int) -> None:

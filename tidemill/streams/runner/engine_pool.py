@@ -47,6 +47,7 @@ class EngineHandle:
         self.tickets: set[int] = set()
         self.statistics: dict[str, Any] = {}
         self.lost_threads: list[str] = []
+        self.trouble = ""
         """What runs in its threads that did not come back."""
         self.silent_for = 0
         """How many checks since its last frame; counted, because this process may have been suspended itself."""
@@ -84,7 +85,7 @@ class EnginePool:
     def trouble(self) -> str | None:
         """What is wrong with the engines now, for people."""
         lost = [call for handle in self.handles for call in handle.lost_threads]
-        return lost_threads_text(lost)
+        return next((handle.trouble for handle in self.handles if handle.trouble), None) or lost_threads_text(lost)
 
     async def run(self) -> None:
         """Keep all engines running until cancelled."""
@@ -232,6 +233,8 @@ class EnginePool:
             handle.statistics = frame.statistics
         if frame.lost_threads is not None:
             handle.lost_threads = frame.lost_threads
+        if frame.trouble is not None:
+            handle.trouble = frame.trouble
         if frame.ready:
             handle.ready = handle.has_started = True
             self._none_ready.clear()
@@ -259,7 +262,7 @@ class EnginePool:
         handle.is_retiring = False
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.statistics)
-        handle.statistics, handle.lost_threads = {}, []
+        handle.statistics, handle.lost_threads, handle.trouble = {}, [], ""
         tickets, handle.tickets = handle.tickets, set()
         if tickets:
             self._listener.on_death(tickets, why)
@@ -267,6 +270,10 @@ class EnginePool:
     # -- an engine in this process ----------------------------------------------------------------
 
     async def _run_in_process(self, handle: EngineHandle) -> None:
+        async with self._stream.lifespan.opened_patiently(asyncio.Event()):
+            await self._run_engine(handle)
+
+    async def _run_engine(self, handle: EngineHandle) -> None:
         ended = asyncio.Event()
         engine = Engine(self._stream, lambda frame: self._received(handle, frame))
         await engine.start()

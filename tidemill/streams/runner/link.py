@@ -51,6 +51,8 @@ class ToDispatcher(msgspec.Struct, array_like=True):
     """Too many of its threads did not come back: it is to be replaced."""
     lost_threads: list[str] | None = None
     """What runs in its threads that did not come back; None if that has not changed."""
+    trouble: str | None = None
+    """Why it does not start, empty if it does; None if that has not changed."""
 
 
 class EngineLink(asyncio.Protocol):
