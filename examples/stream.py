@@ -1,4 +1,4 @@
-"""A stream: orders from two topics through plans, with a retry, a dead letter and a job that a message leads to.
+"""A stream: orders from two topics through plans, with a retry, a dead letter, a job and a sink that messages lead to.
 
 python examples/stream.py                 everything in this process, then the end
 tidemill up examples/stream.py            # the same as a service, with engines in processes of their own
@@ -11,6 +11,7 @@ from typing import Any
 from tidemill import App
 from tidemill.ops.streams.dead_letters import ListDeadLetters, list_dead_letters
 from tidemill.ops.streams.streams import ListStreams, list_streams
+from tidemill.sinks import LogSink
 from tidemill.sources import LogSource
 from tidemill.streams import Filtered, Plan, Stream, task
 
@@ -38,6 +39,7 @@ class Check(Plan, eligibility="check"):
         if ctx.value["order"] == 3 and ctx.message.attempt == 1:
             raise ConnectionError("the price list was away for a moment")
         ctx.enqueue(send_receipt.call(order=ctx.value["order"]))
+        ctx.emit("totals", {"order": ctx.value["order"], "total": total})  # sent when the order is done
         return total
 
 
@@ -51,6 +53,7 @@ orders = app.stream(
             LogSource("web", weight=3, eligibilities={"check"}),
             LogSource("shop", weight=1, max_qps=100, eligibilities={"check"}),
         ],
+        sinks=[LogSink("totals")],  # or KafkaSink("totals"), NatsSink, RedisSink, HttpSink
     )
 )
 

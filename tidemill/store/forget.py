@@ -65,6 +65,7 @@ WITH changed AS (
 SELECT count(*) FROM changed
 """
 _DEAD_LETTERS = "DELETE FROM tidemill.dead_letter WHERE key = convert_to($1, 'UTF8') RETURNING 1"
+_OUTBOX = "DELETE FROM tidemill.stream_outbox WHERE key = $1 RETURNING 1"
 
 _ENTITY = """t.entity = $1 AND NOT EXISTS (
     SELECT FROM tidemill.monitor_entity AS n WHERE n.monitor = t.monitor AND n.entity = $1 AND n.active)"""
@@ -128,6 +129,7 @@ async def forget(tx: Transaction, *, key: str | None, tag: str | None) -> tuple[
         await tx.fetch(_LIMITS, key)
         removed["messages"] = await tx.fetchval(_MESSAGES, key)
         removed["dead letters"] = len(await tx.fetch(_DEAD_LETTERS, key))
+        removed["items for sinks"] = len(await tx.fetch(_OUTBOX, key))
         removed["entities"] = sum([len(await tx.fetch(each, key)) for each in _ENTITIES])
         left["files"] = await tx.fetchval(_FILES, key)
         removed["states"] = sum([len(await tx.fetch(each, key)) for each in _STATES])

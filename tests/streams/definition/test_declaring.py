@@ -88,7 +88,7 @@ def test_an_empty_set_of_eligibilities_is_fine() -> None:
         (lambda: Stream("s", plans=[Spam, Spam], sources=[]), "two plans are called 'Spam'"),
         (
             lambda: Stream("s", plans=[], sources=[LogSource("a"), JsonlSource("a.jsonl")]),
-            "two sources are called 'a'",
+            "two sources or sinks are called 'a'",
         ),
         (lambda: Stream("s", plans=[Spam], sources=[], max_concurrency=0), "max_concurrency: 0 is less than 1"),
         (lambda: Stream("s", plans=[Spam], sources=[], plan_settings={"Spm": {}}), "has no such plan"),

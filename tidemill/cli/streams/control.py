@@ -78,14 +78,14 @@ def set_limit(
 
 @_given("name", "source")
 def enable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Take messages of a source again."""
+    """Take messages of a source again, or send the items of a sink."""
     place.do(control_stream, msgspec.structs.replace(args, enabled=True), app=app)
     out().print(f"{args.name}/{args.source} is on")
 
 
 @_given("name", "source")
 def disable(args: ControlStream, *, app: AppOption = None, place: ServerOptions = ANYWHERE) -> None:
-    """Take no more messages of a source; those in flight finish."""
+    """Take no more messages of a source, those in flight finish; or send no more items to a sink, they wait."""
     place.do(control_stream, msgspec.structs.replace(args, enabled=False), app=app)
     out().print(f"{args.name}/{args.source} is off")
 

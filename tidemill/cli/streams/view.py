@@ -25,6 +25,8 @@ def picture(lines: Sequence[StreamLine]) -> RenderableType:
     for line in lines:
         for each in line.dispatchers:
             parts += [_title(line, each), Padding(_sources(each["sources"]), (0, 0, 1, 2), expand=False)]
+            if each.get("sinks"):
+                parts.append(Padding(_sinks(each["sinks"]), (0, 0, 1, 2), expand=False))
             if each["plans"]:
                 parts.append(Padding(_plans(each["plans"]), (0, 0, 1, 2), expand=False))
     return Group(*parts) if parts else Text("no stream is running: start one with `tidemill stream run app.py`", "dim")
@@ -72,6 +74,23 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(made, *errors)
 
 
+def _sinks(sinks: Sequence[Mapping[str, Any]]) -> RenderableType:
+    columns = ("sink", "health", "waiting", "oldest", "sent", "retried", "dead")
+    made = table(*columns, numbers=columns[2:])
+    for each in sinks:
+        made.add_row(
+            Text(each["name"], style="" if each["enabled"] else "dim strike"),
+            Text(each["health"], style="red" if each["health"] == "failing" else "dim"),
+            f"{each['waiting']:,}",
+            "" if each["oldest"] is None else format_duration(each["oldest"]),
+            f"{each['sent']:,}",
+            f"{each['retried']:,}",
+            Text(f"{each['dead']:,}", style="red" if each["dead"] else ""),
+        )
+    errors = [Text(f"{each['name']}: {each['error']}", style="red") for each in sinks if each["health"] == "failing"]
+    return Group(made, *errors)
+
+
 def _limit(source: Mapping[str, Any]) -> str:
     """The limits of a source: messages a second with their burst, and the part that this dispatcher has of them."""
     words: list[str] = []
@@ -115,7 +134,7 @@ def dead_table(letters: Sequence[DeadLetterLine]) -> RenderableType:
         made.add_row(
             str(each.id),
             each.stream,
-            each.source,
+            each.source if each.sink is None else f"{each.source} → {each.sink}",
             names(each.plans),
             each.why,
             str(each.attempts),
@@ -130,6 +149,7 @@ def dead_page(letter: DeadLetterLine) -> RenderableType:
     given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {letter.attempts} attempts"
     facts = [
         ("stream", f"{letter.stream}, source {letter.source}, message {letter.place}"),
+        ("sink", letter.sink or ""),
         ("plans", names(letter.plans) or "all"),
         ("given up", given_up),
         ("why", f"{letter.why}: {' '.join(why_dead(letter))}"),

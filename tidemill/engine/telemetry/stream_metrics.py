@@ -33,6 +33,12 @@ _COUNTERS = (
         ("stream", "plan", "source", "outcome"),
     ),
     ("stream_live", "tidemill_stream_live_requests", "Live requests, done or rejected.", ("stream", "outcome")),
+    (
+        "stream_sink",
+        "tidemill_stream_sink_items",
+        "Items for sinks: sent, retried because the sink refused them, or dead.",
+        ("stream", "sink", "outcome"),
+    ),
     ("stream_restarts", "tidemill_stream_engine_restarts", "Restarted engines.", ("stream",)),
 )
 _OF_SOURCES = (
@@ -46,6 +52,12 @@ _OF_SOURCES = (
     ("up", "tidemill_stream_source_up", "Whether a source can be read."),
     ("burst", "tidemill_stream_burst", "How many messages may pass a limit at once; without, as the limit has it."),
     ("qps_part", "tidemill_stream_limit_part", "The part of the limit that this dispatcher uses now."),
+)
+
+_OF_SINKS = (
+    ("waiting", "tidemill_stream_sink_waiting", "Items that wait to be sent to a sink."),
+    ("oldest", "tidemill_stream_sink_oldest_seconds", "How long the oldest item has waited for its sink."),
+    ("up", "tidemill_stream_sink_up", "Whether a sink can be reached."),
 )
 
 
@@ -69,5 +81,13 @@ def stream_metrics(statuses: Sequence[Any], counts: Mapping[Key, float]) -> Iter
             if source.get(field) is not None
         ]
         yield gauge(shown, about, ("stream", "source", "host", "pid"), values)
+    for field, shown, about in _OF_SINKS:
+        values = [
+            ((stream, sink["name"], *who), sink[field])
+            for (stream, *who), status in told
+            for sink in status.get("sinks", ())
+            if sink.get(field) is not None
+        ]
+        yield gauge(shown, about, ("stream", "sink", "host", "pid"), values)
     engines = [(who, status["engines"]) for who, status in told]
     yield gauge("tidemill_stream_engines", "Engines ready.", ("stream", "host", "pid"), engines)

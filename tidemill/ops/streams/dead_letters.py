@@ -54,6 +54,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     id: int
     stream: str
     source: str
+    sink: Annotated[str | None, doc("The sink that refused what the message handed over; null for the message.")]
     place: Annotated[str, doc("Where its source had it.")]
     plans: list[str] | None
     why: str
@@ -136,6 +137,8 @@ def why_dead(letter: DeadLetterLine) -> list[str]:
     """Why a message was given up, as sentences."""
     attempts = "1 attempt" if letter.attempts == 1 else f"{letter.attempts} attempts"
     why = [f"Stream {letter.stream} gave up this message of source {letter.source} after {attempts}."]
+    if letter.sink is not None:
+        why = [f"Sink {letter.sink} refused what a message of source {letter.source} has handed over, {attempts}."]
     return [*why, letter.error] if letter.error else why
 
 

@@ -15,9 +15,21 @@ from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.find_message import find_attempt, find_dead, find_in_log, find_retry
+from tidemill.store.streams.outbox import items_of_message
 from tidemill.store.streams.seen import find_seen
 
 LONGEST_WINDOW = 365 * 86_400.0
+
+
+class EmittedItem(msgspec.Struct, frozen=True):
+    """Something that a message handed over to a sink, which does not have it yet."""
+
+    sink: str
+    plan: str
+    at: datetime
+    attempts: Annotated[int, doc("How often the sink has refused it.")]
+    due_at: datetime | None
+    error: str | None
 
 
 class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +47,26 @@ class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None
     error: str | None = None
     dead_letter: Annotated[int | None, doc("The id of its dead letter.")] = None
+    emitted: Annotated[list[EmittedItem], doc("What it handed over to sinks that do not have it yet.")] = []
 
 
 async def message_at(
     database: Database, declared: Declarations | None, stream: str, source: str, place: str
 ) -> MessageDetails | None:
     """The message at this place of a source; None if there is no such stream."""
+    found = await _find_at(database, declared, stream, source, place)
+    rows = [] if found is None else await items_of_message(database, stream, source, place)
+    if found is None or not rows:
+        return found
+    emitted = [EmittedItem(**{name: row[name] for name in EmittedItem.__struct_fields__}) for row in rows]
+    sinks = ", ".join(dict.fromkeys(each.sink for each in emitted))
+    why = [*found.why, f"What it handed over to {sinks} waits to be sent."]
+    return msgspec.structs.replace(found, why=why, emitted=emitted)
+
+
+async def _find_at(
+    database: Database, declared: Declarations | None, stream: str, source: str, place: str
+) -> MessageDetails | None:
     sources = await _sources(database, declared, stream)
     if sources is None:
         return None

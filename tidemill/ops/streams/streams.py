@@ -28,11 +28,12 @@ class ListStreams(Arguments, frozen=True, kw_only=True):
 
 
 class ControlStream(Arguments, frozen=True, kw_only=True):
-    """What to change of a stream, or of one of its sources; what is not given stays as it is."""
+    """What to change of a stream, or of one of its sources or sinks; what is not given stays as it is."""
 
     name: StreamName
     source: Annotated[
-        str, doc("The source that is meant by weight, max_qps, burst and enabled; live: live requests.")
+        str,
+        doc("The source of weight, max_qps, burst and enabled, or the sink of enabled; live: live requests."),
     ] = ""
     mode: Annotated[
         Literal["run", "drain"] | None, doc("drain: take no more messages and finish those in flight. run: go on.")
@@ -40,7 +41,7 @@ class ControlStream(Arguments, frozen=True, kw_only=True):
     weight: Annotated[float | None, doc("The source's share against those of the others.")] = None
     max_qps: Annotated[float | None, doc("Messages a second of the source; 0 for no limit.")] = None
     burst: Annotated[float | None, doc("How many messages may pass at once after a quiet time, with max_qps.")] = None
-    enabled: Annotated[bool | None, doc("Whether messages of the source are taken.")] = None
+    enabled: Annotated[bool | None, doc("Whether messages of the source are taken, or items of the sink sent.")] = None
 
 
 class PublishMessages(Arguments, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ class PublishMessages(Arguments, frozen=True, kw_only=True):
 
 
 class StreamLine(msgspec.Struct, frozen=True):
-    """A stream: the dispatchers that run it now, each with its sources and plans, and the messages that are kept.
+    """A stream: the dispatchers that run it now, each with its sources, sinks and plans, and kept messages.
 
     `retries` wait for another attempt, `dead` are dead letters.
     """
@@ -98,17 +99,19 @@ async def list_streams(at: Reader, args: ListStreams, declared: Declarations | N
 
 @operation("POST /streams/{name}/control", role="operator")
 async def control_stream(tx: Transaction, args: ControlStream, declared: Declarations | None) -> StreamChanged:
-    """Drain or resume a stream that runs or is declared; weigh, limit, disable or enable one of its sources.
+    """Drain or resume a stream that runs or is declared; weigh, limit, disable or enable one of its sources or sinks.
 
     Dispatchers obey at once, and those that start later obey as well.
     """
     stream = _declared(declared).get(args.name)
-    running = [decode(row["status"])["sources"] for row in await store.read_status(tx.database, args.name)]
+    running = [decode(row["status"]) for row in await store.read_status(tx.database, args.name)]
     sources = {each.name for each in stream.sources} if stream is not None else set()
-    sources |= {source["name"] for each in running for source in each}
+    sources |= {source["name"] for each in running for source in each["sources"]}
+    sinks = set(stream.sinks) if stream is not None else set()
+    sinks |= {sink["name"] for each in running for sink in each.get("sinks", ())}
     if stream is None and not running:
         raise NotFoundError(f"there is no stream {args.name!r} that runs or is declared; see `tidemill stream status`")
-    _check(args, sources)
+    _check(args, sources, sinks)
     control = StreamChanged(args.source, args.mode, args.weight, args.max_qps, args.burst, args.enabled)
     wanted = msgspec.structs.asdict(control)
     await store.set_control(tx, args.name, wanted.pop("source"), **wanted)
@@ -132,11 +135,14 @@ def _declared(declared: Declarations | None) -> dict[str, Any]:
     return {} if declared is None else declared.streams.declared
 
 
-def _check(args: ControlStream, sources: set[str]) -> None:
+def _check(args: ControlStream, sources: set[str], sinks: set[str]) -> None:
     given = (args.weight, args.max_qps, args.burst, args.enabled)
-    if args.source and args.source not in {*sources, LIVE_SOURCE}:
+    if args.source and args.source not in {*sources, *sinks, LIVE_SOURCE}:
         known = ", ".join(sorted(sources))
-        raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}")
+        also = f", its sinks {', '.join(sorted(sinks))}" if sinks else ""
+        raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}{also}")
+    if args.source in sinks and any(each is not None for each in given[:3]):
+        raise ConfigError(f"{args.source} is a sink, which has no weight and no limit: disable or enable it")
     if args.weight is not None and not 0 < args.weight < 1e9:
         raise ConfigError(f"a weight of {args.weight:g} would never let a message through: disable the source instead")
     if args.max_qps is not None and not 0 <= args.max_qps < 1e9:

@@ -15,7 +15,7 @@ from tidemill.store.jobs.pages import Word
 from tidemill.store.transaction import Transaction
 
 #: Why a message was given up.
-Why = Literal["failed", "undecodable", "lost"]
+Why = Literal["failed", "undecodable", "lost", "undelivered"]
 
 #: Stores messages as dead letters.
 ADD_DEAD_LETTERS = """
@@ -33,35 +33,44 @@ _DEAD_FILTER = """
 ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
 AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
 AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
-AND ($8::bigint IS NULL OR id <= $8)
+AND ($8::bigint IS NULL OR id <= $8) AND ($9::text IS NULL OR sink = $9)
 """
 
-#: Dead letters, each with the first `$11` bytes of its payload, or all of them.
+#: Dead letters, each with the first `$12` bytes of its payload, or all of them.
 LIST_DEAD = f"""
-SELECT id, buried_at, stream, source, place, why, attempts, at, message_id, key, headers, plans, kind, error,
+SELECT id, buried_at, stream, source, sink, place, why, attempts, at, message_id, key, headers, plans, kind, error,
        octet_length(payload) AS payload_bytes,
-       substring(payload FOR coalesce($11::int, octet_length(payload))) AS payload
-FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($10::bigint IS NULL OR id < $10) ORDER BY id DESC LIMIT $9
+       substring(payload FOR coalesce($12::int, octet_length(payload))) AS payload
+FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($11::bigint IS NULL OR id < $11) ORDER BY id DESC LIMIT $10
 """
 
 COUNT_DEAD = f"SELECT count(*) AS n FROM tidemill.dead_letter WHERE {_DEAD_FILTER}"
-MATCH_DEAD = f"SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9"
+MATCH_DEAD = f"SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $10"
 
-#: Turns dead letters back into messages.
+#: Turns dead letters back into messages, and those of sinks into items to send.
 REPLAY = f"""
 WITH chosen AS (
     DELETE FROM tidemill.dead_letter WHERE id = ANY (ARRAY(
-        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $9 FOR UPDATE SKIP LOCKED))
+        SELECT id FROM tidemill.dead_letter WHERE {_DEAD_FILTER} ORDER BY id LIMIT $10 FOR UPDATE SKIP LOCKED))
     RETURNING *),
 again AS (
     INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
                                        error, payload)
     SELECT stream, source, place,
-           now() + make_interval(secs => coalesce((row_number() OVER (ORDER BY id) - 1) / $10::float8, 0)),
-           1, at, message_id, key, headers, plans, error, payload FROM chosen ORDER BY id
+           now() + make_interval(secs => coalesce((row_number() OVER (ORDER BY id) - 1) / $11::float8, 0)),
+           1, at, message_id, key, headers, plans, error, payload FROM chosen WHERE sink IS NULL ORDER BY id
     RETURNING stream),
-news AS (SELECT pg_notify('tidemill_streams', stream) FROM (SELECT DISTINCT stream FROM again) AS streams)
-SELECT count(*) AS n, (SELECT count(*) FROM news) FROM again
+sent_again AS (
+    INSERT INTO tidemill.stream_outbox (stream, sink, item, source, place, plan, key, headers, payload, at, due_at)
+    SELECT stream, sink, message_id, source, place, plans[1], convert_from(key, 'UTF8'), headers, payload, at,
+           now() + make_interval(secs => (row_number() OVER (ORDER BY id) - 1) / $11::float8)
+    FROM chosen WHERE sink IS NOT NULL ORDER BY id
+    RETURNING stream, sink),
+topics AS (
+    SELECT DISTINCT stream AS topic FROM again
+    UNION SELECT DISTINCT 'outbox ' || stream || '/' || sink FROM sent_again),
+news AS (SELECT pg_notify('tidemill_streams', topic) FROM topics)
+SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM sent_again) AS n, (SELECT count(*) FROM news)
 """
 
 
@@ -69,8 +78,12 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Conditions that dead letters match; none given means all."""
 
     source: Annotated[Word | None, Meta(description="Only of this source.")] = None
-    plan: Annotated[Word | None, Meta(description="Only those that this plan failed for.")] = None
-    why: Annotated[Why | None, Meta(description="Only those that failed, could not be decoded, or were lost.")] = None
+    sink: Annotated[Word | None, Meta(description="Only those that this sink refused.")] = None
+    plan: Annotated[Word | None, Meta(description="Only those that this plan failed for, or has handed over.")] = None
+    why: Annotated[
+        Why | None,
+        Meta(description="Only those that failed, could not be decoded, were lost, or were refused by a sink."),
+    ] = None
     error: Annotated[Word | None, Meta(description="Only those whose error contains this text.")] = None
     since: Annotated[datetime | None, Meta(description="Only those given up at this moment or later.")] = None
 
@@ -84,7 +97,7 @@ class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
 
     def arguments(self) -> tuple[Any, ...]:
         ids = None if self.ids is None else list(self.ids)
-        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to
+        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to, self.sink
 
 
 async def add_dead_letters(

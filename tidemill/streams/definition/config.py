@@ -7,6 +7,8 @@ streams:
     plans: [apps.content.plans:SpamPlan]
     sources:
       - {type: kafka, topic: unified_posts, weight: 8, max_qps: 500, eligibilities: [spam_comment]}
+    sinks:
+      - {type: kafka, topic: verdicts}
     plan_settings:
       SpamPlan: {rate: 200/s, disabled_for: [recovery_*]}
 """
@@ -17,6 +19,7 @@ import importlib
 import os
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ import msgspec
 import yaml
 
 from tidemill.core.errors import ConfigError
+from tidemill.sinks import SINK_KINDS
 from tidemill.sources import KINDS
 from tidemill.streams.definition.stream import Stream
 
@@ -59,10 +63,13 @@ def stream_of(name: str, options: Any, where: str) -> Stream:
     place = f"{where}: stream {name}"
     plans = [resolve(each, place) for each in _listed(options.pop("plans", []), f"{place}, plans")]
     sources = [_source(each, place) for each in _listed(options.pop("sources", []), f"{place}, sources")]
+    sinks = [
+        _declared(each, SINK_KINDS, "sink", place) for each in _listed(options.pop("sinks", []), f"{place}, sinks")
+    ]
     if "live_decoder" in options:
         options["live_decoder"] = resolve(options["live_decoder"], place)
     try:
-        stream = Stream(name, sources=sources, plans=plans, **options)
+        stream = Stream(name, sources=sources, plans=plans, sinks=sinks, **options)
     except TypeError as error:
         raise ConfigError(f"{place}: {str(error).partition(') ')[2] or error}") from error
     stream.declared_in = where
@@ -83,14 +90,19 @@ def resolve(name: Any, where: str) -> Any:
 
 
 def _source(options: Any, where: str) -> Any:
+    if isinstance(options, dict) and "decoder" in options:
+        options = {**options, "decoder": resolve(options["decoder"], where)}
+    return _declared(options, KINDS, "source", where)
+
+
+def _declared(options: Any, kinds: Mapping[str, type[Any]], what: str, where: str) -> Any:
+    """A source or sink from its type and options."""
     if not isinstance(options, dict):
-        raise ConfigError(f"{where}: a source is written as names and values, such as {{type: log, topic: posts}}")
+        raise ConfigError(f"{where}: a {what} is written as names and values, such as {{type: log, topic: posts}}")
     options = dict(options)
-    kind = KINDS.get(options.pop("type", None))
+    kind = kinds.get(options.pop("type", None))
     if kind is None:
-        raise ConfigError(f"{where}: a source needs a type, one of {', '.join(KINDS)}")
-    if "decoder" in options:
-        options["decoder"] = resolve(options["decoder"], where)
+        raise ConfigError(f"{where}: a {what} needs a type, one of {', '.join(kinds)}")
     known = {field.name for field in msgspec.structs.fields(kind)}
     for option in options:
         if option not in known:

@@ -19,13 +19,17 @@ class MessageFailure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutboxItem(msgspec.Struct, frozen=True, array_like=True):
-    """One item to store with the completion of a message: a job, a statement, a log entry, an event, a state."""
+    """One item to store with the completion of a message: a job, a statement, a log entry, an event, a state, or
+    something for a sink."""
 
     kind: str
     body: bytes
-    """As JSON, or the payload of a log entry, or the content of a state."""
+    """As JSON, or the payload of a log entry or for a sink, or the content of a state."""
     name: str = ""
     key: str | None = None
+    id: str | None = None
+    """For a sink: what identifies the item there."""
+    headers: dict[str, str] | None = None
 
 
 class EngineAnswer(msgspec.Struct, frozen=True, array_like=True):

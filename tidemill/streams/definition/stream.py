@@ -23,6 +23,7 @@ from tidemill.core.retry import RetryPolicy, retry
 from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.middleware import surrounded
 from tidemill.engine.telemetry.address import is_loopback, read_address
+from tidemill.sinks import Sink
 from tidemill.sources.base import Source
 from tidemill.streams.definition.plans import Plan, TaskRule
 from tidemill.streams.engine.context import EventTick
@@ -65,6 +66,7 @@ class Stream:
         *,
         sources: Iterable[Source],
         plans: Iterable[type[Plan]],
+        sinks: Iterable[Sink] = (),
         engines: int = 1,
         max_concurrency: int = 512,
         prefetch: Memory = "256 MiB",
@@ -86,6 +88,7 @@ class Stream:
     ) -> None:
         """Declare a stream.
 
+        sinks            where plans send results, by `ctx.emit(name, value)`
         engines          processes that run the plans; 0 runs them in the dispatcher, for tests and small programs
         max_concurrency  how many messages may be in flight, over all engines
         prefetch         memory for messages that are read ahead, over all sources
@@ -104,6 +107,9 @@ class Stream:
         self.name = check_name("stream", name)
         self.sources = tuple(sources)
         self.plans = tuple(plans)
+        listed = tuple(sinks)
+        self.sinks = {sink.name: sink for sink in listed}
+        _unique(f"stream {name}: two sources or sinks are called", [each.name for each in (*self.sources, *listed)])
         self.engines = _at_least(0, engines, f"stream {name}: engines")
         self.max_concurrency = _at_least(1, max_concurrency, f"stream {name}: max_concurrency")
         self.prefetch = parse_memory(prefetch, what=f"stream {name}: prefetch")
@@ -150,7 +156,6 @@ class Stream:
             if not plan.tasks:
                 raise ConfigError(f"{where}: plan {plan.name} has no task: put @task above a method")
         _unique(f"{where}: two plans are called", [plan.name for plan in self.plans])
-        _unique(f"{where}: two sources are called", [source.name for source in self.sources])
         known = {plan.eligibility for plan in self.plans}
         for source in self.sources:
             for eligibility in sorted(source.eligibilities - known):

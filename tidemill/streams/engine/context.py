@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from typing_extensions import Unpack
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin
 from tidemill.engine.jobs.calls import job_of_call, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Call, P, Task
+from tidemill.sinks import LogSink, Sink
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
 
@@ -42,7 +43,7 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_event_tick", "_place", "_plan", "_states", "message", "outbox", "results", "value")
+    __slots__ = ("_event_tick", "_place", "_plan", "_sinks", "_states", "message", "outbox", "results", "value")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Context:
         place: str,
         event_tick: EventTick | None = None,
         states: StateWriter | None = None,
+        sinks: Mapping[str, Sink] | None = None,
     ) -> None:
         self.message = message
         self.value = message.value
@@ -61,6 +63,7 @@ class Context:
         self._place = place
         self._event_tick = event_tick
         self._states = states
+        self._sinks = sinks
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -84,10 +87,33 @@ class Context:
         job = job_of_call(call.task, call.arguments, options, origin=self._origin())
         self.outbox.append(OutboxItem("job", encode(job), job.task, None if job.keyed else self._key()))
 
-    def publish(self, topic: str, value: Any, *, key: str | None = None) -> None:
+    def publish(
+        self, topic: str, value: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Append to a topic of the PostgreSQL log when this message succeeds."""
         body = value if isinstance(value, bytes) else encode(value)
-        self.outbox.append(OutboxItem("log", body, topic, key))
+        self.outbox.append(OutboxItem("log", body, topic, key, None, None if headers is None else dict(headers)))
+
+    def emit(self, sink: str, value: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """Send a value to a sink of the stream when this message has succeeded, at least once.
+
+        Values of a key arrive in order; without `key` it is the key of this message.
+        """
+        declared = (self._sinks or {}).get(sink)
+        if declared is None:
+            known = ", ".join(self._sinks or ()) or "none"
+            raise ConfigError(f"stream {self.message.stream} has no sink {sink!r}; its sinks are {known}")
+        if isinstance(declared, LogSink):
+            self.publish(declared.topic, value, key=self._key_of_item(key), headers=headers)
+            return
+        body = value if isinstance(value, bytes) else encode(value)
+        given = None if headers is None else {str(name): str(each) for name, each in headers.items()}
+        self.outbox.append(OutboxItem("sink", body, sink, self._key_of_item(key), self._key(), given))
+
+    def _key_of_item(self, key: str | None) -> str | None:
+        if key is None and self.message.key is not None:
+            return storable(self.message.key.decode(errors="replace"))
+        return key
 
     def execute(self, statement: str, *arguments: Any) -> None:
         """Run a statement in the database when this message succeeds; `$1`, `$2`… are the arguments as JSON text.

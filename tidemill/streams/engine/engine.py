@@ -159,10 +159,10 @@ class Engine:
         plans = self._plans_of(work)
         # A live request is never repeated: its place must be unique.
         place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
-        event_tick, states = self._stream.event_tick, self._stream.states
+        event_tick, states, sinks = self._stream.event_tick, self._stream.states, self._stream.sinks
         gone = () if extra is None else self._gone(work)
         if len(plans) == 1 and not is_live and not gone:
-            ctx = Context(message, plans[0].name, place, event_tick, states)
+            ctx = Context(message, plans[0].name, place, event_tick, states, sinks)
             failure = await self._run_plan(plans[0], ctx)
             if failure is None and not ctx.outbox:
                 self._ok.append(work.ticket)
@@ -171,7 +171,7 @@ class Engine:
                 return
             contexts, failures = [ctx], [failure]
         else:
-            contexts = [Context(message, plan.name, place, event_tick, states) for plan in plans]
+            contexts = [Context(message, plan.name, place, event_tick, states, sinks) for plan in plans]
             running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
             failures = list(await asyncio.gather(*running)) if running else []
         self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))

@@ -165,7 +165,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 
     async def _store_outbox(self, connection: Executor, outbox: Sequence[OutboxItem], *, exact: bool) -> None:
         if outbox:
-            await store_outbox(self.database, connection, outbox, exact=exact, states=self.states)
+            await store_outbox(self.database, connection, self.stream, outbox, exact=exact, states=self.states)
 
     def _is_exact(self, delivery: Delivery) -> bool:
         """Whether its position is stored in the same transaction."""

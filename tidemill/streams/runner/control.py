@@ -24,7 +24,7 @@ EVERY = 5.0
 
 
 class StreamController:
-    """Applies weights and limits, switches sources on and off, drains and resumes."""
+    """Applies weights and limits, switches sources and sinks on and off, drains and resumes."""
 
     def __init__(self, database: Database, dispatcher: Dispatcher) -> None:
         self.mode = "run"
@@ -69,6 +69,9 @@ class StreamController:
                 burst=said.get("burst", source.burst),
                 enabled=said.get("enabled", source.enabled),
             )
+        for sender in dispatcher.sinks:
+            row = wanted.get(sender.sink.name)
+            sender.set_enabled(sender.sink.enabled if row is None or row["enabled"] is None else row["enabled"])
         live = {name: value for name, value in dict(wanted.get(LIVE_SOURCE) or {}).items() if value is not None}
         dispatcher.live_requests.set_limits(
             now,

@@ -3,6 +3,7 @@
 The reducer makes all decisions; the dispatcher moves messages, and sleeps until something happens:
 
     feeders (one per source) -> reducer -> engines -> answers -> reducer -> acks, or the committer and then acks
+    the committer -> outbox -> senders (one per sink)
 
 The first stop drains: no more messages are taken, those in flight finish and are committed, at most until the drain
 limit. A second stop ends it at once; messages in flight are delivered again. No message is acknowledged before its work
@@ -24,6 +25,7 @@ from tidemill.engine.containment.cancellation import end, is_ending
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.meter import Meter
+from tidemill.sinks import LogSink
 from tidemill.sources.base import Consumer, FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
@@ -34,6 +36,8 @@ from tidemill.store.notify import ANYTHING
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
 from tidemill.store.streams.limits import limits_topic
+from tidemill.store.streams.outbox import outbox_topic
+from tidemill.store.streams.streams import cursor_topic
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import failure_of
@@ -49,7 +53,8 @@ from tidemill.streams.runner.live_requests import LiveRequests
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.runner.shared_limits import SharedLimits
-from tidemill.streams.runner.source_health import SourceHealth, open_source, wait_until_tried
+from tidemill.streams.runner.sink_sender import SinkSender
+from tidemill.streams.runner.source_health import ConnectionHealth, open_source, wait_until_tried
 from tidemill.streams.runner.stored_ids import StoredIds
 from tidemill.streams.view.report import StreamReporter
 
@@ -59,6 +64,7 @@ FLUSH_EVERY = 0.05
 PREFETCH = 4000  # the most messages of a source that wait here
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
+STOP_SINKS = 10.0
 
 
 #: Serves the live requests of a stream at its own addresses while the block lasts.
@@ -113,7 +119,15 @@ class Dispatcher:
             on_notify=self._on_notify,
         )
         self.consumers: list[Consumer] = [open_consumer(source, self._context) for source in stream.sources]
-        self.health = [SourceHealth() for _ in stream.sources]
+        self.health = [ConnectionHealth() for _ in stream.sources]
+        self.sinks = [
+            SinkSender(sink, stream.name, self.id, database)
+            for sink in stream.sinks.values()
+            if not isinstance(sink, LogSink)
+        ]
+        for sender in self.sinks:
+            self._on_notify(outbox_topic(stream.name, sender.sink.name), sender.wake)
+            self._on_notify(cursor_topic(stream.name, sender.sink.name), sender.wake)
         self._has_ids = any(source.message_id is not None for source in stream.sources)
         self._is_open = [False] * len(stream.sources)
         self._committer = OutcomeCommitter(
@@ -136,6 +150,7 @@ class Dispatcher:
         self.life = Life()
         self._feeders: list[asyncio.Task[None]] = []
         self._storing: set[asyncio.Task[None]] = set()
+        self._sending: list[asyncio.Task[None]] = []
 
     @property
     def stopping(self) -> bool:
@@ -185,6 +200,7 @@ class Dispatcher:
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self.limits.run(), "limits"),
                 *([self._spawn(self._ids.forget_old(), "ids")] if self._has_ids else []),
+                *self._start_sinks(),
                 self._spawn(self._reporter.run(), "report"),
             ]
             async with self._serving():
@@ -245,6 +261,10 @@ class Dispatcher:
         engines, others = helpers[:1], helpers[1:]
         await self.engines.stop(STOP_ENGINES if finished else 0.0)
         await end(engines)
+        for sender in self.sinks:
+            sender.stop()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=STOP_SINKS)
         await end([*others, *self._storing])
         back = self.reducer.give_back()
         if self._has_ids and self.life.is_ready:
@@ -263,6 +283,10 @@ class Dispatcher:
             await self._best_effort(
                 self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "the status could not be deleted"
             )
+
+    def _start_sinks(self) -> list[asyncio.Task[None]]:
+        self._sending = [self._spawn(sender.run(), f"sink {sender.sink.name}") for sender in self.sinks]
+        return self._sending
 
     async def _until(self, happens: object, helpers: Sequence[asyncio.Task[None]]) -> None:
         """Wait for an event, or raise the failure of a helper task."""

@@ -1,20 +1,22 @@
-"""Stores the outbox of a message with its completion: jobs, log entries, statements, events, states."""
+"""Stores the outbox of a message with its completion: jobs, log entries, statements, events, states, sinks' items."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
+from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import NewJob
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.runs.inbox import HAS_ARRIVED, SEND
 from tidemill.store.streams import event_log
+from tidemill.store.streams.outbox import add_items
 from tidemill.streams.definition.message import OutboxItem
 
 #: How long a repeated message cannot enqueue the same job again.
@@ -36,6 +38,7 @@ class StateWriter(Protocol):
 async def store_outbox(
     database: Database,
     connection: Executor,
+    stream: str,
     outbox: Sequence[OutboxItem],
     *,
     exact: bool,
@@ -45,8 +48,14 @@ async def store_outbox(
     jobs = [_job(each, exact=exact) for each in outbox if each.kind == "job"]
     if jobs:
         await insert_jobs(database, connection, jobs, notify=True)
-    entries = [event_log.Entry(each.name, each.body, each.key) for each in outbox if each.kind == "log"]
+    entries = [
+        event_log.Entry(each.name, each.body, each.key, None if each.headers is None else encode(each.headers))
+        for each in outbox
+        if each.kind == "log"
+    ]
     await event_log.append(connection, database.schema, entries)
+    if items := [_sink_row(stream, each) for each in outbox if each.kind == "sink"]:
+        await add_items(database, connection, items)
     statements = [each for each in outbox if each.kind == "sql"]
     for statement, some in groupby(statements, key=attrgetter("name")):
         await connection.executemany(statement, [msgspec.json.decode(each.body) for each in some])
@@ -69,6 +78,16 @@ def _job(outbox: OutboxItem, *, exact: bool) -> NewJob:
     if exact or outbox.key is None:
         return job
     return msgspec.structs.replace(job, unique_key=outbox.key, unique_for=IDEMPOTENT_FOR)
+
+
+def _sink_row(stream: str, outbox: OutboxItem) -> tuple[Any, ...]:
+    """A row of the outbox; the id of an item begins with the stream, source, place and plan that it comes from."""
+    id = str(outbox.id)
+    message, place, plan, _ = id.rsplit("/", 3)
+    source = message[len(stream) + 1 :]
+    headers = None if outbox.headers is None else storable(encode(outbox.headers).decode())
+    key = None if outbox.key is None else storable(outbox.key)
+    return stream, outbox.name, storable(id), source, place, plan, key, headers, outbox.body
 
 
 async def _send(database: Database, connection: Executor, outbox: OutboxItem) -> None:

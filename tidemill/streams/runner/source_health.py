@@ -1,4 +1,4 @@
-"""Opens the sources of a stream, each by itself, and keeps whether it can be read."""
+"""Opens the sources of a stream, each by itself, and keeps whether each of them, and each sink, can be reached."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FIRST_CONNECT = 10.0  # seconds that a source has for its first connection befor
 State = Literal["connecting", "ok", "failing"]
 
 
-class SourceHealth(msgspec.Struct, eq=False):
-    """The state of one source, and its last error."""
+class ConnectionHealth(msgspec.Struct, eq=False):
+    """The state of one source or sink, and its last error."""
 
     state: State = "connecting"
     error: str | None = None
-    """The last error, also after the source has recovered."""
+    """The last error, also after it has recovered."""
     error_at: float | None = None
     failures: int = 0
     """How many attempts have failed since the last success."""
@@ -37,15 +37,18 @@ class SourceHealth(msgspec.Struct, eq=False):
         self.state, self.failures = "ok", 0
         self.tried.set()
 
+    def note(self, error: str) -> None:
+        """Keep an error that does not concern the connection."""
+        self.error, self.error_at = error, time.time()
+
     def failed(self, error: BaseException) -> None:
         self.state = "failing"
-        self.error = str(error) or type(error).__name__
-        self.error_at = time.time()
+        self.note(str(error) or type(error).__name__)
         self.failures += 1
         self.tried.set()
 
 
-async def wait_until_tried(health: Sequence[SourceHealth]) -> None:
+async def wait_until_tried(health: Sequence[ConnectionHealth]) -> None:
     """Return when every source is open or has failed once; one that does not answer is not waited for for long."""
     waiting = [asyncio.create_task(each.tried.wait()) for each in health]
     if waiting:
@@ -55,7 +58,7 @@ async def wait_until_tried(health: Sequence[SourceHealth]) -> None:
 
 
 async def open_source(
-    index: int, source: Source, consumers: list[Consumer], health: SourceHealth, context: SourceContext
+    index: int, source: Source, consumers: list[Consumer], health: ConnectionHealth, context: SourceContext
 ) -> Consumer:
     """Open a source. One that cannot be reached is tried again by itself, and the others go on."""
     pause = PAUSE[0]

@@ -22,12 +22,14 @@ from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.telemetry.history import BEYOND
+from tidemill.store.streams.outbox import count_items
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile
 from tidemill.streams.reducer.source_limits import SourceCounts
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
+    from tidemill.streams.runner.sink_sender import SinkSender
 
 log = structlog.get_logger("tidemill.streams")
 
@@ -48,6 +50,7 @@ class StreamReporter:
         self._lags: list[int | None] = [None] * len(dispatcher.consumers)
         self._lag_at = 0.0
         self._counted: dict[Key, float] = {}
+        self._outbox: dict[str, tuple[int, float | None]] = {}
 
     async def run(self) -> None:
         while True:
@@ -99,7 +102,24 @@ class StreamReporter:
                 "shed": dispatcher.live_requests.shed,
             },
             "sources": sources,
+            "sinks": [self._sink(sender) for sender in dispatcher.sinks],
             "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.statistics().items()},
+        }
+
+    def _sink(self, sender: SinkSender) -> dict[str, Any]:
+        health = sender.health
+        state = health.state if sender.is_sending or health.failures else "standby"
+        waiting, oldest = self._outbox.get(sender.sink.name, (0, None))
+        return {
+            "name": sender.sink.name,
+            "enabled": sender.enabled,
+            "health": state,
+            "up": state != "failing",
+            "error": health.error,
+            "error_at": health.error_at,
+            "waiting": waiting,
+            "oldest": oldest,
+            **msgspec.to_builtins(sender.counts),
         }
 
     def count(self) -> None:
@@ -124,6 +144,9 @@ class StreamReporter:
                 yield ("stream_plan_sum", (stream, plan, source)), statistics["seconds"]
                 for bound, count in _by_bound(statistics["buckets"]).items():
                     yield ("stream_plan", (stream, plan, source, bound)), count
+        for sender in dispatcher.sinks:
+            for outcome, count in msgspec.structs.asdict(sender.counts).items():
+                yield ("stream_sink", (stream, sender.sink.name, outcome)), count
         yield ("stream_live", (stream, "done")), dispatcher.live_requests.done
         yield ("stream_live", (stream, "shed")), dispatcher.live_requests.shed
         yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
@@ -132,6 +155,12 @@ class StreamReporter:
         if time.monotonic() < self._lag_at:
             return
         self._lag_at = time.monotonic() + LAG_EVERY
+        if self._dispatcher.sinks:
+            try:
+                self._outbox = {**await count_items(self._database, self._dispatcher.stream.name)}
+            except Exception as error:
+                if not is_transient(error):
+                    raise
         for index, consumer in enumerate(self._dispatcher.consumers):
             if self._dispatcher.health[index].state == "connecting":
                 continue

@@ -46,7 +46,7 @@ export function DeadLetters({ may }: { may: boolean }) {
                   d{letter.id}
                 </button>
               </td>
-              <td className="nowrap">{letter.stream}/{letter.source}</td>
+              <td className="nowrap">{letter.stream}/{letter.source}{letter.sink && ` → ${letter.sink}`}</td>
               <td>
                 <div className="cut" title={letter.error ?? ""}>
                   <Tag tone="bad">{letter.why}</Tag> {letter.error}

@@ -82,6 +82,32 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
               </tr>
             ))}
           </Table>
+          {dispatcher.sinks && dispatcher.sinks.length > 0 && (
+            <Table label={`Sinks of ${stream.name}`} heads={["Sink", "State", num("Waiting", "Items that wait to be sent"), num("Oldest", "How long the oldest item has waited"), num("Sent"), num("Retried", "Items that the sink refused, and that are sent again"), num("Dead")]} hasActions={may}>
+              {dispatcher.sinks.map((sink) => (
+                <tr key={sink.name}>
+                  <td>{sink.name}</td>
+                  <td>
+                    {sink.enabled ? <State state="enabled" /> : <State state="disabled" />}
+                    {sink.health === "standby" && <div className="soft">Another dispatcher sends</div>}
+                    {sink.health === "failing" && <div className="bad-text" role="status">Cannot be reached: {sink.error}</div>}
+                  </td>
+                  <td className="num">{count(sink.waiting)}</td>
+                  <td className="num"><Duration seconds={sink.oldest} /></td>
+                  <td className="num">{count(sink.sent)}</td>
+                  <td className="num">{count(sink.retried)}</td>
+                  <td className="num">{count(sink.dead)}</td>
+                  {may && (
+                    <RowActions>
+                      <Button className="small" aria-label={`${sink.enabled ? "Disable" : "Enable"} ${sink.name}`} onClick={() => onControl({ stream: stream.name, source: sink.name, enabled: !sink.enabled })}>
+                        {sink.enabled ? "Disable" : "Enable"}
+                      </Button>
+                    </RowActions>
+                  )}
+                </tr>
+              ))}
+            </Table>
+          )}
           {Object.keys(dispatcher.plans).length > 0 && (
             <Table label={`Plans of ${stream.name}`} heads={["Plan", num("Done"), num("Filtered"), num("Failed"), num("p50", "Median time for one message"), num("p99", "Time within which 99% of the messages are processed")]}>
               {Object.entries(dispatcher.plans).map(([name, plan]) => (

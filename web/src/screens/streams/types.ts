@@ -20,6 +20,18 @@ export interface Source {
   dead: number;
 }
 
+export interface Sink {
+  name: string;
+  enabled: boolean;
+  health: "connecting" | "ok" | "failing" | "standby";
+  error: string | null;
+  waiting: number;
+  oldest: number | null;
+  sent: number;
+  retried: number;
+  dead: number;
+}
+
 export interface Dispatcher {
   host: string;
   pid: number;
@@ -29,6 +41,7 @@ export interface Dispatcher {
   engines: number;
   restarts: number;
   sources: Source[];
+  sinks?: Sink[];
   plans: Record<string, { done: number; filtered: number; failed: number; p50: number | null; p99: number | null }>;
 }
 

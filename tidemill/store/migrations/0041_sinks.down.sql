@@ -1,0 +1,3 @@
+DROP TABLE tidemill.stream_outbox;
+DELETE FROM tidemill.dead_letter WHERE sink IS NOT NULL;
+ALTER TABLE tidemill.dead_letter DROP COLUMN sink;
