@@ -3,7 +3,7 @@
 from tidemill.sinks import HttpSink, KafkaSink
 """
 
-from tidemill.sinks.base import Refused, Sender, Sink, SinkItem, Unreachable
+from tidemill.sinks.base import ItemRefused, Sender, Sink, SinkItem, Unreachable
 from tidemill.sinks.http import HttpSink
 from tidemill.sinks.kafka import KafkaSink
 from tidemill.sinks.log import LogSink
@@ -22,11 +22,11 @@ SINK_KINDS: dict[str, type[Sink]] = {
 __all__ = [
     "SINK_KINDS",
     "HttpSink",
+    "ItemRefused",
     "KafkaSink",
     "LogSink",
     "NatsSink",
     "RedisSink",
-    "Refused",
     "Sender",
     "Sink",
     "SinkItem",

@@ -31,7 +31,7 @@ class SinkItem(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class Refused(msgspec.Struct, frozen=True):
+class ItemRefused(msgspec.Struct, frozen=True):
     """The receiver did not take an item; others may go on, except those of its key."""
 
     error: str
@@ -52,7 +52,7 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 #: What became of an item; None: the receiver has it.
-SendResult = Refused | Unreachable | Behind | None
+SendResult = ItemRefused | Unreachable | Behind | None
 
 BEHIND = Behind()
 
@@ -107,7 +107,7 @@ async def send_by_key(
     async def send_chain(chain: Sequence[SinkItem]) -> None:
         result: SendResult = None
         for item in chain:
-            if result is None or (isinstance(result, Refused) and result.is_final):
+            if result is None or (isinstance(result, ItemRefused) and result.is_final):
                 async with slots:
                     result = await send(item)
                 results[item.id] = result

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.web.public_url import check_http_url
 from tidemill.engine.outbound_http import OutboundHttp, OutboundHttpError
-from tidemill.sinks.base import Refused, SendResult, Sink, SinkItem, Unreachable, send_by_key
+from tidemill.sinks.base import ItemRefused, SendResult, Sink, SinkItem, Unreachable, send_by_key
 
 SHOWN = 200
 _LATER = (408, 425, 429)
@@ -74,8 +74,8 @@ class HttpSender:
             return None
         error = f"it answered {answer.status}: {answer.text(SHOWN)}"
         if answer.status in _LATER or answer.status >= 500:
-            return Refused(error, after=_seconds(answer.headers.get("retry-after")))
-        return Refused(error, is_final=True)
+            return ItemRefused(error, after=_seconds(answer.headers.get("retry-after")))
+        return ItemRefused(error, is_final=True)
 
     async def close(self) -> None:
         for client in self._idle:

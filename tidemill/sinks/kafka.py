@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.sinks.base import ID_HEADER, Refused, SendResult, Sink, SinkItem, Unreachable
+from tidemill.sinks.base import ID_HEADER, ItemRefused, SendResult, Sink, SinkItem, Unreachable
 
 TAKEN_WITHIN = 15.0
 PURGED_WITHIN = 1.0
@@ -108,6 +108,6 @@ def _taken(results: list[SendResult], index: int, error: Any, _message: Any) -> 
     if error is None:
         results[index] = None
     elif error.code() in final:
-        results[index] = Refused(error.str(), is_final=True)
+        results[index] = ItemRefused(error.str(), is_final=True)
     elif error.code() not in purged:
         results[index] = Unreachable(error.str())

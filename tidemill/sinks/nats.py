@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.sinks.base import Refused, SendResult, Sink, SinkItem, Unreachable, send_by_key
+from tidemill.sinks.base import ItemRefused, SendResult, Sink, SinkItem, Unreachable, send_by_key
 from tidemill.sources.base import SourceError
 from tidemill.sources.nats_client import NatsConnection
 
@@ -56,18 +56,18 @@ class NatsSender:
         subject = self._sink.subject
         if "{key}" in subject:
             if not item.key or any(character.isspace() for character in item.key):
-                return Refused(f"key {item.key!r} cannot be part of a subject", is_final=True)
+                return ItemRefused(f"key {item.key!r} cannot be part of a subject", is_final=True)
             subject = subject.replace("{key}", item.key)
         headers = {**item.headers, "Nats-Msg-Id": item.id}
         try:
             await jetstream.publish(subject, item.payload, timeout=self._sink.timeout, headers=headers)
         except MaxPayloadError as error:
-            return Refused(str(error), is_final=True)
+            return ItemRefused(str(error), is_final=True)
         except NoStreamResponseError:
             return Unreachable(f"no stream of the server takes subject {subject}")
         except APIError as error:
             said = f"{error.description} ({error.err_code})"
-            return Refused(said, is_final=True) if error.err_code == TOO_LARGE else Unreachable(said)
+            return ItemRefused(said, is_final=True) if error.err_code == TOO_LARGE else Unreachable(said)
         except (Error, OSError, TimeoutError) as error:
             return Unreachable(str(connection.error(error)))
         return None

@@ -67,8 +67,7 @@ class StreamReducer:
         self._most: list[int] = []
         for index in range(len(sources)):
             self._apply_limits(index, now)
-        self._suspects: deque[Delivery] = deque()
-        self._quarantined: set[int] = set()
+        self._suspects, self._quarantined = deque[Delivery](), set[int]()
         self._later: list[tuple[float, int, Delivery]] = []
         self._keys = KeyOrder(len(sources))
         self._under_way: dict[tuple[int, str], Delivery] = {}
@@ -464,10 +463,7 @@ class StreamReducer:
     def _apply_limits(self, index: int, now: float) -> None:
         lane, limits = self._lanes[index], self.limits[index]
         lane.enabled, lane.weight = limits.enabled, limits.weight
-        rate, burst = limits.max_qps, limits.burst
-        if rate and limits.qps_part is not None:
-            burst = None if burst is None else burst * limits.qps_part / rate
-            rate = limits.qps_part
+        rate, burst = limits.rate_here
         if rate is None or math.isinf(rate):
             lane.bucket = None
         elif lane.bucket is None:

@@ -36,6 +36,13 @@ class SourceLimits(msgspec.Struct):
     concurrency_part: int | None = None
     """The part of `max_concurrency`; None for all of it."""
 
+    @property
+    def rate_here(self) -> tuple[float | None, float | None]:
+        """The rate and the burst that this dispatcher may use."""
+        if not self.max_qps or self.qps_part is None:
+            return self.max_qps, self.burst
+        return self.qps_part, None if self.burst is None else self.burst * self.qps_part / self.max_qps
+
 
 class Choice(msgspec.Struct):
     """The messages to send now, each with its ticket, and those that need no work and can be acknowledged."""

@@ -26,7 +26,7 @@ from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.sinks import LogSink
-from tidemill.sources.base import Consumer, FencedError, SourceContext
+from tidemill.sources.base import Consumer, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.opening import open_consumer
 from tidemill.store.database import Database
@@ -44,6 +44,7 @@ from tidemill.streams.engine.engine import failure_of
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.outcomes import suspects_text
 from tidemill.streams.reducer.reducer import StreamReducer
+from tidemill.streams.runner.acknowledgements import Acknowledgements
 from tidemill.streams.runner.attempts import OrderedAttempts
 from tidemill.streams.runner.commit import OutcomeCommitter, PendingCommit
 from tidemill.streams.runner.control import StreamController, stream_part
@@ -60,7 +61,6 @@ from tidemill.streams.view.report import StreamReporter
 
 log = structlog.get_logger("tidemill.streams")
 
-FLUSH_EVERY = 0.05
 PREFETCH = 4000  # the most messages of a source that wait here
 ERROR_PAUSE = (0.2, 5.0)
 STOP_ENGINES = 10.0
@@ -139,11 +139,10 @@ class Dispatcher:
             on_committed=self._committed,
             on_fenced=self._fenced,
         )
+        self._acks = Acknowledgements(self, self._ids if self._has_ids else None, self._attempts)
         self.meter = Meter()
         self._reporter = StreamReporter(self, database, self.meter)
         self._room = [asyncio.Event() for _ in stream.sources]
-        self._to_flush: set[int] = set()
-        self._flush_needed = asyncio.Event()
         self._dispatch_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -185,7 +184,7 @@ class Dispatcher:
             await self._until(self._engines_ready(), helpers)
             helpers += [
                 self._spawn(self._committer.run(), "committer"),
-                self._spawn(self._flush(), "flush"),
+                self._spawn(self._acks.run(), "acknowledgements"),
             ]
             await self.control.apply()
             await self.limits.renew()
@@ -364,7 +363,7 @@ class Dispatcher:
         if choice.send:
             self.engines.submit([message_work(ticket, delivery) for ticket, delivery in choice.send])
         if choice.ack:
-            self._ack(choice.ack)
+            self._acks.ack(choice.ack)
         for index, (room, ahead) in enumerate(zip(self._room, self._ahead, strict=True)):
             if not room.is_set() and ahead.is_low(self.reducer.waiting(index), self.reducer.waiting_size(index)):
                 room.set()
@@ -393,7 +392,7 @@ class Dispatcher:
         tickets = handle.tickets
         if frame.ok:
             tickets.difference_update(frame.ok)
-            self._ack(self.reducer.done(frame.ok, now))
+            self._acks.ack(self.reducer.done(frame.ok, now))
         for answer in frame.answers:
             tickets.discard(answer.ticket)
             if answer.ticket < 0:
@@ -404,7 +403,7 @@ class Dispatcher:
 
     def _answered(self, answer: EngineAnswer, now: float) -> None:
         if answer.status == "expired":
-            self._ack(self.reducer.expired(answer.ticket, now))
+            self._acks.ack(self.reducer.expired(answer.ticket, now))
             return
         if answer.status == "undecodable":
             failure = answer.failures[0]
@@ -414,7 +413,7 @@ class Dispatcher:
         elif answer.outbox:
             outcome = self.reducer.hold(answer.ticket)
         else:
-            self._ack(self.reducer.done((answer.ticket,), now))
+            self._acks.ack(self.reducer.done((answer.ticket,), now))
             return
         if outcome is not None:
             self._committer.put(PendingCommit(outcome, answer.outbox))
@@ -452,7 +451,7 @@ class Dispatcher:
             if not each.outcome.stays:
                 each.delivery.noted = False  # Its stored attempts were deleted together with the outcome.
             self.retries.committed(each.delivery)
-            self._ack(acks)
+            self._acks.ack(acks)
         if any(each.outcome.retry is not None for each in commits):
             self.retries.wake()
         self.schedule_dispatch()
@@ -462,22 +461,6 @@ class Dispatcher:
         for each in commits:
             self.reducer.fenced(each.outcome, time.monotonic())
         self.schedule_dispatch()
-
-    def _ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge messages; the next flush makes it durable."""
-        by_source: list[list[Delivery]] = [[] for _ in self.consumers]
-        for delivery in deliveries:
-            if delivery.retry_row is None:
-                by_source[delivery.source].append(delivery)
-                if delivery.noted:
-                    self._attempts.finished(delivery)
-            else:
-                self.retries.ack(delivery)
-        for index, some in enumerate(by_source):
-            if some:
-                self.consumers[index].ack(some)
-                self._to_flush.add(index)
-        self._flush_needed.set()
 
     def _drop_lost(self, is_lost: Callable[[Delivery], bool]) -> None:
         """Drop waiting messages that belong to another reader now."""
@@ -489,31 +472,6 @@ class Dispatcher:
         while self.reducer.count_busy(matches):
             self._idle.clear()
             await self._idle.wait()
-
-    async def _flush(self) -> None:
-        """Make acknowledgements durable, many at a time."""
-        while True:
-            await self._flush_needed.wait()
-            await asyncio.sleep(FLUSH_EVERY)
-            self._flush_needed.clear()
-            indexes, self._to_flush = self._to_flush, set()
-            if self._has_ids and not await self._ids.flush():
-                self._to_flush, indexes = indexes, set()  # A message is acknowledged when its id is stored.
-            for index in indexes:
-                try:
-                    await self.consumers[index].flush()
-                except FencedError as error:
-                    log.warning("a position belongs to another reader now", why=str(error))
-                except Exception as error:
-                    if not is_transient(error):  # An unreachable broker is a passing error, too.
-                        raise
-                    self.health[index].failed(error)
-                    self._to_flush.add(index)
-            await self.retries.flush()
-            await self._attempts.flush()
-            if self._to_flush:
-                await asyncio.sleep(ERROR_PAUSE[0])
-                self._flush_needed.set()
 
     # -- notifications -------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.retry import GiveUp, decide
 from tidemill.engine.containment.cancellation import end
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.sinks import Refused, Sender, Sink, SinkItem, Unreachable
+from tidemill.sinks import ItemRefused, Sender, Sink, SinkItem, Unreachable
 from tidemill.sinks.base import SendResult
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
@@ -151,10 +151,10 @@ class SinkSender:
         for row, result in zip(rows, results, strict=True):
             if result is None:
                 sent.append(row["id"])
-            elif isinstance(result, Refused):
+            elif isinstance(result, ItemRefused):
                 attempts = row["attempts"] + 1
                 verdict = decide(
-                    self.sink.retry, failures=attempts, error="Refused", retry_after=result.after, seed=row["id"]
+                    self.sink.retry, failures=attempts, error="ItemRefused", retry_after=result.after, seed=row["id"]
                 )
                 error = storable(result.error)
                 if result.is_final or isinstance(verdict, GiveUp):
