@@ -21,8 +21,8 @@ from tidemill.engine.telemetry.stream_metrics import PLAN_BOUNDS, PLAN_POWERS
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
-from tidemill.store.telemetry.history import BEYOND
 from tidemill.store.streams.outbox import count_items
+from tidemill.store.telemetry.history import BEYOND
 from tidemill.store.telemetry.hosts import Key
 from tidemill.streams.engine.plan_statistics import add, percentile
 from tidemill.streams.reducer.source_limits import SourceCounts
