@@ -1,17 +1,23 @@
-"""How jobs that share a queue wait for each other."""
+"""Other ways to enqueue a job, and how jobs that share a queue wait for each other."""
 
 import asyncio
 import statistics
 import time
+from collections.abc import Awaitable, Callable
 
+import asyncpg
 import msgspec
 
-from benchmarks.ours import install_schema
+from benchmarks.ours import bench_app, install_schema
 from tidemill import App
 from tidemill.engine.logs import configure_logs
 from tidemill.roles import jobs_role
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.jobs.declared import declare
 
 QUEUE = "shared"
+ENQUEUE = "SELECT tidemill.enqueue('noop', $1::text::jsonb)"
+ROUNDS = 3
 BACKLOG, SMALL, JOB_S, CONCURRENCY = 10_000, 15, 0.02, 10
 
 
@@ -19,13 +25,37 @@ class FlowControl(msgspec.Struct, frozen=True):
     """`fair_wait`: how long a small tenant's job waits behind another's thousands, in lengths of a job."""
 
     fair_wait: float
+    enqueue_sql: float
+    enqueue_one: float
 
 
-async def measure(dsn: str) -> FlowControl:
-    """Measure on an empty database."""
+async def measure(dsn: str, seconds: float) -> FlowControl:
+    """Measure on an empty database, each way to enqueue for so many seconds."""
     configure_logs("error")
     await install_schema(dsn)
-    return FlowControl(fair_wait=await _fair_wait(dsn))
+    enqueue_sql, enqueue_one = await _enqueue_rates(dsn, seconds)
+    return FlowControl(await _fair_wait(dsn), enqueue_sql, enqueue_one)
+
+
+async def _enqueue_rates(dsn: str, seconds: float) -> tuple[float, float]:
+    """Calls a second of the SQL function and of `app.enqueue`, which take turns."""
+    async with bench_app(dsn, lambda: None) as app, Database(DatabaseSettings(url=dsn)) as database:
+        await declare(database, app.declarations.templates())
+        connection = await asyncpg.connect(dsn)
+        rates: list[tuple[float, float]] = []
+        for _ in range(ROUNDS):
+            sql = await _rate(lambda: connection.fetchval(ENQUEUE, '{"n": 1}'), seconds / ROUNDS)
+            rates.append((sql, await _rate(lambda: app.enqueue("noop", n=1), seconds / ROUNDS)))
+        await connection.close()
+    return statistics.median(rate for rate, _ in rates), statistics.median(rate for _, rate in rates)
+
+
+async def _rate(call: Callable[[], Awaitable[object]], seconds: float) -> float:
+    begin, calls = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        await call()
+        calls += 1
+    return calls / (time.perf_counter() - begin)
 
 
 async def _fair_wait(dsn: str) -> float:

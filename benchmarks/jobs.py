@@ -238,8 +238,11 @@ class Run:
         if self._peers_only:
             return []
         with self._server.database("control") as dsn:
-            seen = asyncio.run(flow_control.measure(dsn))
-        return [report.compare("fair_wait", "job lengths", seen.fair_wait, "limit", FAIR_WAIT, less_is_better=True)]
+            seen = asyncio.run(flow_control.measure(dsn, self._plan.enqueue_s))
+        return [
+            report.compare("fair_wait", "job lengths", seen.fair_wait, "limit", FAIR_WAIT, less_is_better=True),
+            report.compare("enqueue_sql", "calls/s", seen.enqueue_sql, "enqueue_one", seen.enqueue_one),
+        ]
 
     def _idle_rows(self) -> list[report.Row]:
         if self._idle is None:

@@ -218,3 +218,8 @@ async def test_an_argument_given_twice_is_refused(app: App) -> None:
 
     with pytest.raises(PayloadError, match="both in args= and by name"):
         await app.enqueue("send", args={"to": "a"}, to="b")
+
+
+def test_an_option_that_tasks_do_not_have_is_named_with_the_one_that_was_probably_meant(app: App) -> None:
+    with pytest.raises(ConfigError, match="task has no option 'prioritty'; did you mean 'priority'"):
+        app.task(prioritty=1)  # pyright: ignore[reportCallIssue]

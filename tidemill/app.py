@@ -46,11 +46,11 @@ from tidemill.engine.lifespan import Lifespan, LifespanHook
 from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, ScheduleOptions, declare_task, periodic_of
+from tidemill.jobs import Jobs, ScheduleOptions, check_task_options, declare_task, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
-from tidemill.store.jobs.workers import QueueLimit
+from tidemill.store.jobs.workers import QueueLimit, QueueOptions
 from tidemill.store.migrate import Chain
 from tidemill.store.schemas import identifier
 
@@ -185,7 +185,7 @@ class App:
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
-        return declare_task(self.declarations, self.schedule, function, **options)
+        return declare_task(self.declarations, self.schedule, function, **check_task_options(options))
 
     def schedule(
         self,
@@ -205,21 +205,14 @@ class App:
         """
         self.declarations.add_schedule(periodic_of(self.declarations, name, what, given, cron, every, options))
 
-    def queue(
-        self,
-        name: str,
-        *,
-        rate: str | float | None = None,
-        burst: float | None = None,
-        weights: Mapping[str, int] | None = None,
-    ) -> None:
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> None:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`; weigh its fair keys.
 
         `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given. `weights`
         are the shares of fair keys: of two busy keys, one of weight 3 starts three jobs for one of the other. Without
         an entry a key weighs 1.
         """
-        self.declarations.limits[name] = QueueLimit.of(name, rate, burst, weights)
+        self.declarations.limits[name] = QueueLimit.of(name, **options)
 
     def add_page(self, page: Page, /) -> Page:
         """Declare a page of the application's own, which the server shows at `/pages/NAME/`."""

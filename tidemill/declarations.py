@@ -26,6 +26,7 @@ from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
+from tidemill.store.jobs.declared import Template
 from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
@@ -188,6 +189,11 @@ class Declarations:
             )
             for periodic in self.schedules.values()
         ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])
+
+    def templates(self) -> list[Template]:
+        """What the tasks, workflows and dags are like, for the SQL functions that start them."""
+        tasks = [Template("task", task.name, task.template()) for task in self.tasks.values()]
+        return tasks + (self.runs.templates() if self.uses("runs") else [])
 
     def served_queues(self) -> Iterable[str]:
         """The queues that the tasks, dags and workflow files name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
@@ -178,6 +179,20 @@ def declare_task(
         return task
 
     return declare if function is None else declare(function)
+
+
+#: The options of `app.task`.
+TASK_OPTIONS = frozenset(
+    name for name, each in signature(declare_task).parameters.items() if each.kind is each.KEYWORD_ONLY
+)
+
+
+def check_task_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a task; a `ConfigError` names one that it does not have."""
+    if unknown := options.keys() - TASK_OPTIONS:
+        hint = did_you_mean(min(unknown), TASK_OPTIONS) or f"; its options are {', '.join(sorted(TASK_OPTIONS))}"
+        raise ConfigError(f"task has no option {min(unknown)!r}{hint}")
+    return options
 
 
 class ScheduleOptions(TypedDict, total=False):

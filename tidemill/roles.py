@@ -48,6 +48,7 @@ def jobs_role(
             declared.tasks,
             declared.settings.worker(wanted, max_concurrency),
             limits=declared.limits.values(),
+            templates=declared.templates,
             models=declared.models.values(),
             invoke_context=declared.hooks.invoke_context,
             app_path=declared.source,
@@ -90,7 +91,8 @@ def maintenance_roles(database: Database, settings: Settings, declared: Declarat
     """Migrations, sweeps and schedules, in one process; of an application, its own migrations and schedules too."""
     chains: Sequence[Chain] = () if declared is None else declared.chains
     schedules = None if declared is None else declared.stored_schedules()
-    scheduler = Scheduler(database, schedules, declared_by=DECLARERS)
+    templates = None if declared is None else declared.templates
+    scheduler = Scheduler(database, schedules, declared_by=DECLARERS, templates=templates)
     return RoleGroup(
         "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
     )

@@ -32,6 +32,7 @@ from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.start_fields import check_start_event, check_start_fields, start_field_names
 from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
+from tidemill.flows.encoding.classes import qualified_name
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.durable import FlowKind, child_end
@@ -40,6 +41,7 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
+from tidemill.store.jobs.declared import Template
 from tidemill.store.jobs.schedules import RunTemplate
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
@@ -294,6 +296,18 @@ class Runs:
             new = _new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
         return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input))
 
+    def templates(self) -> list[Template]:
+        """What a run of each workflow and dag is like, for the SQL function `start`."""
+        flows = [
+            Template("flow", kind.name, encode({"kind": kind.name, "version": kind.version, "type": _start_type(kind)}))
+            for kind in self.flows.values()
+        ]
+        return flows + [Template("dag", dag.name, self._dag_template(dag)) for dag in self.dags.values()]
+
+    def _dag_template(self, dag: Dag) -> bytes:
+        data = dag.to_json()
+        return encode({"kind": DAG_KIND, "version": self.dag_kind.program(data).version, "dag": msgspec.Raw(data)})
+
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
         self.dag_kind.check_args(dag, args)
         data, version = dag.to_json(), self.dag_kind.program(dag.to_json()).version
@@ -339,6 +353,10 @@ def _is_meant(kind: FlowKind, workflow: type[AnyWorkflow] | AnyWorkflow | str) -
 
 def _class_of(workflow: type[AnyWorkflow] | AnyWorkflow) -> type[AnyWorkflow]:
     return workflow if isinstance(workflow, type) else type(workflow)
+
+
+def _start_type(kind: FlowKind) -> str:
+    return qualified_name(declared(kind.workflow).start_event_class)
 
 
 def _new_flow_run(kind: FlowKind, event: StartEvent, origin: Origin) -> NewRun:

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from tests.invariants.test_starting_is_atomic import Asking, Word, order
+from tests.invariants.own_transaction.test_starting_is_atomic import Asking, Word, order
 from tests.support import eventually, value
 from tests.support.roles import running_worker
 from tidemill import App, current_job

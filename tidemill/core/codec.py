@@ -146,6 +146,15 @@ class Signature:
         facts = [(each.name, repr(each.type), each.required) for each in msgspec.structs.fields(self._struct)]
         return hashlib.sha256(repr((self._where, facts)).encode()).hexdigest()[:16]
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The parameters that may be left out, and what they are then, where JSON can say it."""
+        found: dict[str, Any] = {}
+        for each in msgspec.structs.fields(self._struct):
+            if isinstance(each.default, str | int | float | bool | None):
+                found[each.name] = each.default
+        return found
+
     def unknown_arguments(self, data: bytes | str) -> list[str]:
         """The names of arguments that the function does not have; none if the data is not an object."""
         given = msgspec.json.decode(data)

@@ -6,7 +6,7 @@ It sleeps until the next fire, or until a schedule changes. What to do about lat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
+from tidemill.store.jobs.declared import Template, declare
 from tidemill.store.jobs.schedules import (
     PROGRAM,
     SCHEDULES_CHANNEL,
@@ -46,11 +47,13 @@ class Scheduler:
         declared: Sequence[DeclaredSchedule] | None,
         *,
         declared_by: Collection[str] = (PROGRAM,),
+        templates: Callable[[], Sequence[Template]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._database = database
         self._declared = declared
         self._declared_by = declared_by
+        self._templates = templates
         self._clock = clock
         self._logged: dict[str, float] = {}
 
@@ -58,6 +61,8 @@ class Scheduler:
         """Fire until stopped."""
         if self._declared is not None:
             await declare_schedules(self._database, self._declared, by=self._declared_by)
+        if self._templates is not None:
+            await declare(self._database, self._templates())
         life.ready()
         log.info("scheduler started", schedules=len(self._declared or ()))
         while await life.wait(await self._fire()):

@@ -176,6 +176,22 @@ class Task(Generic[P, R, T]):
             raise PayloadError(f"task {self.name}: {what} {template!r} does not fit: {error!r}") from error
         return check_key(what, made)
 
+    def template(self) -> bytes:
+        """What a job of this task is like without its arguments, for the SQL function `enqueue`."""
+        options = self.options
+        return encode(
+            {
+                "queue": options.queue,
+                "priority": options.priority,
+                "tags": options.tags,
+                "options": self.job_options,
+                "concurrency_key": options.concurrency_key,
+                "max_concurrency": options.max_concurrency,
+                "fair_key": options.fair_key,
+                "defaults": self.signature.defaults,
+            }
+        )
+
     def new_job(
         self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any
     ) -> NewJob:

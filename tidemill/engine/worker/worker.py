@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,6 +41,7 @@ from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.claims import find_cancels, next_suspect, report_progress
+from tidemill.store.jobs.declared import Template, declare
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.workers import (
@@ -99,6 +100,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         limits: Iterable[QueueLimit] = (),
+        templates: Callable[[], Sequence[Template]] = tuple,
         models: Iterable[ModelSpec] = (),
         invoke_context: InvokeContext | None = None,
         app_path: str | None = None,
@@ -116,6 +118,7 @@ class Worker:
         self._database = database
         self._tasks = tasks
         self._limits = [limit for limit in limits if limit.name in settings.queues]
+        self._templates = templates
         self._clock = clock
         self._life = Life()
         self._modes: dict[str, Mode] = {}
@@ -188,6 +191,7 @@ class Worker:
         self.runner.worker = f"{self.host}:{os.getpid()}#{life.worker_id}"
         self.runner.open_writes = partial(JobTransaction, self._database, life.worker_id)
         await declare_queues(self._database, self._limits)
+        await declare(self._database, self._templates())
         if self.models is not None:
             self.models.start()
         log.info("worker started", worker=self.runner.worker, queues=list(self.settings.queues), tasks=len(self._tasks))

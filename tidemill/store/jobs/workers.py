@@ -6,7 +6,7 @@ All times are the database's own, so that clock skew between hosts cannot make a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, TypedDict
 
 import asyncpg
 import msgspec
@@ -212,6 +212,17 @@ class WorkerCard(msgspec.Struct, frozen=True):
     """What the tasks take, as hashes: a job that one of them has refused is not for this worker."""
 
 
+class QueueOptions(TypedDict, total=False):
+    """The options of `app.queue`."""
+
+    rate: str | float | None
+    """How fast its jobs may start, over all workers together: "100/s"."""
+    burst: float | None
+    """How many may start at once after a quiet time."""
+    weights: Mapping[str, int] | None
+    """The shares of fair keys."""
+
+
 class QueueLimit(msgspec.Struct, frozen=True):
     """A queue's shared rate limit: jobs per second, and how many may start at once after an idle period."""
 
@@ -223,7 +234,11 @@ class QueueLimit(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, name: str, rate: str | float | None, burst: float | None = None, weights: Mapping[str, int] | None = None
+        cls,
+        name: str,
+        rate: str | float | None = None,
+        burst: float | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> QueueLimit:
         """A limit from user input: `rate` as in "100/s"; the default burst is the jobs of a tenth of a second."""
         check_name("queue", name)

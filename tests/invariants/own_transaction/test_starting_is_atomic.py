@@ -5,17 +5,14 @@ The table: what is started × the driver of the connection × what becomes of th
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
-from tests.invariants.test_enqueue_is_atomic import driver
 from tests.support import eventually, value
-from tests.support.callers import CALLERS, Caller
-from tests.support.server import TestServer
+from tests.support.callers import Caller
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.dags import Dag, node
@@ -51,29 +48,6 @@ class Ambiguous(Workflow):
 
 
 order = Dag("order", [node("send", "send", args={"n": 1})])
-
-
-@pytest.fixture(scope="module")
-def shared_url(server: TestServer) -> Iterator[str]:
-    url = server.create()
-    with psycopg.connect(url) as connection:
-        connection.execute("CREATE TABLE purchase (id integer)")
-    yield url
-    server.drop(url)
-
-
-@pytest.fixture
-def database_url(shared_url: str) -> str:
-    with psycopg.connect(shared_url) as connection:
-        for table in (*(f"tidemill.{each}" for each in TABLES), "purchase"):
-            connection.execute(f"DELETE FROM {table}".encode())
-    return shared_url
-
-
-@pytest.fixture(params=[driver(name) for name in CALLERS])
-async def caller(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[Caller]:
-    async with CALLERS[request.param](database_url) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -1,0 +1,209 @@
+"""Work is started from SQL: by triggers, by other languages, and by roles that may do nothing else."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.support import eventually, running_worker, value
+from tidemill import App
+from tidemill.dags import Dag, node
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.store.database import Database
+from tidemill.store.jobs.declared import declare
+
+
+class Asked(StartEvent):
+    topic: str
+
+
+class Approved(Event):
+    by: str
+
+
+class Letter(Workflow):
+    @step
+    async def wait(self, ctx: Context, event: Asked) -> StopEvent:
+        answer = await ctx.wait_for_event(Approved)
+        return StopEvent(result=f"{event.topic} approved by {answer.by}")
+
+
+@pytest.fixture
+def app(app: App) -> App:
+    @app.task(queue="mail", priority=7, tags=["mail"], retry=3, fair_key="{tenant}")
+    async def send_receipt(order_id: int, tenant: str = "none") -> int:
+        return order_id
+
+    @app.task(concurrency_key="one-{n}", max_concurrency=1)
+    async def alone(n: int) -> None: ...
+
+    app.workflow(Letter)
+    app.dag(Dag("nightly", [node("first", "alone", args={"n": 1})]))
+    return app
+
+
+@pytest.fixture
+async def sql(app: App, database: Database) -> Any:
+    """A connection that calls the functions of an application whose roles have started."""
+    await declare(database, app.declarations.templates())
+    connection = await database.connect()
+    yield connection
+    await connection.close()
+
+
+async def test_a_job_is_like_one_that_the_application_enqueues(app: App, database: Database, sql: Any) -> None:
+    enqueued = await app.enqueue("send_receipt", order_id=7, tenant="acme")
+    called = await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"order_id": 7, "tenant": "acme"}')""")
+    same = "queue, task, args::jsonb::text, priority, tags, options::jsonb::text, fair_key, state, deadline"
+    rows = await sql.fetch(f"SELECT {same} FROM tidemill.job ORDER BY id")
+    assert called == enqueued.id + 1
+    assert tuple(rows[0]) == tuple(rows[1])
+    async with running_worker(app, ["mail"]):
+        assert (await app.wait(called)).result == 7
+
+
+async def test_options_are_named_arguments(app: App, sql: Any) -> None:
+    job = await sql.fetchval("""
+        SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}', delay => '10 minutes', priority => 2,
+                                queue => 'slow', unique_key => 'order-7',
+                                deadline => '1 hour', fair_key => 'acme', tags => '{late}')""")
+    row = await sql.fetchrow(
+        "SELECT priority, queue, unique_key, fair_key, tags, due_at > now() + interval '9 minutes' AS later, "
+        "deadline > now() + interval '59 minutes' AS has_deadline FROM tidemill.job WHERE id = $1",
+        job,
+    )
+    assert tuple(row) == (2, "slow", "order-7", "acme", ["mail", "late"], True, True)
+
+
+async def test_a_unique_key_gives_the_job_that_has_it(sql: Any) -> None:
+    call = """SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}', unique_key => 'order-7')"""
+    assert await sql.fetchval(call) == await sql.fetchval(call)
+    assert await sql.fetchval("SELECT count(*) FROM tidemill.job") == 1
+
+
+async def test_concurrency_keys_are_filled_in_and_admit_their_jobs(sql: Any) -> None:
+    for _ in range(2):
+        await sql.fetchval("""SELECT tidemill.enqueue('alone', '{"n": 3}')""")
+    rows = await sql.fetch("SELECT concurrency_key, state FROM tidemill.job ORDER BY id")
+    assert [tuple(row) for row in rows] == [("one-3", "ready"), ("one-3", "throttled")]
+
+
+async def test_nothing_exists_if_the_caller_rolls_back(sql: Any) -> None:
+    transaction = sql.transaction()
+    await transaction.start()
+    await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}')""")
+    await sql.fetchval("""SELECT tidemill.start('Letter', '{"topic": "tides"}')""")
+    await sql.execute("""SELECT tidemill.publish('orders', '{"id": 7}')""")
+    await transaction.rollback()
+    for table in ("job", "run", "event_log"):
+        assert await sql.fetchval(f"SELECT count(*) FROM tidemill.{table}") == 0
+
+
+async def test_a_trigger_enqueues_and_wakes_an_idle_worker(app: App, database: Database, sql: Any) -> None:
+    await sql.execute("""
+        CREATE TABLE orders (id integer);
+        CREATE FUNCTION ordered() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            PERFORM tidemill.enqueue('send_receipt', jsonb_build_object('order_id', NEW.id, 'tenant', 'acme'));
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER ordered AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION ordered()""")
+    async with running_worker(app, ["mail"]):
+        await sql.execute("INSERT INTO orders SELECT generate_series(1, 3)")
+        done = "SELECT count(*) FROM tidemill.job_history WHERE state = 'succeeded'"
+        await eventually(lambda: _is(database, done, 3), timeout=10)
+
+
+async def _is(database: Database, statement: str, wanted: int) -> bool:
+    return await value(database, statement) == wanted
+
+
+async def test_runs_are_started_and_get_events(app: App, sql: Any) -> None:
+    run = await sql.fetchval(
+        """SELECT tidemill.start('Letter', '{"topic": "tides"}', unique_key => 'l', tags => '{a}')"""
+    )
+    assert await sql.fetchval("""SELECT tidemill.start('Letter', '{"topic": "x"}', unique_key => 'l')""") == run
+    night = await sql.fetchval("SELECT tidemill.start('nightly')")
+    async with app.running():
+        handle = await app.runs.get(run)
+        await eventually(lambda: _knows_events(sql))
+        await sql.execute("""SELECT tidemill.send($1, 'Approved', '{"by": "ann"}')""", run)
+        assert await handle.result(timeout=30) == "tides approved by ann"
+        assert await (await app.runs.get(night)).result(timeout=30) is not None
+    with pytest.raises(asyncpg.NoDataFoundError, match="has ended"):
+        await sql.execute("""SELECT tidemill.send($1, 'Approved', '{"by": "ann"}')""", run)
+
+
+async def _knows_events(sql: Any) -> bool:
+    return await sql.fetchval("SELECT EXISTS (SELECT FROM tidemill.worker WHERE events IS NOT NULL)")
+
+
+async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> None:
+    await app.publish("orders", {"id": 7}, key="acme")
+    await sql.execute("""SELECT tidemill.publish('orders', '{"id": 7}', 'acme')""")
+    rows = await sql.fetch("SELECT topic, keys, headers, payloads FROM tidemill.event_log ORDER BY id")
+    plain, called = ((row["topic"], row["keys"], row["headers"], json.loads(row["payloads"][0])) for row in rows)
+    assert plain == called
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("enqueue('no such task')", "there is no task no such task"),
+        ("enqueue('send_receipt', '[7]')", "must be a JSON object"),
+        ("enqueue('alone')", "needs an argument that is not given"),
+        ("enqueue('send_receipt', '{}', delay => '1s', at => now())", "either delay or at"),
+        ("enqueue('send_receipt', '{}', priority => 12)", "priority"),
+        ("enqueue('send_receipt', '{}', prioritty => 1)", "does not exist"),
+        ("start('nothing')", "there is no workflow or dag nothing"),
+        ("start('Letter', '1')", "must be a JSON object"),
+        ("send(99, 'Approved')", "there is no event Approved"),
+        ("send(99, 'shop.Approved')", "there is no run 99"),
+    ],
+)
+async def test_a_wrong_call_says_what_is_wrong(sql: Any, call: str, said: str) -> None:
+    with pytest.raises(asyncpg.PostgresError, match=said):
+        await sql.fetchval(f"SELECT tidemill.{call}")
+
+
+async def test_a_role_may_call_the_functions_and_nothing_else(database: Database, sql: Any) -> None:
+    role = f"caller_{secrets.token_hex(4)}"
+    await sql.execute(f"CREATE ROLE {role}")
+    try:
+        await sql.execute(f"GRANT USAGE ON SCHEMA tidemill TO {role}")
+        await sql.execute(f"SET ROLE {role}")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}')""")
+        await sql.execute("RESET ROLE")
+        await sql.execute(f"GRANT EXECUTE ON FUNCTION tidemill.enqueue, tidemill.publish TO {role}")
+        await sql.execute(f"SET ROLE {role}")
+        assert await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}')""")
+        await sql.execute("""SELECT tidemill.publish('orders', '{"id": 7}')""")
+        for statement in ("SELECT FROM tidemill.job", "DELETE FROM tidemill.job", "SELECT tidemill.start('nightly')"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await sql.fetch(statement)
+    finally:
+        await sql.execute("RESET ROLE")
+        await sql.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+async def test_tables_of_the_callers_search_path_are_not_mistaken_for_ours(sql: Any) -> None:
+    await sql.execute("CREATE SCHEMA evil; CREATE TABLE evil.job (id bigint)")
+    await sql.execute("CREATE FUNCTION evil.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT 1/0'")
+    await sql.execute("SET search_path = evil, public")
+    assert await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"order_id": 7}')""")
+    await sql.execute("RESET search_path")
+
+
+async def test_an_application_that_runs_declares_what_the_functions_start(app: App, database: Database) -> None:
+    async with app.running():
+        names = "SELECT array_agg(shape || ' ' || name ORDER BY shape, name) FROM tidemill.declared"
+        await eventually(lambda: _has(database, names))
+
+
+async def _has(database: Database, names: str) -> bool:
+    return await value(database, names) == ["dag nightly", "flow Letter", "task alone", "task send_receipt"]
