@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.guide import blocks_of
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 #: What a reader has in mind already: the package's names, an application, a step's context, event and connection.
 KNOWN = """from tidemill import *; from tidemill.{shape} import *; from contextlib import asynccontextmanager; \
@@ -33,8 +37,11 @@ def python_of(page: Path) -> str:
 
 
 def test_the_python_of_every_page_is_right(tmp_path: Path) -> None:
-    for page in PAGES:
+    for page in [each for each in PAGES if each != TUTORIAL]:
         (tmp_path / f"{page.stem.lower()}.py").write_text(python_of(page))
+    for name in ("app.py", "test_app.py"):  # The tutorial has two files, and one imports the other.
+        parts = [each.source for each in blocks_of(TUTORIAL) if each.source.startswith(f"# {name}\n")]
+        (tmp_path / name).write_text("\n\n".join(parts))
     settings = {"typeCheckingMode": "basic", "extraPaths": [str(ROOT)], "pythonVersion": "3.11"}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
