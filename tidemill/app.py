@@ -31,6 +31,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.expressions.refs import RefResolver
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
 from tidemill.core.memory_size import Memory
+from tidemill.core.resources import Needs
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.core.schedule import Catchup
 from tidemill.core.web.page import Page
@@ -157,6 +158,7 @@ class App:
         stall: Duration | None = None,
         isolation: Literal["process"] | None = None,
         memory: Memory | None = None,
+        resources: Needs | None = None,
         tags: Iterable[str] = (),
         concurrency_key: str | None = None,
         max_concurrency: int = 1,
@@ -179,6 +181,7 @@ class App:
         stall            the longest an attempt may be silent after its first progress report
         isolation        "process": run it in a child process that can be killed
         memory           how much memory the child process of an isolated task may take for it: "512 MB"
+        resources        what its jobs need on a Ray cluster: {"cpu": 4, "gpu": 0.5, "memory": "8 GB"}
         concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
         fair_key         jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends

@@ -15,6 +15,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, check_name
 from tidemill.core.memory_size import Memory, parse_memory
+from tidemill.core.resources import Needs, parse_resources
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
@@ -144,6 +145,7 @@ def declare_task(
     stall: Duration | None = None,
     isolation: Literal["process"] | None = None,
     memory: Memory | None = None,
+    resources: Needs | None = None,
     tags: Iterable[str] = (),
     concurrency_key: str | None = None,
     max_concurrency: int = 1,
@@ -164,6 +166,7 @@ def declare_task(
         stall=None if stall is None else parse_duration(stall, what="stall"),
         isolation=isolation,
         memory=None if memory is None else parse_memory(memory, what="memory"),
+        resources=None if resources is None else parse_resources(resources),
         tags=tuple(tags),
         concurrency_key=concurrency_key,
         max_concurrency=max_concurrency,

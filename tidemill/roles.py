@@ -14,6 +14,7 @@ from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.settings import Settings
 from tidemill.engine.supervisor import ChildSpec
+from tidemill.engine.worker.isolation import ClusterProcesses
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.engine.workflow_access import granting_access
 from tidemill.store.database import Database
@@ -31,13 +32,19 @@ def jobs_role(
     *,
     max_concurrency: int | None = None,
     database: Database | None = None,
+    cluster: ClusterProcesses | None = None,
     quarantine: ChildSpec | None = None,
     is_quarantine: bool = False,
 ) -> Role[Worker]:
-    """A worker for these queues, or for all that the tasks name; `quarantine` is its process for suspects."""
+    """A worker for these queues, or for all that the tasks name.
+
+    Its jobs run in the `cluster`, if there is one; `quarantine` is its process for suspects.
+    """
     wanted = tuple(dict.fromkeys(queues if queues is not None else declared.served_queues()))
     for task in declared.tasks.values():
         require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
+    if max_concurrency is None and cluster is not None:
+        max_concurrency = cluster.capacity
     if max_concurrency is None:
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
         max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])
@@ -52,6 +59,7 @@ def jobs_role(
             models=declared.models.values(),
             invoke_context=declared.hooks.invoke_context,
             app_path=declared.source,
+            cluster=cluster,
             quarantine=quarantine,
             is_quarantine=is_quarantine,
         )

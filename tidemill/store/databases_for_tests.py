@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -57,15 +57,6 @@ SELECT extract(epoch FROM min(at) - now())::float8 FROM (
     WHERE due_at > extract(epoch FROM now())) AS due
 """
 
-#: What could go on now: jobs that are due or running, runs that wait for an owner, and messages to runs.
-COUNT_WORK = """
-SELECT (SELECT count(*) FROM tidemill.job WHERE state = 'running' OR state = 'ready' AND due_at <= now()) AS jobs,
-       (SELECT count(*) FROM tidemill.run
-        WHERE state = 'running' AND owner IS NULL AND (awake OR start_at <= now())) AS runs,
-       (SELECT count(*) FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended) AS messages,
-       (SELECT count(*) FROM tidemill.schedule WHERE next_fire <= now() AND NOT paused) AS schedules
-"""
-
 #: The jobs of a task, unfinished and finished, in the order in which they were enqueued.
 JOBS_OF_TASK = """
 SELECT id, state, queue, task, attempt, failures, losses, created_at, due_at, started_at, NULL AS finished_at, progress,
@@ -78,15 +69,6 @@ ORDER BY id
 
 #: The messages of a topic of the log, in order.
 PUBLISHED = "SELECT payload FROM tidemill.log_message WHERE topic = $1 ORDER BY position"
-
-
-class WorkLeft(NamedTuple):
-    """What could go on now, without a move of the clock."""
-
-    jobs: int
-    runs: int
-    messages: int
-    schedules: int
 
 
 class TestDatabases:
@@ -150,11 +132,6 @@ async def next_due(database: Database) -> float | None:
     """Seconds until something is due; None if nothing waits for time."""
     rows = await database.fetch(NEXT_DUE)
     return rows[0][0]
-
-
-async def count_work(database: Database) -> WorkLeft:
-    """What could go on now."""
-    return WorkLeft(*(await database.fetch(COUNT_WORK))[0])
 
 
 async def list_jobs_of_task(database: Database, task: str) -> list[asyncpg.Record]:

@@ -40,7 +40,6 @@ from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
 from tidemill.store.databases_for_tests import (
     TestDatabases,
-    count_work,
     extend_leases,
     list_jobs_of_task,
     next_due,
@@ -48,6 +47,7 @@ from tidemill.store.databases_for_tests import (
     set_clock,
 )
 from tidemill.store.migrate import migrate
+from tidemill.store.work_left import count_work
 
 T = TypeVar("T")
 

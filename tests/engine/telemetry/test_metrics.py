@@ -125,6 +125,7 @@ async def test_the_numbers_are_those_of_the_jobs(app: App, database: Database, a
         assert sum(states) == 6
         assert now.get("tidemill_queue_jobs", queue="nobody", state="waiting") == 3
         assert now.get("tidemill_queue_workers", queue="nobody") == 0
+        assert now.get("tidemill_queue_desired_workers", queue="nobody") == 1
         assert now.get("tidemill_queue_oldest_waiting_seconds", queue="nobody") > 0
         release.set()
         await finished(database, sleeper.id)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
+import psutil
 import structlog
 from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_or_fail, require_database
-from tidemill.core.errors import ConfigError, LeaseLostError
+from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.containment.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.containment.quarantine import announcer
 from tidemill.engine.load_app import load_app
@@ -31,10 +34,12 @@ from tidemill.engine.supervisor import ChildSpec, Supervisor, end_with_superviso
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
+from tidemill.engine.worker.isolation import ClusterProcesses
 from tidemill.engine.workflow_access import grant_access
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate
+from tidemill.store.work_left import count_running, count_work
 
 try:
     from uvloop import run as run_loop
@@ -45,6 +50,7 @@ log = structlog.get_logger("tidemill.cli")
 
 STOP_PATIENCE = 5.0  # for what a role does last, unless it has jobs to wait for
 LAST_CALL = 10.0  # after a second signal
+IDLE_POLL = 0.5  # between looks for work that is left, with --until-idle
 STRAGGLERS = 0.5  # for threads to end, before the process ends without them
 
 
@@ -94,6 +100,16 @@ def worker(
         list[str] | None, Parameter(help="A queue to serve; may be repeated. All that the tasks name, if not given.")
     ] = None,
     max_concurrency: Annotated[int | None, Parameter(help="How many jobs to run at once.")] = None,
+    ray: Annotated[
+        str | None,
+        Parameter(
+            help="Run the jobs on the Ray cluster at this address, as many as it has room for; auto finds the cluster "
+            "of this machine. Needs tidemill[ray]."
+        ),
+    ] = None,
+    until_idle: Annotated[
+        bool, Parameter(help="End when no job and no run is due or running, as a job of Kubernetes or of cron should.")
+    ] = False,
     quarantine: Annotated[
         bool,
         Parameter(
@@ -105,10 +121,12 @@ def worker(
     place: ConnectionOptions = HERE,
 ) -> int:
     """Run the jobs and the durable runs of an application, each in a process that is started again when it dies."""
+    if until_idle and only is not None:
+        raise ConfigError("--until-idle is about jobs and runs together: leave out --only")
     if quarantine and only is None:
         raise ConfigError("--quarantine is for one kind of work: add --only jobs or --only runs")
-    if only == "runs" and (queue or max_concurrency is not None):
-        raise ConfigError("--queue and --max-concurrency are about jobs: leave out --only runs")
+    if only == "runs" and (queue or max_concurrency is not None or ray is not None):
+        raise ConfigError("--queue, --max-concurrency and --ray are about jobs: leave out --only runs")
 
     apart: ChildSpec | None = None
 
@@ -127,20 +145,22 @@ def worker(
             queues,
             max_concurrency=max_concurrency,
             database=database,
+            cluster=None if ray is None else _ray_cluster(ray, declared.source, max_concurrency),
             quarantine=apart,
             is_quarantine=quarantine,
         )
         return Part(role, database, known.settings, patience=None)
 
     if only is not None:
-        options = job_options(queue, max_concurrency)
+        options = job_options(queue, max_concurrency, ray)
         arguments = ("worker", app, "--only", only, "--quarantine", *options)
         apart = None if quarantine else child(f"quarantine of {only}", place, *arguments)
         return run_role(make)
     known = application(app, place, metrics=metrics)
     require_database(known.settings)
-    specs = worker_processes(known, app, queue, max_concurrency, place)
-    return run_supervised(known.settings, specs, label=f"tidemill worker {known.name}")
+    specs = worker_processes(known, app, queue, max_concurrency, place, ray=ray)
+    idle = partial(wait_until_idle, queues=queue, calm=2 * known.settings.heartbeat_seconds) if until_idle else None
+    return run_supervised(known.settings, specs, label=f"tidemill worker {known.name}", until=idle)
 
 
 def worker_processes(
@@ -151,21 +171,29 @@ def worker_processes(
     place: ConnectionOptions,
     *,
     workers: int = 1,
+    ray: str | None = None,
 ) -> list[ChildSpec]:
     """The processes of a worker: some for jobs, unless there can be none, and one for runs."""
     command = ("worker", app, "--only")
     found: list[ChildSpec] = []
     if known.declarations.has_work or queues or not declares_shapes(known):
         served_queues(known, queues, max_concurrency)
-        options = job_options(queues, max_concurrency)
+        options = job_options(queues, max_concurrency, ray)
         names = ["jobs"] if workers == 1 else [f"jobs-{number}" for number in range(1, workers + 1)]
         found += [child(name, place, *command, "jobs", *options) for name in names]
     return [*found, child("runs", place, *command, "runs")]
 
 
-def job_options(queues: list[str] | None, max_concurrency: int | None) -> list[str]:
+def _ray_cluster(address: str, source: str | None, most: int | None) -> ClusterProcesses:
+    from tidemill.integrations.ray.cluster import connect
+
+    return connect(address, source, most=most)
+
+
+def job_options(queues: list[str] | None, max_concurrency: int | None, ray: str | None = None) -> list[str]:
     """The options of a worker's jobs, for the command line of another process."""
     options = [f"--queue={queue}" for queue in queues or ()]
+    options += [] if ray is None else [f"--ray={ray}"]
     return options if max_concurrency is None else [*options, f"--max-concurrency={max_concurrency}"]
 
 
@@ -310,14 +338,23 @@ def run_supervised(
     label: str,
     grace: float | None = None,
     chain: Chain | None = None,
+    until: Callable[[Database], Awaitable[None]] | None = None,
 ) -> int:
-    """Be the parent of these processes until a signal; returns the exit status. `chain` is migrated first."""
+    """Be the parent of these processes until a signal, or until `until` returns; returns the exit status.
+
+    `chain` is migrated first.
+    """
     configure_logs(settings.log_level, settings.log_format)
-    return asyncio.run(_run_supervised(settings, specs, label, grace, chain))
+    return asyncio.run(_run_supervised(settings, specs, label, grace, chain, until))
 
 
 async def _run_supervised(
-    settings: Settings, specs: list[ChildSpec], label: str, grace: float | None, chain: Chain | None
+    settings: Settings,
+    specs: list[ChildSpec],
+    label: str,
+    grace: float | None,
+    chain: Chain | None,
+    until: Callable[[Database], Awaitable[None]] | None,
 ) -> int:
     """Hold the embedded server here, so that the end of a child is not the database's."""
     database = Database(settings.database(), label=label)
@@ -326,15 +363,20 @@ async def _run_supervised(
             return 0
         if chain is not None:
             await migrate(database, chain)
-        return await supervise(settings, database, specs, grace=grace)
+        return await supervise(settings, database, specs, grace=grace, until=until)
     finally:
         await database.close()
 
 
 async def supervise(
-    settings: Settings, database: Database, specs: list[ChildSpec], *, grace: float | None = None
+    settings: Settings,
+    database: Database,
+    specs: list[ChildSpec],
+    *,
+    grace: float | None = None,
+    until: Callable[[Database], Awaitable[None]] | None = None,
 ) -> int:
-    """Keep these processes running until a signal."""
+    """Keep these processes running until a signal, or until `until` returns."""
     supervisor = Supervisor(
         specs,
         grace=settings.grace_seconds if grace is None else grace,
@@ -342,5 +384,35 @@ async def supervise(
         silence=settings.lease_seconds,
     )
     handle_signals(supervisor.stop)
+    ending = asyncio.ensure_future(_stop_after(until(database), supervisor)) if until is not None else None
     async with serving_metrics(database, settings.metrics, lambda: not supervisor.stopping):
-        return await supervisor.run()
+        try:
+            return await supervisor.run()
+        finally:
+            if ending is not None:
+                ending.cancel()
+
+
+async def _stop_after(end: Awaitable[None], supervisor: Supervisor) -> None:
+    await end
+    supervisor.stop()
+
+
+async def wait_until_idle(database: Database, *, queues: list[str] | None, calm: float) -> None:
+    """Return when nothing has been due for `calm` seconds, in which the children have reported that nothing runs."""
+    calm_since: float | None = None
+    while True:
+        await asyncio.sleep(IDLE_POLL)
+        try:
+            left = await count_work(database, queues)
+            pids = [child.pid for child in psutil.Process().children()]
+            running = await count_running(database, socket.gethostname(), pids)
+        except StoreError:  # The database is away: what is due is unknown.
+            calm_since = None
+            continue
+        if left.jobs or left.runs or left.messages or running:
+            calm_since = None
+        elif calm_since is None:
+            calm_since = time.monotonic()
+        elif time.monotonic() - calm_since >= calm:
+            return

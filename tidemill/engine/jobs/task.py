@@ -15,6 +15,7 @@ from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
+from tidemill.core.resources import Resources
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import Catchup, Overlap, Schedule, parse_schedule
 from tidemill.core.size_limits import check_payload
@@ -42,6 +43,8 @@ class TaskOptions(msgspec.Struct, frozen=True):
     required_model: str | None = None
     memory: int | None = None
     """How much memory an isolated task may take beyond what its process takes before it."""
+    resources: Resources | None = None
+    """What its jobs need of a machine in a cluster."""
 
     def __post_init__(self) -> None:
         if self.memory is not None and self.isolation is None:

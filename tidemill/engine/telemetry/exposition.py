@@ -5,6 +5,7 @@ Every endpoint of a database serves the same content, so scrape one of them. See
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -85,6 +86,9 @@ def registry_of(totals: Totals, *, took: float = 0.0) -> CollectorRegistry:
     return registry
 
 
+WORKABLE = ("waiting", "no_worker", "running")
+
+
 def queue_metrics(totals: Totals) -> Iterator[Metric]:
     """Waiting jobs, and workers."""
     rows = totals.queues
@@ -103,6 +107,12 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
     )
     yield gauge(
         "tidemill_queue_workers", "Living workers.", ("queue",), [((row["queue"],), row["workers"]) for row in rows]
+    )
+    yield gauge(
+        "tidemill_queue_desired_workers",
+        "How many workers could run everything that is due or running at once; for autoscalers.",
+        ("queue",),
+        [((row["queue"],), math.ceil(sum(row[state] for state in WORKABLE) / row["slots"])) for row in rows],
     )
     told = [((state,), totals.workers[state]) for state in ("alive", "silent")]
     yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)

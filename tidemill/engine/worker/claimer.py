@@ -47,7 +47,6 @@ class Claimer:
         database: Database,
         runner: JobRunner,
         queues: tuple[str, ...],
-        max_concurrency: int,
         clock: Clock,
         wakeup: asyncio.Event,
         open_queues: Callable[[], list[str]],
@@ -70,7 +69,6 @@ class Claimer:
         self._database = database
         self._runner = runner
         self._queues = queues
-        self._max_concurrency = max_concurrency
         self._clock = clock
         self._wakeup = wakeup
         self._open_queues = open_queues
@@ -278,11 +276,11 @@ class Claimer:
         opened = self._open_queues()
         queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]
         self._over_limit = [queue for queue in opened if queue not in queues]
-        room = self._max_concurrency + self._appetite.extra - self._runner.count
+        room = self._runner.max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
         wanted = share_slots(room, queues, self._dry, self._turn) if queues else {}
         # Prefetched jobs start in the order of their claim: few of them, so that a new lane does not wait for many.
-        most = 2 * self._max_concurrency - self._runner.count
+        most = 2 * self._runner.max_concurrency - self._runner.count
         for queue in [queue for queue in wanted if queue in fair_claims]:
             wanted[queue] = min(wanted[queue], most)
             if most <= 0:

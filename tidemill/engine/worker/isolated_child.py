@@ -5,12 +5,13 @@ Started by `isolation.Children` as `python -m tidemill.engine.worker.isolated_ch
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
@@ -21,7 +22,7 @@ from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.containment.memory_limit import limited_memory
-from tidemill.engine.jobs.task import encode_result
+from tidemill.engine.jobs.task import TaskRegistry, encode_result
 from tidemill.engine.lifespan import Lifespan, LifespanError
 from tidemill.engine.load_app import load_app
 from tidemill.engine.logs import configure_logs
@@ -71,36 +72,61 @@ def serve(app_path: str) -> None:
 
     app = load_app(app_path)
     configure_logs(app.settings.log_level, app.settings.log_format)
-    tasks, lifespan = app.declarations.tasks, app.declarations.lifespan
     with ExitStack() as stack:
+        jobs = OrderedJobs(app.declarations.tasks, app.declarations.lifespan, stack, asyncio.run)
         for line in sys.stdin.buffer:
-            order: ChildOrder = decode(line, ChildOrder)
-            try:
-                _open(lifespan, stack)
-                task = tasks.require(order.task)
-                kwargs = task.signature.load(bytes(order.args))
-                with limited_memory(task.options.memory):
-                    result = copy_context().run(_call, task.run, kwargs, ReportingJob(order, say), order.trace)
-                    data = encode_result(task.name, result)
-            except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the parent
-                say(_word_of(error))
-            else:
-                say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
+            jobs.run(decode(line, ChildOrder), say)
 
 
-def _open(lifespan: Lifespan, stack: ExitStack) -> None:
-    """Open the application's lifespan in this process, before its first job. A job waits until that works."""
-    if lifespan.is_needed and not lifespan.is_open:
+class OrderedJobs:
+    """Runs the jobs of a process that works for a worker elsewhere, one at a time."""
+
+    def __init__(
+        self,
+        tasks: TaskRegistry,
+        lifespan: Lifespan,
+        stack: ExitStack,
+        run_async: Callable[[Coroutine[Any, Any, Any]], Any],
+    ) -> None:
+        """`stack` holds the lifespan, opened before the first job; `run_async` is for tasks without one."""
+        self._tasks = tasks
+        self._lifespan = lifespan
+        self._stack = stack
+        self._run_async = run_async
+
+    def run(self, order: ChildOrder, say: Callable[[ChildReport], None]) -> None:
+        """Run one job; its progress, its lines and its outcome are said as they come."""
+
+        def call() -> Any:
+            enter_job(ReportingJob(order, say))
+            with continuing(order.trace):
+                result = task.run(**kwargs)
+                return self._finish(result) if task.is_async else result
+
         try:
-            stack.enter_context(lifespan.opened_in_thread())
-        except (LifespanError, ConfigError) as error:
-            raise Snooze(LIFESPAN_PAUSE, f"its process takes no work: {error}") from error
+            self._open_lifespan()
+            task = self._tasks.require(order.task)
+            kwargs = task.signature.load(bytes(order.args))
+            with limited_memory(task.options.memory):
+                data = encode_result(task.name, copy_context().run(call))
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the worker
+            say(_word_of(error))
+        else:
+            say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
 
+    def _open_lifespan(self) -> None:
+        """Open the application's lifespan in this process. A job waits until that works."""
+        if self._lifespan.is_needed and not self._lifespan.is_open:
+            try:
+                self._stack.enter_context(self._lifespan.opened_in_thread())
+            except (LifespanError, ConfigError) as error:
+                raise Snooze(LIFESPAN_PAUSE, f"its process takes no work: {error}") from error
 
-def _call(function: Callable[..., Any], kwargs: dict[str, Any], job: RunningJob, trace: str | None) -> Any:
-    enter_job(job)
-    with continuing(trace):
-        return function(**kwargs)
+    def _finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run an async task where the clients of the lifespan live."""
+        if self._lifespan.is_open and self._lifespan.loop is not None:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._lifespan.loop).result()
+        return self._run_async(coroutine)
 
 
 def _word_of(error: BaseException) -> ChildReport:

@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import signal
 import sys
+from typing import Any, Protocol
 
 import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.jobs.task import Task
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
 
@@ -51,6 +53,19 @@ class ChildReport(msgspec.Struct, omit_defaults=True):
     line: msgspec.Raw = msgspec.Raw()
     """A line that the task logged."""
 
+    @property
+    def is_outcome(self) -> bool:
+        return not self.beat and not bytes(self.line)
+
+    def tell(self, job: RunningJob) -> None:
+        """Pass a report that is no outcome on to the job in its worker."""
+        if line := bytes(self.line):
+            job.keep_line(line)
+        elif self.progress is not None or self.note is not None:
+            job.report(self.progress, self.note)
+        else:
+            job.beat()
+
 
 class TaskError(Exception):
     """An exception raised in a child process: its class path and bases, message and traceback."""
@@ -65,6 +80,31 @@ class ChildDied(Exception):
     """The process of an isolated task exited without a result."""
 
 
+class MachineLost(Exception):
+    """The machine that ran a task elsewhere was lost."""
+
+
+class JobProcesses(Protocol):
+    """Runs tasks in processes other than the worker's: its own child processes, or those of a cluster."""
+
+    async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
+        """Run one job and return its result; it is ended on cancellation."""
+        ...
+
+    async def close(self) -> None:
+        """End all processes."""
+        ...
+
+
+class ClusterProcesses(JobProcesses, Protocol):
+    """Processes of a cluster, which may grow and shrink."""
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs the cluster has room for."""
+        ...
+
+
 class Children:
     """The child processes of a worker: started on demand, reused for later jobs."""
 
@@ -73,21 +113,19 @@ class Children:
         self._idle: list[asyncio.subprocess.Process] = []
         self._busy: set[asyncio.subprocess.Process] = set()
 
-    async def run(self, task: str, args: bytes, job: RunningJob) -> bytes | None:
+    async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
         """Run one job in a child and return its result; the child is killed on cancellation."""
         child = await self._take()
         self._busy.add(child)
         try:
-            origin = msgspec.Raw(job.origin_data or b"")
-            order = ChildOrder(task, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace(), origin)
-            word = await self._exchange(child, order, job)
+            word = await self._exchange(child, order_of(task, args, job), job)
         except BaseException:
             await _kill(child)
             raise
         finally:
             self._busy.discard(child)
         self._idle.append(child)
-        return _result_of(word)
+        return result_of(word)
 
     async def close(self) -> None:
         """Stop all children."""
@@ -122,22 +160,22 @@ class Children:
             await stdin.drain()
         while line := await stdout.readline():
             word: ChildReport = decode(line, ChildReport)
-            if word.beat:
-                if word.progress is not None or word.note is not None:
-                    job.report(word.progress, word.note)
-                else:
-                    job.beat()
-                continue
-            if line := bytes(word.line):
-                job.keep_line(line)
-                continue
-            return word
+            if word.is_outcome:
+                return word
+            word.tell(job)
         status = await child.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         raise ChildDied(f"the process of the isolated task {how}")
 
 
-def _result_of(word: ChildReport) -> bytes | None:
+def order_of(task: Task[Any, Any], args: bytes, job: RunningJob) -> ChildOrder:
+    """The order to run a job in another process."""
+    origin = msgspec.Raw(job.origin_data or b"")
+    return ChildOrder(task.name, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace(), origin)
+
+
+def result_of(word: ChildReport) -> bytes | None:
+    """The result that another process has reported, or the exception that its task has raised."""
     if word.ok:
         return bytes(word.result) or None
     if _is_a(word, Snooze):

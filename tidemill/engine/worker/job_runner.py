@@ -29,13 +29,14 @@ from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.telemetry.tracing import is_tracing, run_traced
 from tidemill.engine.worker.context import JobCancelled, RunningJob, enter_job
-from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.isolation import JobProcesses, MachineLost
 from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.engine.worker.outcome import (
     OVERRUNS,
     after_cancel,
     after_error,
+    after_lost_machine,
     after_overrun,
     after_self_cancel,
     describe_error,
@@ -94,7 +95,7 @@ class JobRunner:
         self,
         tasks: Mapping[str, Task[Any, Any]],
         max_concurrency: int,
-        children: Children,
+        children: JobProcesses,
         clock: Clock,
         on_change: Callable[[], None],
         models: ModelCache | None = None,
@@ -103,6 +104,8 @@ class JobRunner:
         self.models = models
         self.invoke_context: InvokeContext | None = None
         self.open_writes: Callable[[], JobTransaction] | None = None
+        self.cluster: JobProcesses | None = None
+        """Where jobs run that need no model of this worker; None if they run here."""
         self.grace = CANCEL_GRACE
         self.closed: str | None = None
         self.slots: dict[int, Slot] = {}
@@ -115,7 +118,7 @@ class JobRunner:
         self.meter = Meter()
         self._tracing = False
         self._tasks = tasks
-        self._max_concurrency = max_concurrency
+        self.max_concurrency = max_concurrency
         self._children = children
         self._clock = clock
         self._on_change = on_change
@@ -231,7 +234,7 @@ class JobRunner:
     # -- running ----------------------------------------------------------------------------------
 
     def _start_more(self) -> None:
-        while self.backlog and len(self.slots) < self._max_concurrency:
+        while self.backlog and len(self.slots) < self.max_concurrency:
             self._start(*self.backlog.popleft())
 
     def _start(self, since: float, claim: ClaimedJob) -> None:
@@ -276,7 +279,7 @@ class JobRunner:
 
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
-        isolated = options.isolation == "process"
+        isolated = self._processes(options) is not None
         if task.is_async and not isolated:
             job.writes_factory = self.open_writes
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated, task.is_async and not isolated)
@@ -305,8 +308,8 @@ class JobRunner:
                 await self._open_models(slot, self.models, options.required_model)
             if options.node is not None and self.invoke_context is not None:
                 result = await self._in_context(self.invoke_context, slot, task, options, kwargs)
-            elif options.isolation == "process":
-                result = await self._children.run(task.name, claim.args, job)
+            elif (processes := self._processes(options)) is not None:
+                result = await processes.run(task, claim.args, job)
             elif task.is_async:
                 result = encode_result(task.name, await task.run(**kwargs))
             else:
@@ -319,6 +322,8 @@ class JobRunner:
             ended = self._wait_for_newer_code(claim, task, error.name)
         except RefuseJob as error:
             ended = self._refuse(claim, error)
+        except MachineLost as error:
+            ended = after_lost_machine(claim, error, at=self._clock.now(), worker=self.worker)
         except BaseException as error:  # noqa: BLE001 - whatever a task raises becomes its job's outcome
             # Including SystemExit: a task may end itself, but not its worker.
             ended = self._after_error(claim, job, error)
@@ -343,6 +348,12 @@ class JobRunner:
             self._start_more()
         self._on_change()
         return ended
+
+    def _processes(self, options: JobOptions) -> JobProcesses | None:
+        """The other processes that a job runs in; None if it runs here, as one that needs a model does."""
+        if self.cluster is not None and options.required_model is None:
+            return self.cluster
+        return self._children if options.isolation == "process" else None
 
     def _load_args(self, claim: ClaimedJob, task: Task[Any, Any]) -> dict[str, Any]:
         """The arguments of a job. One that this code does not know may be known to newer code."""
@@ -382,8 +393,8 @@ class JobRunner:
         claim = slot.claim
 
         async def invoke() -> Any:
-            if options.isolation == "process":
-                result = await self._children.run(task.name, claim.args, slot.job)
+            if (processes := self._processes(options)) is not None:
+                result = await processes.run(task, claim.args, slot.job)
                 return None if result is None else decode(result)
             if task.is_async:
                 return await task.run(**kwargs)

@@ -131,6 +131,16 @@ def after_loss(job: ClaimedJob, report: bytes, *, held: int) -> Finish | Requeue
     return Requeue(job.id, job.attempt, decision.delay, decision.reason, lost=True, error=report, suspicions=suspicions)
 
 
+def after_lost_machine(job: ClaimedJob, error: BaseException, *, at: float, worker: str) -> Finish | Requeue:
+    """After the machine was lost that ran a job for its worker: a loss, for which the job is not suspected."""
+    report = describe_error(job, error, at=at, worker=worker)
+    decision = decide_after_loss(policy_of(job), losses=job.losses + 1)
+    note = f"{message_of(error)}: {decision.reason}"
+    if isinstance(decision, GiveUp):
+        return Finish(job.id, job.attempt, "failed", note=note, error=report, lost=True, keyed=job.keyed)
+    return Requeue(job.id, job.attempt, decision.delay, note, lost=True, error=report)
+
+
 class Overrun(msgspec.Struct, frozen=True):
     """A kind of overrun: its name, and the exit status of a worker that had to be ended because of it."""
 

@@ -34,7 +34,7 @@ from tidemill.engine.role import Life, Role
 from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.engine.worker.claimer import Claimer
-from tidemill.engine.worker.isolation import Children
+from tidemill.engine.worker.isolation import Children, ClusterProcesses
 from tidemill.engine.worker.job_runner import JobRunner, log_of
 from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.job_watch import JobWatch
@@ -62,6 +62,7 @@ CONTROL_POLL = 30.0
 POLL_WITHOUT_WAKE_UPS = 5.0
 PROGRESS_EVERY = 0.3
 LINES_AFTER = 1.0
+CAPACITY_EVERY = 5.0
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
@@ -104,11 +105,14 @@ class Worker:
         models: Iterable[ModelSpec] = (),
         invoke_context: InvokeContext | None = None,
         app_path: str | None = None,
+        cluster: ClusterProcesses | None = None,
         quarantine: ChildSpec | None = None,
         is_quarantine: bool = False,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`quarantine` is the process for suspects; without one they run here, while nothing else does.
+        """`cluster` runs the jobs in place of this process, as many as it has room for.
+
+        `quarantine` is the process for suspects; without one they run here, while nothing else does.
 
         A worker that `is_quarantine` runs only suspects, and stops when there are none.
         """
@@ -127,7 +131,9 @@ class Worker:
         specs = list(models)
         self.models = ModelCache(specs, budget=settings.model_memory, clock=clock) if specs else None
         self._children = Children(app_path)
+        self._cluster = cluster
         self.runner = JobRunner(tasks, settings.max_concurrency, self._children, clock, self._wakeup.set, self.models)
+        self.runner.cluster = cluster
         self.runner.invoke_context = invoke_context
         self.runner.grace = settings.grace_seconds
         if self.models is not None:
@@ -136,7 +142,6 @@ class Worker:
             database,
             self.runner,
             settings.queues,
-            settings.max_concurrency,
             clock,
             self._wakeup,
             self._open_queues,
@@ -199,6 +204,8 @@ class Worker:
             await self._claim_and_run(life)
         finally:
             await self._children.close()
+            if self._cluster is not None:
+                await self._cluster.close()
             self.runner.close()
             if self.models is not None:
                 await self.models.close()
@@ -212,6 +219,8 @@ class Worker:
             ]
             if self.models is not None:
                 helpers.append(group.create_task(self.models.unload_idle(), name="models"))
+            if self._cluster is not None:
+                helpers.append(group.create_task(self._follow_capacity(self._cluster), name="size of the cluster"))
             if self._quarantine is not None:
                 group.create_task(self._quarantine.run(), name="quarantine")
             await self._read_control()
@@ -226,6 +235,15 @@ class Worker:
                 await self._flush_results(claiming)
             for task in (*helpers, claiming):
                 task.cancel()
+
+    async def _follow_capacity(self, cluster: ClusterProcesses) -> None:
+        """Claim as many jobs as the cluster has room for, which may change while the worker runs."""
+        while True:
+            capacity = await asyncio.to_thread(lambda: cluster.capacity)
+            if capacity > self.runner.max_concurrency:
+                self._claimer.claim_soon()
+            self.runner.max_concurrency = capacity
+            await asyncio.sleep(CAPACITY_EVERY)
 
     async def _finish_or_requeue(self) -> None:
         """Requeue jobs that have not started, let others finish within the grace period, then requeue the rest."""

@@ -28,6 +28,7 @@ from typing import Any, TypeVar, overload
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import PRIORITIES
+from tidemill.core.resources import Needs, parse_resources
 from tidemill.flows.definition.events import StepFailedEvent
 from tidemill.flows.definition.retry_policy import StepRetryPolicy, check_policy
 from tidemill.flows.definition.signature import StepJobOptions, StepRole, StepSpec, read_signature
@@ -58,6 +59,7 @@ def step(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    resources: Needs | None = None,
     renamed_from: str | list[str] | None = None,
 ) -> Callable[[F], F]: ...
 
@@ -75,11 +77,13 @@ def step(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    resources: Needs | None = None,
     renamed_from: str | list[str] | None = None,
 ) -> Any:
     """Declare a function as a step; a function that is not a method needs its `workflow` class.
 
-    `budget`, `priority` and `required_model` are those of the step's jobs, as in `app.task`: they need a `queue`.
+    `budget`, `priority`, `required_model` and `resources` are those of the step's jobs, as in `app.task`: they need a
+    `queue`.
     Runs that an earlier version has begun go on here at the steps that `renamed_from` names.
     """
     options = {
@@ -92,6 +96,7 @@ def step(
         "budget": budget,
         "priority": priority,
         "required_model": required_model,
+        "resources": resources,
         "renamed_from": renamed_from,
     }
 
@@ -272,6 +277,7 @@ def _declare(
     budget: Duration | None = None,
     priority: int | None = None,
     required_model: str | None = None,
+    resources: Needs | None = None,
     renamed_from: str | list[str] | None = None,
     role: StepRole = "step",
     for_steps: tuple[str, ...] | None = None,
@@ -308,7 +314,7 @@ def _declare(
         retry_policy=retry_policy,
         timeout=_seconds(timeout, f"{where}: timeout"),
         queue=_queue_name(queue, where),
-        job_options=_job_options(queue, budget, priority, required_model, where),
+        job_options=_job_options(queue, budget, priority, required_model, resources, where),
         accept_event_subclasses=accept_event_subclasses,
         skip_graph_checks=skip_graph_checks,
         renamed_from=_former_names(renamed_from, function.__name__, where),
@@ -347,15 +353,24 @@ def _seconds(duration: Duration | None, what: str) -> float | None:
 
 
 def _job_options(
-    queue: str | None, budget: Duration | None, priority: int | None, required_model: str | None, where: str
+    queue: str | None,
+    budget: Duration | None,
+    priority: int | None,
+    required_model: str | None,
+    resources: Needs | None,
+    where: str,
 ) -> StepJobOptions:
-    given = {"budget": budget, "priority": priority, "required_model": required_model}
+    given = {"budget": budget, "priority": priority, "required_model": required_model, "resources": resources}
     said = [name for name, value in given.items() if value is not None]
     if said and queue is None:
         raise WorkflowValidationError(f"{where}: {', '.join(said)}: only a step on a queue has jobs; give it a queue=")
     if priority is not None and priority not in PRIORITIES:
         raise WorkflowValidationError(f"{where}: priority {priority!r} is outside 0 to 9 (9 runs first)")
-    return StepJobOptions(_seconds(budget, f"{where}: budget"), priority, required_model)
+    try:
+        needs = None if resources is None else parse_resources(resources)
+    except ConfigError as error:
+        raise WorkflowValidationError(f"{where}: {error}") from error
+    return StepJobOptions(_seconds(budget, f"{where}: budget"), priority, required_model, needs)
 
 
 def _former_names(names: Any, name: str, where: str) -> tuple[str, ...]:

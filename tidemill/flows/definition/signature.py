@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from tidemill.core.resources import Resources
 from tidemill.flows.definition.collect import All, Collect, Take
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.resource import ResourceDefinition, resource_definition
@@ -33,6 +34,7 @@ class StepJobOptions(msgspec.Struct, frozen=True):
     budget: float | None = None
     priority: int | None = None
     required_model: str | None = None
+    resources: Resources | None = None
 
 
 class StepSpec(msgspec.Struct, frozen=True, kw_only=True):

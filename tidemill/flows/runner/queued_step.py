@@ -75,7 +75,13 @@ def step_tasks(
 def _task_options(spec: StepSpec) -> TaskOptions:
     options = spec.job_options
     priority = DEFAULT_PRIORITY if options.priority is None else options.priority
-    return TaskOptions(spec.queue or "", priority, budget=options.budget, required_model=options.required_model)
+    return TaskOptions(
+        spec.queue or "",
+        priority,
+        budget=options.budget,
+        required_model=options.required_model,
+        resources=options.resources,
+    )
 
 
 def step_job(workflow: str, spec: StepSpec, run: int, state: FlowState, command: RunWork) -> NewJob:

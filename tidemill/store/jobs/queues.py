@@ -17,7 +17,7 @@ live AS (
            extract(epoch FROM now() - min(due_at) FILTER (WHERE state = 'ready' AND due_at <= now()))::float8 AS oldest
     FROM tidemill.job GROUP BY queue),
 served AS (
-    SELECT queue, count(*) AS workers FROM tidemill.worker, unnest(queues) AS queue
+    SELECT queue, count(*) AS workers, avg(max_concurrency)::int AS slots FROM tidemill.worker, unnest(queues) AS queue
     WHERE ended_at IS NULL AND lease_until > now() GROUP BY queue)"""
 
 #: Every queue with its counts, limit and mode.

@@ -96,12 +96,14 @@ SELECT host, pid, role, gauges FROM tidemill.process WHERE seen_at > now() - mak
 ORDER BY host, pid, role
 """
 
-#: The unfinished jobs of every queue. Finished jobs are not counted: there may be many.
+#: The unfinished jobs of every queue, and how many jobs a worker runs at once (the default if none is alive).
+#: Finished jobs are not counted: there may be many.
 QUEUE_DEPTHS = f"""
 WITH {LIVE_AND_SERVED}
 SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS scheduled,
        coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
-       coalesce(running, 0) AS running, coalesce(oldest, 0) AS oldest, coalesce(workers, 0) AS workers
+       coalesce(running, 0) AS running, coalesce(oldest, 0) AS oldest, coalesce(workers, 0) AS workers,
+       greatest(coalesce(slots, 10), 1) AS slots
 FROM live FULL JOIN served USING (queue) ORDER BY queue
 """
 

@@ -1,0 +1,1 @@
+"""Other systems that Tidemill works with; each needs an extra of its own."""

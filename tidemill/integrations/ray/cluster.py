@@ -1,0 +1,153 @@
+"""Runs the jobs of a worker as tasks of a Ray cluster.
+
+The worker keeps the claims, leases and outcomes; the cluster only runs functions. If the worker dies, Ray ends the
+tasks that it has started, and another worker claims their jobs. Ray retries nothing: every attempt is one of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tidemill.core.codec import decode, encode
+from tidemill.core.errors import ConfigError
+from tidemill.core.resources import Resources
+from tidemill.engine.jobs.task import Task
+from tidemill.engine.worker.context import RunningJob
+from tidemill.engine.worker.isolation import ChildDied, ChildReport, MachineLost, TaskError, order_of, result_of
+from tidemill.integrations.ray.remote_job import run_remote_job
+
+try:
+    import ray
+    from ray import exceptions
+except ImportError as error:
+    raise ConfigError("jobs on a Ray cluster need the extra of that name: pip install 'tidemill[ray]'") from error
+
+log = structlog.get_logger("tidemill.ray")
+
+NOT_SHIPPED = [".git", ".venv", "venv", ".tidemill", "node_modules", "__pycache__"]
+WAITS_AFTER = 2.0  # Seconds after which a job says that it waits for room in the cluster.
+CAPACITY_FOR = 5.0  # Seconds for which the size of the cluster is believed.
+
+
+class RayCluster:
+    """A connected cluster. `most` limits how many jobs run there at once; without it, the cluster's processors do."""
+
+    def __init__(self, most: int | None, app: str) -> None:
+        self._most = most
+        self._app = app
+        self._remote: Any = ray.remote(max_retries=0, num_returns="streaming")(run_remote_job)
+        self._processors, self._seen_at = 0, 0.0
+
+    @property
+    def capacity(self) -> int:
+        """How many jobs the cluster has room for; a cluster may grow and shrink."""
+        if time.monotonic() - self._seen_at > CAPACITY_FOR:
+            processors = int(ray.cluster_resources().get("CPU", 0))
+            if processors != self._processors:
+                log.info("size of the Ray cluster", processors=processors)
+            self._processors, self._seen_at = processors, time.monotonic()
+        return max(1, self._processors if self._most is None else self._most)
+
+    async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
+        """Run one job in the cluster and return its result; its process is killed on cancellation."""
+        needs = task.options.resources or Resources()
+        # Waiting for room in the cluster does not count against the task's limits.
+        limits, job.budget, job.stall = (job.budget, job.stall), None, None
+        reports = self._remote.options(
+            name=f"{task.name}, job {job.id}, attempt {job.attempt}", **_needs(needs)
+        ).remote(self._app, encode(order_of(task, args, job)))
+        try:
+            outcome: ChildReport | None = None
+            async for report in _read(reports, job, needs):
+                if limits is not None:
+                    (job.budget, job.stall), limits = limits, None
+                    job.started = time.monotonic()
+                    job.beat()
+                if report.is_outcome:
+                    outcome = report
+                else:
+                    report.tell(job)
+        except BaseException:
+            ray.cancel(reports, force=True)
+            raise
+        if outcome is None:
+            raise ChildDied("the Ray task of the job ended without an outcome")
+        return result_of(outcome)
+
+    async def close(self) -> None:
+        """Leave the cluster, which ends the tasks that are still running."""
+        await asyncio.to_thread(ray.shutdown)
+
+
+def connect(address: str, source: str | None, *, most: int | None = None) -> RayCluster:
+    """Connect to a cluster and ship the application's code to it; `auto` finds the cluster of this machine."""
+    if source is None:
+        raise ConfigError("jobs on a Ray cluster need an application in a file or module that its machines can load")
+    folder, app = _code(source)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        ray.init(
+            address=address,
+            runtime_env={"working_dir": str(folder), "excludes": NOT_SHIPPED},
+            namespace="tidemill",
+            logging_level=logging.WARNING,
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"the Ray cluster at {address} cannot be reached: {error}") from error
+    return RayCluster(most, app)
+
+
+def _code(source: str) -> tuple[Path, str]:
+    """The folder that is shipped to the cluster, and the application's place in it."""
+    place, colon, name = source.partition(":")
+    path = Path(place)
+    if path.suffix == ".py":
+        return path.resolve().parent, f"{path.name}{colon}{name}"
+    return Path.cwd(), source
+
+
+def _needs(resources: Resources) -> dict[str, Any]:
+    return {
+        "num_cpus": resources.cpu,
+        "num_gpus": resources.gpu,
+        "memory": resources.memory or None,
+        "resources": dict(resources.others) or None,
+    }
+
+
+async def _read(reports: Any, job: RunningJob, needs: Resources) -> AsyncIterator[ChildReport]:
+    """The reports of a job in the cluster; losses and crashes there in our own words."""
+    try:
+        first = asyncio.ensure_future(anext(reports))
+        try:
+            done, _ = await asyncio.wait([first], timeout=WAITS_AFTER)
+            if not done:
+                job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
+            yield _decoded(await (await first))
+        finally:
+            first.cancel()
+        async for reference in reports:
+            yield _decoded(await reference)
+    except StopAsyncIteration:
+        return
+    except (exceptions.NodeDiedError, exceptions.OwnerDiedError) as error:
+        raise MachineLost("the machine of the Ray cluster that ran it was lost") from error
+    except exceptions.WorkerCrashedError as error:
+        raise ChildDied("the process of the Ray cluster that ran it died") from error
+    except exceptions.OutOfMemoryError as error:
+        raise ChildDied("its process was ended: its machine in the Ray cluster was out of memory") from error
+    except exceptions.RayTaskError as error:  # The application could not be loaded there.
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        raise TaskError((type(cause).__qualname__,), f"on the Ray cluster: {cause}", str(error)) from error
+
+
+def _decoded(line: bytes) -> ChildReport:
+    return decode(line, ChildReport)
