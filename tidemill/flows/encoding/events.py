@@ -49,6 +49,7 @@ class _Envelope(msgspec.Struct, frozen=True):
     exact: dict[str, Any] = {}
 
 
+_TEXT = (bytes, str)
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _read_plain = msgspec.json.Decoder().decode
 _write_plain = msgspec.json.Encoder().encode
@@ -328,7 +329,7 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
     """Decode an event; a `PayloadError` if its class is not allowed or its values do not fit."""
     token = allowed_events.set(allowed) if allowed is not None else None
     try:
-        if isinstance(data, dict | Document):
+        if not isinstance(data, _TEXT):
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
             cls = _class_named(document.type)
             return _created(cls, document.value, _unpacked(document.exact))

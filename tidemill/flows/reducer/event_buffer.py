@@ -12,10 +12,15 @@ from tidemill.flows.reducer.step_ticks import Gathered
 def gather(state: FlowState, work: Work, note: Gathered) -> None:
     """Buffer an event that a step collects; `work.collected` is the whole set once it is complete."""
     key = (work.step, note.buffer)
-    buffer = state.buffers.setdefault(key, {})
+    buffer = state.buffers.get(key)
+    if buffer is None:
+        buffer = state.buffers[key] = {}
     kind = type(note.event)
     if kind in note.expected:
-        buffer.setdefault(kind, deque()).append(note.event)
+        queue = buffer.get(kind)
+        if queue is None:
+            queue = buffer[kind] = deque()
+        queue.append(note.event)
         work.gathered.append((note.buffer, note.event))
     if sum(map(len, buffer.values())) < len(note.expected):
         work.collected = None

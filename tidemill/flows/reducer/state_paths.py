@@ -16,6 +16,9 @@ MISSING: Any = object()
 #: Values with inner paths; a dataclass is one, too.
 CONTAINERS = (dict, list, BaseModel, msgspec.Struct)
 
+#: A tuple, because a union would be built anew for each value that is read.
+_SEQUENCES = (list, tuple)
+
 #: Paths with the values to write there.
 Changes = tuple[tuple[str, Any], ...]
 
@@ -85,15 +88,15 @@ def inner_path(outer: str, path: str) -> str | None:
 def _step(value: Any, part: str) -> Any:
     if isinstance(value, dict):
         return value.get(part, MISSING)
-    if isinstance(value, list | tuple):
+    if isinstance(value, _SEQUENCES):
         try:
             return value[int(part)]
         except (ValueError, IndexError):
             return MISSING
     if isinstance(value, DictLikeModel) and part not in type(value).__pydantic_fields__:
         # A dynamic value may have the same name as a method, such as `items`.
-        if part in value:
-            return value[part]
+        if part in (data := value._data):
+            return data[part]
         return MISSING if hasattr(DictLikeModel, part) else getattr(value, part, MISSING)
     return getattr(value, part, MISSING)
 

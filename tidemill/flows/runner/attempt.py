@@ -15,6 +15,7 @@ from tidemill.flows.definition.retry_policy import next_delay
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.copies import copy_mutable
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
+from tidemill.flows.reducer.mailbox import Sent
 from tidemill.flows.reducer.state import Work
 from tidemill.flows.reducer.step_ticks import Ended, StepFailure
 from tidemill.flows.runner import spans
@@ -49,8 +50,13 @@ async def run_attempt(run: FlowRun, work: Work) -> None:
         else:
             result = await _call(run, spec, work, kwargs, timeout)
         events, listed = _events_of(spec, result)
-        context = run._contexts.get(work.id)
-        ended = Ended(events, listed, () if context is None else await context._end_step())
+        sent: tuple[Sent, ...] = ()
+        if (used := run._contexts.get(work.id)) is not None and (replay := used._replay_begun) is not None:
+            replay.check_end()
+            if replay.is_changed_in_place:
+                await used._write_changed_in_place()
+            sent = used._unsent(replay)
+        ended = Ended(events, listed, sent)
     except StepDiverged:
         return
     except asyncio.CancelledError as error:

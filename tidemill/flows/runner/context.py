@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
@@ -86,6 +87,7 @@ class Context(Generic[S]):
     _saved: FlowState | None = None
     _replay_begun: StepReplay | None = None
     _root: Any = None
+    _held: list[tuple[Any, str | None]] | None = None
 
     def __init__(
         self, workflow: AnyWorkflow, previous_context: dict[str, Any] | None = None, serializer: Any = None
@@ -94,28 +96,21 @@ class Context(Generic[S]):
         self._workflow = workflow
         self._run: FlowRun | None = None
         self._work: Work | None = None
-        self._held: list[tuple[Any, str | None]] = []
-        self._holds = False
         self._cell: Any = StateCell(find_state_type(known.steps))
         self._serializer = serializer or known.serializer or default_serializer()
         if previous_context:
             self._load(previous_context)
 
     @classmethod
-    def _of_step(cls, run: FlowRun, work: Work, owner: Any, *, hold: bool) -> Context[Any]:
-        """Create the context of one attempt that this task or thread runs.
-
-        With `hold`, its events are sent only when it ends or waits."""
+    def _of_step(cls, run: FlowRun, work: Work, owner: Any) -> Context[Any]:
+        """Create the context of one attempt that this task or thread runs."""
         made = cls.__new__(cls)
-        made._workflow = run.workflow
         made._run = run
         made._work = work
-        made._held = []
-        made._holds = hold
         made._cell = run.cell
         made._root = owner
-        if work.record:
-            made._replay_begun = StepReplay(run, work, owner)
+        made._held = None
+        made._replay_begun = StepReplay(run, work, owner) if work.record else None
         return made
 
     # -- everywhere -------------------------------------------------------------------------------
@@ -152,7 +147,7 @@ class Context(Generic[S]):
         if replay is None:
             run.receive(message, step)
             return
-        key = f"{qualified_name(type(message))} {step or ''}"
+        key = _send_key(type(message), step)
         lane, operation = replay.at("send", key)
         if lane.inside is not None:
             replay.refuse_inside_effect(lane, "send_event()")
@@ -162,12 +157,14 @@ class Context(Generic[S]):
             return
         if replay.sends_to_skip:
             replay.sends_to_skip -= 1  # It was sent before the step was restarted.
-        elif not replay.is_spare((message, step)):
-            if self._holds:
+        elif not replay.spare or not replay.is_spare((message, step)):
+            if self._held is not None:
+                self._held.append((message, step))
+            elif run.holds_events_of(replay.work):
                 replay.add(lane, "send", key, message, leaves=True)
                 return
-            self._held.append((message, step))
-            if len(self._held) == 1:
+            else:
+                self._held = [(message, step)]
                 run.soon(self._send_held)  # Events that a step sends without awaiting in between are sent together.
         replay.add(lane, "send", key, message)
 
@@ -396,8 +393,8 @@ class Context(Generic[S]):
             run.note(work, EventSent(held))
 
     def _take_held(self) -> tuple[tuple[Any, str | None], ...]:
-        held, self._held = tuple(self._held), []
-        return held
+        held, self._held = self._held, None
+        return tuple(held or ())
 
     @property
     def _replay(self) -> StepReplay | None:
@@ -413,19 +410,9 @@ class Context(Generic[S]):
         if self._replay_begun is not None:
             self._replay_begun.root.owner = owner
 
-    async def _end_step(self) -> tuple[tuple[Any, str | None], ...]:
-        """Check that the step has followed its record, and return the events that leave with its end."""
-        if (replay := self._replay_begun) is not None:
-            replay.check_end()
-            if replay.is_changed_in_place:
-                await self._write_changed_in_place()
-        return self._unsent()
-
-    def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
+    def _unsent(self, replay: StepReplay) -> tuple[tuple[Any, str | None], ...]:
         """Return the events that leave when the step ends."""
-        if not self._holds:
-            return self._take_held() if self._held else ()
-        return () if self._replay_begun is None else self._replay_begun.unsent()
+        return replay.unsent() if self._held is None else self._take_held()
 
     async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
         _, replay = self._stepping_by_record("wait_for_event")
@@ -479,3 +466,9 @@ class Context(Generic[S]):
         if self._work is None:
             raise ContextStateError(f"{what}() is only available from within step functions.")
         return run, self._work
+
+
+@lru_cache(maxsize=1024)
+def _send_key(kind: type, step: str | None) -> str:
+    """Return the key of a send in the record of a step."""
+    return f"{qualified_name(kind)} {step or ''}"

@@ -210,12 +210,6 @@ class FlowRun:
 
         asyncio.run_coroutine_threadsafe(noting(), self._home).result()
 
-    def current_owner(self) -> Any:
-        """Return the task or thread of the caller."""
-        if threading.get_ident() == self._thread:
-            return asyncio.current_task(self._home)  # Without the loop, it takes a system call to find it.
-        return current_owner()
-
     def soon(self, call: Callable[..., None], *args: Any) -> None:
         """Call a function in the run's event loop, in the order of the calls."""
         if threading.get_ident() == self._thread:
@@ -388,11 +382,15 @@ class FlowRun:
         """Return the context of the running attempt; it is created when it is needed."""
         found = self._contexts.get(work.id)
         if found is None:
-            spec = self.declared.steps[work.step]
-            hold = self.holds_sends or spec.retry_policy is not None or work.step in self.program.topology.handler_of
-            owner = self._tasks.get(work.id) or self.current_owner()
-            found = self._contexts.setdefault(work.id, Context._of_step(self, work, owner, hold=hold))
+            owner = self._tasks.get(work.id) or current_owner()
+            found = self._contexts.setdefault(work.id, Context._of_step(self, work, owner))
         return found
+
+    def holds_events_of(self, work: Work) -> bool:
+        """Whether the events of a step are sent only when it ends or waits, because the step may run again."""
+        if self.holds_sends or work.step in self.program.topology.handler_of:
+            return True
+        return self.declared.steps[work.step].retry_policy is not None
 
     def find_context(self, number: int) -> Context[Any] | None:
         """Return the context of a piece of work; None if it does not run."""

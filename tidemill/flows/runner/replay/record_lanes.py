@@ -29,21 +29,25 @@ NOTHING: Recorded = {}
 class RecordLane:
     """A task or thread inside a step, with what is left of its record."""
 
-    # Most lanes need little more than their name, and every step has one.
-    left = 0
-    question: str | None = None
-    future: asyncio.Future[Any] | None = None
-    gathers = 0
-    joined = 0
-    timed = False
-    inside: str | None = None
-    """The name of the side effect that runs in this lane: its operations are not recorded."""
+    # Every step that uses its context has a lane, and reads these with every operation.
+    __slots__ = (
+        *("replay", "name", "owner", "record", "left", "question", "future"),
+        *("gathers", "joined", "timed", "inside"),
+    )
 
     def __init__(self, replay: StepReplay, name: str, owner: Any = None) -> None:
         self.replay: StepReplay | None = replay
         self.name = name
         self.owner = owner
         self.record: Recorded = NOTHING
+        self.left = 0
+        self.question: str | None = None
+        self.future: asyncio.Future[Any] | None = None
+        self.gathers = 0
+        self.joined = 0
+        self.timed = False
+        self.inside: str | None = None
+        """The name of the side effect that runs in this lane: its operations are not recorded."""
 
     def rest(self, question: str, future: asyncio.Future[Any]) -> None:
         """Wait for an answer."""
@@ -69,6 +73,7 @@ class RemainingRecord:
 
     def __init__(self, work: Work, spare: tuple[Sent, ...]) -> None:
         self.lanes: dict[str, Recorded] = {}
+        self.running: dict[RecordLane, None] = {}  # the tasks and threads of the step, without its own
         self.first: dict[str, str] = {}
         self.unclaimed: dict[str, list[str]] = {}
         self.begun: dict[str, int] = {}

@@ -6,6 +6,7 @@ Each asyncio task and each thread inside a step is a lane with a record of its o
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from copy import copy
 from functools import partial
@@ -62,21 +63,26 @@ class StepObserver(Protocol):
 class StepReplay:
     """The record of one attempt: what is left of it, and what the attempt has done since."""
 
-    diverged: StepDiverged | None = None
-    ended = False
-    sends_to_skip = writes_to_skip = shows_to_skip = 0
-    _kept: RemainingRecord | None = None
-    _lent: LentValues | None = None
+    __slots__ = (
+        *("run", "work", "copies", "observer", "root", "spare", "diverged", "ended"),
+        *("sends_to_skip", "writes_to_skip", "shows_to_skip"),
+        *("_fresh", "_kept", "_lent", "_holds_events"),
+    )
 
     def __init__(self, run: FlowRun, work: Work, owner: Any) -> None:
         self.run = run
         self.work = work
-        self._spare = work.spare  # Those of earlier attempts: what this one sends is added to the work's.
         self.copies = run.is_durable
         self.observer = run.observer
         self.root = RecordLane(self, ROOT, owner)
-        self._lanes = [self.root]
+        self.spare = work.spare  # Those of earlier attempts: what this one sends is added to the work's.
+        self.diverged: StepDiverged | None = None
+        self.ended = False
+        self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
         self._fresh: list[RecordedOperation] = []
+        self._kept: RemainingRecord | None = None
+        self._lent: LentValues | None = None
+        self._holds_events = False
         if work.counted_to is not None:
             self.sends_to_skip, self.writes_to_skip, self.shows_to_skip = work.sent, work.wrote, work.shown
         if work.record:
@@ -86,7 +92,7 @@ class StepReplay:
     def _record(self) -> RemainingRecord:
         """What only steps need that wait, have tasks, or run again."""
         if self._kept is None:
-            self._kept = RemainingRecord(self.work, self._spare)
+            self._kept = RemainingRecord(self.work, self.spare)
         return self._kept
 
     @property
@@ -118,10 +124,12 @@ class StepReplay:
 
     def lane(self, kind: str = "", key: str = "") -> RecordLane:
         """Return the lane of the caller; a task that has done nothing yet begins one with this operation."""
-        lane = current_lane.get(None)
-        if lane is None or lane.replay is not self:
-            lane = self.root
-        owner = self.run.current_owner()
+        lane, run = self.root, self.run
+        if self._kept is not None and (current := current_lane.get(None)) is not None and current.replay is self:
+            lane = current
+        # The task of the run's own event loop is found without a system call.
+        is_here = threading.get_ident() == run._thread
+        owner = asyncio.current_task(run._home) if is_here else current_owner()
         if lane.owner is owner or lane.owner == owner or owner is None or lane.inside is not None:
             return lane
         return self._enter_lane(lane, owner, kind, key)
@@ -129,7 +137,7 @@ class StepReplay:
     def expect_lane(self, lane: RecordLane) -> None:
         """Add a lane whose task has not begun yet, with what is recorded of it."""
         self._give(lane)
-        self._lanes.append(lane)
+        self._record.running[lane] = None
 
     def open_lane(self, lane: RecordLane) -> None:
         """Make the calling task this lane."""
@@ -155,7 +163,7 @@ class StepReplay:
         self._give(lane)
         if not fitting:
             self.add(lane, BEGIN, f"{kind} {key}")
-        self._lanes.append(lane)
+        record.running[lane] = None
         current_lane.set(lane)
         if isinstance(owner, asyncio.Future):
             owner.add_done_callback(partial(self._end_lane, lane))
@@ -163,8 +171,7 @@ class StepReplay:
 
     def _end_lane(self, lane: RecordLane, task: Any) -> None:
         lane.owner = None
-        if lane in self._lanes:
-            self._lanes.remove(lane)
+        self._record.running.pop(lane, None)
         self.suspend_if_all_wait()
 
     def _give(self, lane: RecordLane) -> None:
@@ -192,6 +199,8 @@ class StepReplay:
         """Add an operation behind the end of the record."""
         if lane.inside is not None:
             return
+        if leaves:
+            self._holds_events = True
         if error is None:
             self._fresh.append(RecordedOperation(lane.name, kind, key, result, None, leaves))
         else:
@@ -225,11 +234,11 @@ class StepReplay:
 
     def unsent(self) -> tuple[Sent, ...]:
         """Return the events that leave when the step ends."""
-        return tuple([send_event_of(each) for each in self._fresh if each.leaves]) if self._fresh else ()
+        return tuple([send_event_of(each) for each in self._fresh if each.leaves]) if self._holds_events else ()
 
     def is_spare(self, sent: Sent) -> bool:
         """Return whether an equal event has left with an earlier attempt."""
-        return bool(self._spare) and take_spare(self._record.spare, sent)
+        return bool(self.spare) and take_spare(self._record.spare, sent)
 
     def refuse_inside_effect(self, lane: RecordLane, what: str) -> None:
         """Raise if a side effect uses what is not available to it."""
@@ -320,7 +329,7 @@ class StepReplay:
         if self.ended or not (self.root.waits or self.root.joined):
             return ()
         questions: list[str] = []
-        for lane in self._lanes:
+        for lane in (self.root, *self._record.running):
             if lane.waits and lane.question is not None:
                 questions.append(lane.question)
             elif not lane.joined:
@@ -337,7 +346,7 @@ class StepReplay:
     def close(self) -> None:
         """The attempt has ended: what its tasks have left behind keeps nothing of it in memory."""
         self.ended = True
-        for lane in self._lanes:
+        for lane in (self.root,) if self._kept is None else (self.root, *self._kept.running):
             lane.replay = lane.owner = None
 
     def check_end(self) -> None:
