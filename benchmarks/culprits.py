@@ -113,8 +113,7 @@ async def _measure(fault: Fault, dsn: str, folder: Path, seconds: float) -> list
     async def count() -> int:
         return done.stat().st_size if fault.count is None else await connection.fetchval(fault.count)
 
-    fed, harmed_before = 0, await connection.fetchval(fault.harmed)
-    start = await count()
+    fed, start = 0, await count()
 
     async def feed_for(duration: float, until: str | None = None) -> tuple[float, float | None]:
         """Feed innocent work; returns its throughput, and after how long `until` found something.
@@ -144,7 +143,7 @@ async def _measure(fault: Fault, dsn: str, folder: Path, seconds: float) -> list
         during, later = await feed_for(seconds, fault.named)
         if named is None and later is not None:
             named = ADJUST_S + later
-        harmed = await connection.fetchval(fault.harmed) - harmed_before
+        harmed = await connection.fetchval(fault.harmed)
     finally:
         await connection.close()
         await work.app.close()
@@ -155,33 +154,25 @@ async def _measure(fault: Fault, dsn: str, folder: Path, seconds: float) -> list
     ]
 
 
-def run(dsn: str, folder: Path, *, seconds: float) -> list[report.Row]:
-    """Measure each culprit, on a migrated database with maintenance beside it."""
-    rows: list[report.Row] = []
-    for fault in FAULTS:
-        say(f"chaos: {fault.name.replace('_', ' ')}")
-        place = folder / fault.name
-        place.mkdir()
-        environment = {**os.environ, "TIDEMILL_DATABASE_URL": dsn, "TIDEMILL_CULPRITS_DONE": str(place / "done")}
-        environment |= {"PYTHONPATH": str(ROOT), "TIDEMILL_LOG_LEVEL": "error", "TIDEMILL_LEASE_SECONDS": "3"}
-        environment["TIDEMILL_HEARTBEAT_SECONDS"] = "1"
-        commands = (("maintenance", str(TARGET)), fault.command)
-        with (place / "log").open("wb") as log:
-            processes = [
-                subprocess.Popen(
-                    [sys.executable, "-m", "tidemill.cli.main", *words], env=environment, stderr=log, stdout=log
-                )
-                for words in commands
-            ]
-            try:
-                rows += asyncio.run(_measure(fault, dsn, place, seconds))
-            finally:
-                for process in processes:
-                    process.terminate()
-                for process in processes:
-                    try:
-                        process.wait(timeout=15.0)
-                    except subprocess.TimeoutExpired:
-                        process.kill()
-                        process.wait()
-    return rows
+def run(fault: Fault, dsn: str, folder: Path, *, seconds: float) -> list[report.Row]:
+    """Measure one culprit, on a fresh database with maintenance beside it."""
+    say(f"chaos: {fault.name.replace('_', ' ')}")
+    environment = {**os.environ, "TIDEMILL_DATABASE_URL": dsn, "TIDEMILL_CULPRITS_DONE": str(folder / "done")}
+    environment |= {"PYTHONPATH": str(ROOT), "TIDEMILL_LOG_LEVEL": "error", "TIDEMILL_LEASE_SECONDS": "3"}
+    environment["TIDEMILL_HEARTBEAT_SECONDS"] = "1"
+    commands = (("maintenance", str(TARGET)), fault.command)
+    with (folder / "log").open("wb") as log:
+        processes = [
+            subprocess.Popen([*TIDEMILL, *words], env=environment, stderr=log, stdout=log) for words in commands
+        ]
+        try:
+            return asyncio.run(_measure(fault, dsn, folder, seconds))
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                try:
+                    process.wait(timeout=15.0)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
