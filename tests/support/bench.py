@@ -20,11 +20,13 @@ class Bench:
     def __init__(self, stream: Stream) -> None:
         self.answers: dict[int, EngineAnswer] = {}
         self.frames = 0
+        self.is_exhausted = False
         self.engine = Engine(stream, self._heard)
         self._tickets = 0
 
     def _heard(self, frame: ToDispatcher) -> None:
         self.frames += 1
+        self.is_exhausted |= frame.exhausted
         for ticket in frame.ok:
             self.answers[ticket] = EngineAnswer(ticket, "ok")
         for answer in frame.answers:

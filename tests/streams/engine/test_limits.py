@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
 
 import pytest
 
+from tests.support import eventually
 from tests.support.bench import bench
 from tests.support.waiting import turns
 from tidemill.core.retry import RetryAfter
@@ -352,3 +354,46 @@ async def test_a_live_request_does_not_wait_for_a_thread_behind_messages() -> No
             assert (await made.answer(made.ask(b"1", "x"))).status == "ok"
         finally:
             may_end.set()
+
+
+async def test_a_task_that_swallows_its_cancellation_fails_its_message_and_the_engine_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidemill.engine.containment.blocked_time.CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr("tidemill.streams.engine.engine.CANCEL_SECONDS", 0.2)
+    may_end = asyncio.Event()
+
+    class Swallow(Plan, eligibility="go", timeout="200ms"):
+        @task
+        async def swallow(self, ctx: Any) -> None:
+            while ctx.value == "guilty" and not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+
+    async with bench(Swallow) as running:
+        guilty, innocent = running.give(b'"guilty"', b'"innocent"')
+        assert (await running.answer(innocent)).status == "ok"
+        answer = await running.answer(guilty)
+        assert answer.status == "failed"
+        assert "took longer than 0.2 s and did not end when it was cancelled" in answer.failures[0].error
+        assert running.is_exhausted
+    may_end.set()
+
+
+async def test_a_batch_that_swallows_its_cancellation_has_its_engine_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.streams.engine.batching.CANCEL_SECONDS", 0.2)
+    may_end = asyncio.Event()
+
+    class Swallow(Plan, eligibility="go", timeout="200ms"):
+        @task(batch=Batch(max_size=4, max_wait="5ms"))
+        async def swallow(self, items: list[Any]) -> list[Any]:
+            while not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+            return [None] * len(items)
+
+    async with bench(Swallow) as running:
+        (guilty,) = running.give(b'"guilty"')
+        assert (await running.answer(guilty)).status == "failed"
+        await eventually(lambda: running.is_exhausted)
+    may_end.set()

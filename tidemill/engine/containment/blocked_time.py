@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +21,8 @@ STALL_SECONDS = 0.25
 LONGEST_CHECK = 0.5
 """For how long one check may blame what it finds: if it comes later, the process was suspended."""
 CHECK_SECONDS = 0.1
+CANCEL_SECONDS = 5.0
+"""Within which work that was cancelled at its limit has to end."""
 
 
 class LoopStalls:
@@ -123,12 +126,15 @@ class TimeLimit:
 
     async with TimeLimit(8.0) as limit:    # an `asyncio.Timeout`
         await work
+
+    `on_ignored` is called when the work has not ended 5 s after its limit cancelled it.
     """
 
-    __slots__ = ("_blocked", "_due_at", "_ends_at", "_loop", "_seconds", "_timeout", "_timer")
+    __slots__ = ("_blocked", "_due_at", "_ends_at", "_loop", "_on_ignored", "_seconds", "_timeout", "_timer")
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, on_ignored: Callable[[], None] | None = None) -> None:
         self._seconds = seconds
+        self._on_ignored = on_ignored
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -158,5 +164,10 @@ class TimeLimit:
         ends_at = self._ends_at + self._blocked.seconds
         if ends_at > now:
             self._wait_until(ends_at)
-        else:
+        elif not self._timeout.expired():
             self._timeout.reschedule(now)
+            if self._on_ignored is not None:
+                self._ends_at = now + CANCEL_SECONDS - self._blocked.seconds
+                self._wait_until(now + CANCEL_SECONDS)
+        elif self._on_ignored is not None:
+            self._on_ignored()

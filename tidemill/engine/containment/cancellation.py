@@ -20,10 +20,11 @@ def is_ending() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended, however they end."""
-    left = set(tasks)
-    while left:
+async def end(tasks: Iterable[asyncio.Task[Any]], within: float | None = None) -> None:
+    """Cancel tasks until they have ended, however they end, or for so many seconds."""
+    loop, left = asyncio.get_running_loop(), set(tasks)
+    give_up_at = None if within is None else loop.time() + within
+    while left and (give_up_at is None or loop.time() < give_up_at):
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=AGAIN)

@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from tidemill.core.duration import format_duration
-from tidemill.engine.containment.blocked_time import LONGEST_CHECK, stalls_of
+from tidemill.engine.containment.blocked_time import CANCEL_SECONDS, LONGEST_CHECK, stalls_of
 from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.workers import END_WORKER, EXPIRE_OWN_LEASE
@@ -34,7 +34,6 @@ REPORT_SECONDS = 5.0
 BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
 WRITE_SECONDS = 10.0
 STACK_LINES = 40
-CANCEL_SECONDS = 5.0  # within which work that was cancelled at its limit has to end
 
 
 class Culprit(msgspec.Struct, frozen=True):

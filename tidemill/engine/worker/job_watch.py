@@ -13,6 +13,7 @@ from typing import Any
 
 from tidemill.core.duration import format_duration
 from tidemill.core.job import ClaimedJob, Requeue
+from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.watchdog import Culprit, EndedFor
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.engine.worker.context import RunningJob, job_of_task
@@ -20,8 +21,6 @@ from tidemill.engine.worker.job_runner import JobRunner, Slot
 from tidemill.engine.worker.outcome import OVERRUNS, after_blocking, after_cancel, after_overrun
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims import FIND_CANCELS, finish_jobs, requeue_jobs
-
-CANCEL_SECONDS = 5.0
 
 
 class JobWatch:

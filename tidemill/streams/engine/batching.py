@@ -24,6 +24,7 @@ from typing import Any
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import PayloadError
 from tidemill.core.retry import RetryAfter, Snooze
+from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.worker.threads import WorkThreads
 
 #: Errors that say nothing about a single item.
@@ -44,7 +45,9 @@ class Batched:
         max_concurrency: int = 1,
         name: str = "",
         threads: WorkThreads | None = None,
+        on_ignored: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_ignored` is told the name when a call has not ended 5 s after all of its callers were cancelled."""
         self._function = function
         self._threaded = not inspect.iscoroutinefunction(function)
         self._max_size = max_size
@@ -52,6 +55,7 @@ class Batched:
         self._free = max_concurrency
         self._name = name or getattr(function, "__name__", "batch")
         self._threads = threads or WorkThreads(max_concurrency, f"batch-{self._name}")
+        self._on_ignored = on_ignored
         self._waiting: deque[Entry] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -102,6 +106,12 @@ class Batched:
         """Give up a call when all of its callers have: one that hangs must not keep the others from theirs."""
         if answer.cancelled() and all(entry[1].done() for entry in entries):
             call.cancel()
+            if self._on_ignored is not None:
+                asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._check_ended, call)
+
+    def _check_ended(self, call: asyncio.Task[None]) -> None:
+        if not call.done() and self._on_ignored is not None:
+            self._on_ignored(f"batch {self._name}")
 
     async def _call(self, entries: list[Entry]) -> None:
         try:

@@ -43,7 +43,7 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_event_tick", "_place", "_plan", "_sinks", "_states", "message", "outbox", "results", "value")
+    __slots__ = ("_event_tick", "_place", "_plan", "_sinks", "_states", "give_up", "message", "outbox", "results", "value")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Context:
         self.results: dict[str, Any] = {}
         """The results of the tasks of this plan so far, by name."""
         self.outbox: list[OutboxItem] = []
+        self.give_up: Callable[[str], None] | None = None  # when a task does not end at its timeout
         self._plan = plan
         self._place = place
         self._event_tick = event_tick

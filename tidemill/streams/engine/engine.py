@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ import structlog
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.cancellation import end
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
@@ -73,7 +75,9 @@ class Engine:
             plan = kind()
             await plan.start()
             self._plans[plan.name] = RunningPlan(
-                plan, settings, breakers, self._threads, self._live_threads, self._stream.surrounded
+                *(plan, settings, breakers, self._threads, self._live_threads),
+                surrounded=self._stream.surrounded,
+                on_ignored=self._replace,
             )
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
@@ -81,7 +85,7 @@ class Engine:
         """Cancel the running messages, wait for their end, then stop the plans."""
         self._live.clear()
         self._backlog.clear()  # A worker that swallows the cancellation finds nothing to continue with.
-        await end(self._workers)
+        await end(self._workers, CANCEL_SECONDS)
         for running in self._plans.values():
             await running.plan.stop()
         self._threads.close()
@@ -90,6 +94,16 @@ class Engine:
     def _exhausted(self) -> None:
         """Too many threads are lost: the dispatcher sends nothing more, and ends this engine when its messages have."""
         self._send(ToDispatcher(exhausted=True))
+
+    def _replace(self, what: str) -> None:
+        log.error("CANCELLATION IGNORED: the engine is replaced", what=what)
+        self._exhausted()
+
+    def _give_up(self, work: MessageWork, plans: Sequence[RunningPlan], why: str) -> None:
+        """A task of a message does not end: all plans of the message have failed."""
+        failures = tuple(failure_of(plan.name, TimeoutError(why)) for plan in plans)
+        self._answer(EngineAnswer(work.ticket, "failed", failures))
+        self._replace(why)
 
     def submit(self, work: Sequence[MessageWork], live: Sequence[MessageWork] = ()) -> None:
         """Take messages; each is answered once."""
@@ -163,6 +177,8 @@ class Engine:
         gone = () if extra is None else self._gone(work)
         if len(plans) == 1 and not is_live and not gone:
             ctx = Context(message, plans[0].name, place, event_tick, states, sinks)
+            if plans[0].is_timed:
+                ctx.give_up = partial(self._give_up, work, plans)
             failure = await self._run_plan(plans[0], ctx)
             if failure is None and not ctx.outbox:
                 self._ok.append(work.ticket)
@@ -172,6 +188,8 @@ class Engine:
             contexts, failures = [ctx], [failure]
         else:
             contexts = [Context(message, plan.name, place, event_tick, states, sinks) for plan in plans]
+            for ctx in contexts:
+                ctx.give_up = partial(self._give_up, work, plans)
             running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
             failures = list(await asyncio.gather(*running)) if running else []
         self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))

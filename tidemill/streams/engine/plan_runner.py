@@ -44,16 +44,19 @@ class RunningPlan:
         threads: WorkThreads,
         live_threads: WorkThreads,
         surrounded: Callable[[Plan, TaskRule], Callable[..., Any]] = lambda plan, rule: getattr(plan, rule.name),
+        on_ignored: Callable[[str], None] | None = None,
     ) -> None:
         """Live requests have threads of their own: they do not wait behind the plain functions of messages.
 
-        `surrounded` returns the function of a task, within the application's middleware.
+        `surrounded` returns the function of a task, within the application's middleware; `on_ignored` is told of a
+        batch that does not end though it was cancelled.
         """
         self.plan = plan
         self.name = plan.name
         self.settings = settings
         self._threads, self._live_threads = threads, live_threads
         self._surrounded = surrounded
+        self._on_ignored = on_ignored
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
@@ -67,6 +70,7 @@ class RunningPlan:
         self._rate_limit = None if rate is None else RateLimit(float(rate))
         timeout = settings.timeout if settings.timeout is not None else plan.timeout
         self._timeout = None if timeout is None else parse_duration(timeout)
+        self.is_timed = self._timeout is not None or any(rule.timeout is not None for rule in plan.tasks.values())
         self._plain = self._concurrency_limit is None and self._rate_limit is None and self._timeout is None
         self._items = tuple(self._steps.items())
 
@@ -84,7 +88,7 @@ class RunningPlan:
             if self._timeout is None:
                 await self._run_tasks(ctx)
             else:
-                await _within(self._timeout, self._run_tasks(ctx), f"plan {self.name}")
+                await _within(self._timeout, self._run_tasks(ctx), f"plan {self.name}", ctx)
         finally:
             if self._concurrency_limit is not None:
                 self._concurrency_limit.release()
@@ -124,6 +128,7 @@ class RunningPlan:
                 max_concurrency=rule.batch.max_concurrency,
                 name=f"{self.name}.{rule.name}",
                 threads=self._threads,
+                on_ignored=self._on_ignored,
             )
 
             async def batch(ctx: Context) -> Any:
@@ -153,7 +158,7 @@ class RunningPlan:
 
 def _timed(step: Step, timeout: float, what: str) -> Step:
     async def timed(ctx: Context) -> Any:
-        return await _within(timeout, step(ctx), what)
+        return await _within(timeout, step(ctx), what, ctx)
 
     return timed
 
@@ -194,10 +199,15 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
     return guarded
 
 
-async def _within(seconds: float, work: Awaitable[Any], what: str) -> Any:
+async def _within(seconds: float, work: Awaitable[Any], what: str, ctx: Context) -> Any:
     limit = None
+
+    def ignored() -> None:
+        if ctx.give_up is not None:
+            ctx.give_up(f"{what} took longer than {seconds:g} s and did not end when it was cancelled")
+
     try:
-        async with TimeLimit(seconds) as limit:
+        async with TimeLimit(seconds, ignored) as limit:
             return await work
     except TimeoutError:
         if limit is not None and limit.expired():

@@ -242,9 +242,10 @@ class EnginePool:
         if frame.stopped:
             self._not_ready(handle)
         if frame.exhausted:
-            log.error("ENGINE REPLACED: too many of its threads did not come back", engine=handle.number)
-            handle.is_retiring = True
-            self._not_ready(handle)
+            log.error("ENGINE REPLACED: calls in it did not end", engine=handle.number)
+            if self._stream.engines:  # There is no other for one in this process.
+                handle.is_retiring = True
+                self._not_ready(handle)
         if frame.ok or frame.answers:
             self._listener.on_frame(handle, frame)
         if handle.is_retiring and not handle.tickets:
