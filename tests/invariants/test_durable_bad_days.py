@@ -14,6 +14,7 @@ from tests.support.durable import Ask, Chain, Count, Go, completed_once, running
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import PayloadError
+from tidemill.core.size_limits import SizeLimits, use_size_limits
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
@@ -89,6 +90,18 @@ FAILURES: dict[str, tuple[type[Exception], str]] = {
     "strange_end": (WorkflowRuntimeError, "step act raised BaseException: strange"),
     "strange_message": (ValueError, r"a NUL \\x00 and half a pair \\ud800"),
 }
+
+
+class Hoarding(Workflow):
+    """Writes the same place of its state again and again, then one place after the other."""
+
+    @step
+    async def act(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        for _ in range(50):
+            await ctx.store.set("same", "x" * 1000)
+        for number in range(50):
+            await ctx.store.set(f"at{number}", "x" * 1000)
+        return StopEvent()
 
 
 class Forgiving(Workflow):
@@ -203,6 +216,17 @@ def changed(app: App, workflow: type[Workflow]) -> App:
     newer = App("test", database_url=app.settings.database_url, **PATIENT)
     newer.workflow(workflow, name="Changing", timeout=None)
     return newer
+
+
+async def test_a_state_that_is_too_large_fails_its_step_and_says_which_limit_it_has_broken(app: App) -> None:
+    app.workflow(Hoarding, timeout=None)
+    try:
+        async with running_run_worker(app):
+            use_size_limits(SizeLimits(max_state=10_000))
+            with pytest.raises(PayloadError, match=r"step act: the state of the run would take 10\.\d kB, and the limit is 10 kB"):
+                await (await app.start(Hoarding)).result()
+    finally:
+        use_size_limits(SizeLimits())
 
 
 # -- starting -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class SizeLimits(msgspec.Struct, frozen=True):
     max_payload: int = 32 << 20
     """Of the arguments or the result of a job, an event of a flow, a message of a stream."""
     max_state: int = 64 << 20
-    """Of the state of an entity that a monitor follows."""
+    """Of the state of a run, or of an entity that a monitor follows."""
     max_output: int = 1 << 30
     """Of an output that a build returns as a whole."""
 
@@ -34,26 +34,36 @@ def use_size_limits(limits: SizeLimits) -> None:
 def check_payload(data: bytes, what: str) -> bytes:
     """Raise a `PayloadError` if arguments, a result, an event or a message are too large."""
     if len(data) > _limits.max_payload:
-        _refuse(data, what, "max_payload", _limits.max_payload)
+        _refuse(len(data), what, "max_payload", _limits.max_payload)
     return data
 
 
 def check_state(data: bytes, what: str) -> bytes:
     """Raise a `PayloadError` if a state is too large."""
-    if len(data) > _limits.max_state:
-        _refuse(data, what, "max_state", _limits.max_state)
+    check_state_size(len(data), what)
     return data
+
+
+def is_large_state(size: int) -> bool:
+    """Whether a state of this size is too large."""
+    return size > _limits.max_state
+
+
+def check_state_size(size: int, what: str) -> None:
+    """Raise a `PayloadError` if a state of this size is too large."""
+    if is_large_state(size):
+        _refuse(size, what, "max_state", _limits.max_state)
 
 
 def check_output(data: bytes, what: str) -> bytes:
     """Raise a `PayloadError` if an output is too large."""
     if len(data) > _limits.max_output:
-        _refuse(data, what, "max_output", _limits.max_output)
+        _refuse(len(data), what, "max_output", _limits.max_output)
     return data
 
 
-def _refuse(data: bytes, what: str, setting: str, limit: int) -> None:
+def _refuse(size: int, what: str, setting: str, limit: int) -> None:
     raise PayloadError(
-        f"{what} would take {format_memory(len(data))}, and the limit is {format_memory(limit)}: store it as a file or "
+        f"{what} would take {format_memory(size)}, and the limit is {format_memory(limit)}: store it as a file or "
         f"an object and pass its address, or raise the setting {setting}"
     )

@@ -50,6 +50,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     is_busy: bool = True
     trouble: str | None = None
     """What is wrong with it, if its watchdog has found nothing worse."""
+    lost_threads: int = 0
+    """How many threads of its other processes have not come back."""
 
 
 class RenewedLease(Protocol):
@@ -125,8 +127,10 @@ class Lease:
                     return
                 trouble = self._watchdog.trouble
             process_status = self._process_status()
-            found = trouble or lifespan_trouble() or process_status.trouble or lost_threads_text(lost_threads())
-            process_status = msgspec.structs.replace(process_status, trouble=found)
+            lost = lost_threads()
+            found = trouble or lifespan_trouble() or process_status.trouble or lost_threads_text(lost)
+            count = process_status.lost_threads + len(lost)
+            process_status = msgspec.structs.replace(process_status, trouble=found, lost_threads=count)
             is_changed = (process_status.status, found) != (written.status, written.trouble)
             if time.monotonic() >= renew_at or is_changed:
                 try:
@@ -158,6 +162,7 @@ class Lease:
             running=process_status.running,
             models=process_status.models,
             trouble=process_status.trouble,
+            lost_threads=process_status.lost_threads,
         )
 
     def _pause(self, process_status: ProcessStatus) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +24,8 @@ from tidemill.engine.telemetry import exposition
 from tidemill.engine.telemetry.endpoint import MetricsEndpoint, serving_metrics
 from tidemill.engine.telemetry.gpu import Gpu
 from tidemill.engine.telemetry.hosts import GroupUsage, HostSample, ProcessUsage, Usage
+from tidemill.engine.worker.threads import WorkThreads, lost_threads
+from tidemill.ops.jobs.workers import ListWorkers, WorkerLine, list_workers
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.telemetry.hosts import ProcessPlace, report, write_sample
 
@@ -360,3 +363,29 @@ async def test_metrics_that_other_machines_can_reach_are_warned_of(
         async with MetricsEndpoint(database, address.replace("127.0.0.1", host)):
             pass
     assert any(line["log_level"] == "warning" and "served without a token" in line["event"] for line in lines) == warned
+
+
+async def test_threads_that_did_not_come_back_are_counted(app: App, database: Database, address: str) -> None:
+    threads, may_end, others = WorkThreads(2, "test"), threading.Event(), len(lost_threads())
+    try:
+        async with running_worker(app, ["mail"]), serving_metrics(database, address):
+            with pytest.raises(TimeoutError):
+                await threads.run(may_end.wait, "step act of run 7", 0.05)
+            (line,) = await eventually(lambda: _with_lost_threads(app, others + 1))
+            assert "not come back" in line.trouble
+            assert "step act of run 7" in line.trouble
+            await eventually(lambda: _shows(address, "tidemill_lost_threads", others + 1))
+            may_end.set()
+            await eventually(lambda: _shows(address, "tidemill_lost_threads", others))
+    finally:
+        may_end.set()
+        threads.close()
+
+
+async def _with_lost_threads(app: App, number: int) -> list[WorkerLine]:
+    found = (await app.do(list_workers, ListWorkers())).items
+    return [line for line in found if line.lost_threads == number]
+
+
+async def _shows(address: str, metric: str, value: float) -> bool:
+    return (await scrape(address)).get(metric) == value

@@ -116,6 +116,8 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
     )
     told = [((state,), totals.workers[state]) for state in ("alive", "silent")]
     yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
+    lost = totals.workers["lost_threads"]
+    yield gauge("tidemill_lost_threads", "Threads that did not come back at their timeout.", (), [((), lost)])
 
 
 def count_metrics(totals: Totals) -> Iterator[Metric]:

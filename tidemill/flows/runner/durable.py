@@ -18,6 +18,7 @@ import structlog
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import BlockedEventLoopError, PayloadError
+from tidemill.core.size_limits import check_state_size, is_large_state
 from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.runs.control_loop import RunLoop
@@ -29,12 +30,12 @@ from tidemill.flows.definition.events import ChildEnded, Event, InternalDispatch
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.events import decode_event, qualified_name
 from tidemill.flows.encoding.journal import TickRecord, decode_tick, encode_record, encode_tick, record_of
-from tidemill.flows.encoding.values import encode_packed, encode_packed_event
+from tidemill.flows.encoding.values import encode_packed, encode_packed_event, pack_state
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Ended, Note, StepFailure, WaitAsked
+from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, WaitAsked, Wrote
 from tidemill.flows.runner.current_step import is_task_of_step
 from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
@@ -147,6 +148,7 @@ class DurableFlowRun(DurableRun, FlowRun):
     ) -> None:
         FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
         self._begun_before: dict[int, str] = {}  # the steps in progress when it was loaded
+        self._written = 0  # bytes of state since the state was measured
         self._began_at: dict[int, tuple[float, BlockedTime]] = {}  # of the steps with a timeout that run here
         if state is not None:
             self.loop.state = state
@@ -250,13 +252,23 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self.let_go:
             raise asyncio.CancelledError
         try:  # A note that cannot be stored must not take effect.
-            self._records[id(note)] = record_of(Noted(0.0, work.id, note), self.loop.state.store)
+            record = record_of(Noted(0.0, work.id, note), self.loop.state.store)
+            if isinstance(note, Wrote | StateEdited):
+                self._check_state(len(record.note))
         except PayloadError as error:
             raise PayloadError(f"step {work.step}: {error}") from error
+        self._records[id(note)] = record
         try:
             super().note(work, note)
         finally:
             self._records.pop(id(note), None)
+
+    def _check_state(self, written: int) -> None:
+        """Raise if the state is too large after a write. It is measured only when that much has been written."""
+        if is_large_state(self._written + written):
+            self._written = len(encode(pack_state(self.loop.state.store, "")))
+            check_state_size(self._written + written, "the state of the run")
+        self._written += written
 
     def show(self, event: Any) -> None:
         data = self.encode_shown(event)

@@ -50,6 +50,7 @@ class WorkerLine(msgspec.Struct, frozen=True):
     tasks: int
     control: list[str]
     trouble: str | None = None
+    lost_threads: Annotated[int, doc("How many of its threads have not come back.")] = 0
 
 
 class WorkersControlled(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ SELECT id FROM me
 #: Renews the lease. Returns no row if this incarnation was ended because its lease had lapsed.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
-                           running = $4, models = $5, trouble = $6, flagged_at = NULL
+                           running = $4, models = $5, trouble = $6, lost_threads = $7, flagged_at = NULL
 WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
@@ -145,7 +145,8 @@ SELECT $1, $2, 'run', $3 WHERE EXISTS (
 #: The list of workers: living ones first, then those that ended in the last `$1` seconds.
 LIST_WORKERS = """
 SELECT w.id, w.host, w.pid, w.queues, w.max_concurrency, w.versions, w.models, w.status, w.running, w.started_at,
-       w.seen_at, w.lease_until, w.flagged_at, w.trouble, w.ended_at, w.end_reason, cardinality(w.tasks) AS tasks,
+       w.seen_at, w.lease_until, w.flagged_at, w.trouble, w.lost_threads, w.ended_at, w.end_reason,
+       cardinality(w.tasks) AS tasks,
        ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
 FROM tidemill.worker AS w
@@ -288,9 +289,10 @@ async def renew_lease(
     running: int,
     models: Sequence[str] | None = None,
     trouble: str | None = None,
+    lost_threads: int = 0,
 ) -> bool:
     """Renew the lease; False means that this incarnation was ended because its lease had lapsed."""
-    given = (worker_id, lease_seconds, status, running, models, trouble)
+    given = (worker_id, lease_seconds, status, running, models, trouble, lost_threads)
     rows = await connection.fetch(database.sql(RENEW_LEASE), *given)
     return bool(rows)
 

@@ -107,10 +107,11 @@ SELECT queue, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS schedul
 FROM live FULL JOIN served USING (queue) ORDER BY queue
 """
 
-#: Workers that are alive, and silent ones.
+#: Workers that are alive, and silent ones; and the threads that have not come back in all of them.
 COUNT_WORKERS = """
 SELECT count(*) FILTER (WHERE lease_until > now() AND flagged_at IS NULL) AS alive,
-       count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS silent
+       count(*) FILTER (WHERE lease_until <= now() OR flagged_at IS NOT NULL) AS silent,
+       coalesce(sum(lost_threads), 0) AS lost_threads
 FROM tidemill.worker WHERE ended_at IS NULL
 """
 

@@ -162,7 +162,9 @@ class Dispatcher:
     def process_status(self) -> ProcessStatus:
         """Its status, reported with the lease."""
         busy = self.reducer.busy
-        return ProcessStatus(self.control.status(), busy, is_busy=busy > 0, trouble=self.trouble)
+        return ProcessStatus(
+            self.control.status(), busy, is_busy=busy > 0, trouble=self.trouble, lost_threads=self.engines.lost_threads
+        )
 
     @property
     def trouble(self) -> str | None:

@@ -87,6 +87,11 @@ class EnginePool:
         lost = [call for handle in self.handles for call in handle.lost_threads]
         return next((handle.trouble for handle in self.handles if handle.trouble), None) or lost_threads_text(lost)
 
+    @property
+    def lost_threads(self) -> int:
+        """How many threads of engine processes have not come back."""
+        return sum(len(handle.lost_threads) for handle in self.handles) if self._stream.engines else 0
+
     async def run(self) -> None:
         """Keep all engines running until cancelled."""
         async with asyncio.TaskGroup() as group:
