@@ -223,7 +223,9 @@ async def test_a_state_that_is_too_large_fails_its_step_and_says_which_limit_it_
     try:
         async with running_run_worker(app):
             use_size_limits(SizeLimits(max_state=10_000))
-            with pytest.raises(PayloadError, match=r"step act: the state of the run would take 10\.\d kB, and the limit is 10 kB"):
+            with pytest.raises(
+                PayloadError, match=r"step act: the state of the run would take 10\.\d kB, and the limit is 10 kB"
+            ):
                 await (await app.start(Hoarding)).result()
     finally:
         use_size_limits(SizeLimits())

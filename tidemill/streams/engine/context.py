@@ -43,7 +43,18 @@ class Message:
 class Context:
     """A message in one plan."""
 
-    __slots__ = ("_event_tick", "_place", "_plan", "_sinks", "_states", "give_up", "message", "outbox", "results", "value")
+    __slots__ = (
+        "_event_tick",
+        "_place",
+        "_plan",
+        "_sinks",
+        "_states",
+        "give_up",
+        "message",
+        "outbox",
+        "results",
+        "value",
+    )
 
     def __init__(
         self,
