@@ -102,6 +102,51 @@ def test_a_failed_state_is_found_explained_and_retried_where_it_is_seen(ship: Sh
     ship.is_so(**{**before, "fresh": before["fresh"] + 2})
 
 
+def test_all_pipelines_are_one_graph_that_tells_what_a_change_would_build(ship: Ship, console: Watched) -> None:
+    ship.settled()
+    page = console.open("/pipelines", "Pipelines")
+    graph = page.get_by_label("Lineage of all pipelines")
+    node = graph.get_by_role("group", name="logbook/tidy, ")
+    expect(node).to_be_visible()
+    expect(graph.get_by_role("group", name="watch/{day}.txt, source")).to_be_visible()
+    node.click()
+    expect(page).to_have_url(re.compile("node=logbook"))
+    change = page.get_by_role("region", name="A change of logbook/tidy")
+    expect(change.get_by_text(re.compile(r"^\d+ states would be built$"))).to_be_visible()
+    expect(change.get_by_role("listitem").filter(has_text="index: 1 state")).to_be_visible()
+    console.keep("lineage")
+    asked = page.get_by_label("What if this changes?")
+    asked.fill(f"watch/{DAYS[1]}.txt")
+    asked.press("Enter")
+    expect(page.get_by_text("3 states would be built")).to_be_visible()
+    asked.fill("page/2031-01-01.html")
+    asked.press("Enter")
+    absent = page.get_by_role("region", name="A change of page/2031-01-01.html")
+    expect(absent.get_by_text("There is no such state", exact=False)).to_be_visible()
+    expect(absent.get_by_text("watch/2031-01-01.txt does not exist", exact=False)).to_be_visible()
+    asked.fill("nowhere/at/all")
+    asked.press("Enter")
+    expect(page.get_by_text("is neither a file that a stage takes or makes", exact=False)).to_be_visible()
+    console.wrong = [each for each in console.wrong if "404" not in each]
+
+
+def test_a_state_shows_what_it_held_before_and_what_was_changed(ship: Ship, console: Watched) -> None:
+    ship.settled()
+    day = DAYS[2]
+    for text in ("first light\nwind from the east\n", "first light\nwind from the south\n"):
+        ship.write(day, text)
+        wait_until(lambda text=text: text.split()[-1] in (ship.folder / f"book/clean/{day}.txt").read_text(), text)
+    ship.settled()
+    page = console.open(f"/pipelines/logbook?stage=tidy&entity={day}", "logbook")
+    panel = page.get_by_role("complementary", name=f"tidy of {day}")
+    difference = panel.get_by_label("Difference to the build before", exact=True)
+    expect(difference).to_contain_text("-wind from the east")
+    expect(difference).to_contain_text("+wind from the south")
+    earlier = panel.get_by_label("Earlier contents").get_by_role("listitem")
+    expect(earlier).to_have_count(2)
+    console.keep("states-difference")
+
+
 def test_a_backfill_waits_for_approval_shows_its_progress_and_ends(ship: Ship, console: Watched) -> None:
     before = ship.settled()
     (ship.folder / "fog").touch()

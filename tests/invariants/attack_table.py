@@ -136,6 +136,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("GET", "/pipelines/{name}/backfills"): "viewer",
     ("GET", "/pipelines/{name}/builds"): "viewer",
     ("GET", "/pipelines/{name}/content"): "viewer",
+    ("GET", "/pipelines/{name}/content/earlier"): "viewer",
     ("GET", "/pipelines/{name}/graph"): "viewer",
     ("GET", "/pipelines/{name}/grid"): "viewer",
     ("GET", "/pipelines/{name}/orphans"): "viewer",

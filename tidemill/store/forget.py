@@ -89,6 +89,7 @@ _STATES = (
     f"DELETE FROM tidemill.state_blob WHERE store IN ({_PIPELINES}) AND {_PATH} RETURNING 1",
     "DELETE FROM tidemill.state_failure WHERE entity = $1 RETURNING 1",
     "DELETE FROM tidemill.state_build WHERE entity = $1 RETURNING 1",
+    "DELETE FROM tidemill.state_content WHERE entity = $1 RETURNING 1",
 )
 _FILES = f"""
 SELECT count(*) FROM tidemill.state_file AS f WHERE pipeline IN ({_PIPELINES}) AND {_PATH}

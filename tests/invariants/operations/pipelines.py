@@ -114,6 +114,12 @@ CASES: dict[str, Case] = {
         the_notes,
         (states.GetContent(name=NOTES, path="/etc/passwd"), named(states.GetContent, path="in/a.txt")),
     ),
+    "list_earlier_contents": Case(
+        states.GetContent(name=NOTES, path="out/a.txt"),
+        the_notes,
+        (named(states.GetContent, path="out/a.txt"),),
+        command="pipeline content APP out/a.txt --earlier",
+    ),
     "plan_pipeline": Case(
         plan.PlanPipeline(name=NOTES),
         the_notes,

@@ -11,7 +11,18 @@ from rich.progress import Progress
 
 from tidemill.cli.arguments import Yes
 from tidemill.cli.confirm import agreed
-from tidemill.cli.pipelines.open import Pipeline, Stage, Target, find, find_all, find_stage, names, on_pipelines
+from tidemill.cli.pipelines.open import (
+    OneOf,
+    Pipeline,
+    Stage,
+    Target,
+    find,
+    find_all,
+    find_stage,
+    names,
+    on_pipelines,
+    the_pipeline,
+)
 from tidemill.cli.render import out
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.operator.operation import Operator
@@ -169,17 +180,15 @@ async def write(
     at: Operator,
     path: Annotated[str, Parameter(help="The path of the input: in/2026-01-15.txt.")],
     *,
-    pipeline: Annotated[str | None, Parameter(help="The pipeline, where there are several.")] = None,
+    pipeline: OneOf = None,
 ) -> None:
     """Write an input of a pipeline from standard input; what is made from it is built at once."""
     data = sys.stdin.buffer.read()
-    known = [pipeline] if pipeline is not None else await names(at, None)
-    if len(known) != 1:
-        raise ConfigError(f"say which pipeline: --pipeline {' or '.join(known)}")
+    name = await the_pipeline(at, pipeline)
     try:
-        given = WriteInput(name=known[0], path=path, content=data.decode())
+        given = WriteInput(name=name, path=path, content=data.decode())
     except UnicodeDecodeError:
-        given = WriteInput(name=known[0], path=path, content=b64encode(data).decode(), encoding="base64")
+        given = WriteInput(name=name, path=path, content=b64encode(data).decode(), encoding="base64")
     done = await at.do(write_pipeline_input, given)
     out().print(f"{done.path} is written to pipeline {done.pipeline}: {done.bytes:,} bytes")
 

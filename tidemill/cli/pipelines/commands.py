@@ -17,6 +17,7 @@ from tidemill.cli.paging import read_pages
 from tidemill.cli.pipelines.actions import COMMANDS
 from tidemill.cli.pipelines.open import (
     AllowUnknown,
+    OneOf,
     Pipeline,
     Target,
     find_all,
@@ -25,11 +26,13 @@ from tidemill.cli.pipelines.open import (
     opened,
     print_file_problems,
     settings_of,
+    the_pipeline,
 )
 from tidemill.cli.pipelines.page import (
     draw_lineage,
     print_builds,
     print_change,
+    print_earlier,
     print_pipeline,
     print_plan,
     print_problems,
@@ -54,7 +57,7 @@ from tidemill.ops.pipelines.pipelines import (
     list_pipelines,
 )
 from tidemill.ops.pipelines.plan import ListBuilds, PlanPipeline, PlanReport, list_builds, plan_pipeline, report_plan
-from tidemill.ops.pipelines.states import MOST_SHOWN
+from tidemill.ops.pipelines.states import MOST_SHOWN, GetContent, get_content, list_earlier_contents
 from tidemill.pipelines.definition.load_target import PipelineTarget, is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline as DeclaredPipeline, check_order
 from tidemill.pipelines.runner.driver import Driver, run_once
@@ -186,6 +189,29 @@ async def history(at: Operator, target: Target, *, limit: Shown = 25, json: Json
         found += (await read_pages(at, list_builds, wanted, limit))[0]
     builds = sorted(found, key=lambda build: build.at, reverse=True)[:limit]
     return print_json(builds) if json else print_builds(builds)
+
+
+@commands.command
+@on_pipelines
+async def content(
+    at: Operator,
+    path: Annotated[str, Parameter(help="The path of an input or output: summary/2026-01-15.md.")],
+    *,
+    pipeline: OneOf = None,
+    earlier: Annotated[bool, Parameter(help="What it held before its last builds, and what they changed.")] = False,
+    json: Json = False,
+) -> None:
+    """Show the content of a state or an input."""
+    wanted = GetContent(name=await the_pipeline(at, pipeline), path=path)
+    if earlier:
+        found = await at.do(list_earlier_contents, wanted)
+        return print_json(found.items) if json else print_earlier(found.items)
+    shown = await at.do(get_content, wanted)
+    if json:
+        return print_json(shown)
+    if shown.text is None:
+        return out().print(f"{path} has {shown.size:,} bytes that are not text")
+    return out().print(shown.text, markup=False, highlight=False, soft_wrap=True)
 
 
 @commands.command

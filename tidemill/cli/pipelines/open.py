@@ -53,6 +53,7 @@ AppOption = Annotated[
     str | None, Parameter(help="What declares the pipelines of a state: app.py, a workflow file or folder.")
 ]
 Pipeline = Annotated[str | None, Parameter(help="Only this one.")]
+OneOf = Annotated[str | None, Parameter(help="The pipeline, where there are several.")]
 Stage = Annotated[str, Parameter(help="The stage: STAGE or PIPELINE/STAGE.")]
 Target = Annotated[
     str | None,
@@ -179,6 +180,14 @@ async def names(at: Operator, name: str | None) -> list[str]:
     if name is not None:
         return [name]
     return [line.name for line in (await at.do(list_pipelines, ListPipelines(live=False))).items]
+
+
+async def the_pipeline(at: Operator, name: str | None) -> str:
+    """The pipeline that was named, or the only one."""
+    known = await names(at, name)
+    if len(known) != 1:
+        raise ConfigError(f"say which pipeline: --pipeline {' or '.join(known)}")
+    return known[0]
 
 
 async def find(at: Operator, text: str) -> PipelineObject:

@@ -10,6 +10,7 @@ from tidemill.cli.render import ago, cut, out, short, table
 from tidemill.ops.pipelines.lineage import ChangePreview, Lineage
 from tidemill.ops.pipelines.pipelines import PipelineLine
 from tidemill.ops.pipelines.plan import PlanReport
+from tidemill.pipelines.view.content_preview import EarlierContent
 from tidemill.pipelines.view.state_details import Build, StateDetails
 
 MOST_NAMED = 20
@@ -82,6 +83,17 @@ def print_change(found: ChangePreview) -> None:
         made.add_row(f"{part.pipeline}/{part.stage}", f"{part.states:,}", short(part.seconds))
     if found.parts:
         out().print(made)
+
+
+def print_earlier(found: Sequence[EarlierContent]) -> None:
+    """What a state held before its last builds, each with the lines that the build changed."""
+    if not found:
+        out().print("nothing: it was built once, is large, or is no state", style="dim")
+    for each in found:
+        out().print(f"until {ago(each.replaced_at)}: {each.size:,} bytes", style="bold")
+        for line in each.changes:
+            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
+            out().print(Text(line, style=style), soft_wrap=True)
 
 
 def draw_lineage(found: Lineage, pipeline: str | None) -> str:

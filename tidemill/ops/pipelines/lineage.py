@@ -56,6 +56,7 @@ class ChangePreview(msgspec.Struct, frozen=True):
     """What a change would have built, in all pipelines, if each result differed from the one before."""
 
     what: str
+    kind: Annotated[str, doc("stage, state (a file that a stage makes) or source (another file).")]
     states: Annotated[int, doc("How many would be built.")]
     seconds: Annotated[float, doc("How long they took last time, together.")]
     parts: list[ChangePart]
@@ -107,7 +108,9 @@ async def preview_change(at: Reader, args: PreviewChange, declared: Declarations
         for stage, entities in found
     ]
     total = sum(part.seconds for part in parts)
-    return ChangePreview(args.what, sum(part.states for part in parts), round(total, 3), parts)
+    is_state = any(stage.output.values(args.what) is not None for stage in order)
+    kind = "stage" if changed else "state" if is_state else "source"
+    return ChangePreview(args.what, kind, sum(part.states for part in parts), round(total, 3), parts)
 
 
 async def _read_all(cache: PipelineCache) -> dict[str, tuple[PipelineSnapshot, BuildJobs]]:

@@ -19,7 +19,7 @@ from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.stores.external_states import Inputs, check_input
 from tidemill.pipelines.view import state_grid as grid
-from tidemill.pipelines.view.content_preview import Content, preview
+from tidemill.pipelines.view.content_preview import Content, EarlierContent, earlier_contents, preview
 from tidemill.pipelines.view.lineage import output_paths
 from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
@@ -132,6 +132,12 @@ class Orphan(msgspec.Struct, frozen=True):
     how: Annotated[str, doc("What its stage does with it: keep, archive or delete.")]
 
 
+class EarlierContents(msgspec.Struct, frozen=True):
+    """What a state held before, newest first."""
+
+    items: list[EarlierContent]
+
+
 class Orphans(msgspec.Struct, frozen=True):
     """States whose inputs are gone; `items` are the first of `total`."""
 
@@ -188,6 +194,13 @@ async def get_content(at: Reader, args: GetContent, declared: Declarations) -> C
     """The beginning of an input or output of a pipeline, as text or a small picture in JSON."""
     snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
     return await preview(snapshot, args.path)
+
+
+@operation("GET /pipelines/{name}/content/earlier", role="viewer")
+async def list_earlier_contents(at: Reader, args: GetContent, declared: Declarations) -> EarlierContents:
+    """The contents that a small state had before its last builds, newest first, each with what was changed then."""
+    snapshot, _ = await read_states(cache_of(at.database, declared.pipelines), args.name)
+    return EarlierContents(await earlier_contents(at.database, snapshot, args.path))
 
 
 @operation("PUT /pipelines/{name}/input", role="operator")

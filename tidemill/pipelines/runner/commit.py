@@ -24,7 +24,9 @@ from tidemill.pipelines.reducer.reasons import Invalidated
 from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
 from tidemill.pipelines.runner.build import Result, too_small
 from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, StateStoreError, hash_content
+from tidemill.pipelines.stores.objects import ObjectStates
 from tidemill.store.database import Database
+from tidemill.store.states.contents import ReplacedContent, keep_contents
 from tidemill.store.states.leases import LeaseHolder
 from tidemill.store.states.states import (
     Built,
@@ -40,6 +42,9 @@ from tidemill.store.states.states import (
 )
 
 Build = tuple[BuildStep, Result]
+
+#: Bytes of a state up to which its earlier contents are kept.
+SMALL = 16 * 1024
 
 
 class Committed(msgspec.Struct):
@@ -134,6 +139,7 @@ class CommitBatch(msgspec.Struct, eq=False):
             held = await lock_pending_writes(
                 database, connection, pipeline, stage.name, by, [new[entity] for entity in going]
             )
+            replaced = await self._read_replaced(held)
             signatures = await self.states.publish([each for entity in held for each in prepared[entity]])
             gone: list[str] = []
             for step, result in good:
@@ -151,6 +157,8 @@ class CommitBatch(msgspec.Struct, eq=False):
             versions = await promote(database, connection, pipeline, stage.name, self.builder, built)
             changed = [each.path for one in built if one.outcome == "built" for each in prepared[one.entity]]
             changed += gone
+            if earlier := [each for each in replaced if each.entity in versions]:
+                await keep_contents(database, connection, pipeline, stage.name, earlier)
             news = StatesChanged(pipeline, self.builder, stage.name, list(versions), changed)
             await notify_states(database, connection, news)
         await self.states.discard([each for entity in new if entity not in versions for each in prepared[entity]])
@@ -159,6 +167,24 @@ class CommitBatch(msgspec.Struct, eq=False):
                 del new[step.entity]
         self._learn(new, versions, signatures, gone)
         self.committed.changed += changed
+
+    async def _read_replaced(self, entities: Iterable[str]) -> list[ReplacedContent]:
+        """The contents of small outputs that are about to be replaced, where reading them costs little."""
+        if isinstance(self.states, ObjectStates):
+            return []
+        found: list[ReplacedContent] = []
+        for entity in entities:
+            for each in self.prepared[entity]:
+                fact = self.world.files.get(each.path)
+                if each.held is None or fact is None or fact.content == each.content or fact.size > SMALL:
+                    continue
+                try:
+                    content = await self.states.read(each.path)
+                except OSError:
+                    continue
+                if len(content) <= SMALL:
+                    found.append(ReplacedContent(entity, each.path, hash_content(content), content))
+        return found
 
     def _new_state(self, step: BuildStep) -> NewState:
         mine = self.prepared[step.entity]

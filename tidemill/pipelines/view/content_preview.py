@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from contextlib import aclosing
+from datetime import datetime
+from difflib import unified_diff
 from typing import Annotated, Any
 
 import msgspec
@@ -12,6 +14,8 @@ from msgspec import Meta
 from tidemill.core.errors import NotFoundError
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
+from tidemill.store.database import Database
+from tidemill.store.states.contents import list_contents
 
 MOST_TEXT = 64 * 1024
 MOST_PICTURE = 512 * 1024
@@ -35,6 +39,16 @@ class Content(msgspec.Struct, frozen=True):
     text: str | None = None
     data: Annotated[str | None, Meta(description="A picture in base64.")] = None
     truncated: Annotated[bool, Meta(description="Whether this is only its beginning.")] = False
+
+
+class EarlierContent(msgspec.Struct, frozen=True):
+    """What a state held until a build replaced it."""
+
+    hash: str
+    replaced_at: datetime
+    size: int
+    text: Annotated[str | None, Meta(description="Null if it is not text.")]
+    changes: Annotated[list[str], Meta(description="The lines that the build changed, marked with - and +.")]
 
 
 async def preview(snapshot: PipelineSnapshot, path: str) -> Content:
@@ -62,6 +76,23 @@ async def preview(snapshot: PipelineSnapshot, path: str) -> Content:
     if text is None:
         return Content(path, size, "bytes", "application/octet-stream")
     return Content(path, size, "text", "text/plain", text=text, truncated=len(begun) > MOST_TEXT)
+
+
+async def earlier_contents(database: Database, snapshot: PipelineSnapshot, path: str) -> list[EarlierContent]:
+    """What an output held before its last builds, newest first; none of anything else."""
+    rows = await list_contents(database, snapshot.pipeline.name, path)
+    there = bool(rows) and path in snapshot.pipeline_view.world.files
+    after = await _beginning(snapshot, path, MOST_TEXT) if there else None
+    found: list[EarlierContent] = []
+    for row in rows:
+        text, next_text = _text(row["content"], cut=False), None if after is None else _text(after, cut=False)
+        lines: list[str] = []
+        if text is not None and next_text is not None:
+            before_lines, after_lines = text.splitlines(), next_text.splitlines()
+            lines = list(unified_diff(before_lines, after_lines, lineterm="", n=2))[2:]
+        found.append(EarlierContent(row["hash"], row["replaced_at"], len(row["content"]), text, lines))
+        after = row["content"]
+    return found
 
 
 def _leads_outside(states: object, path: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 
 from tidemill.store.database import Database
+from tidemill.store.states.contents import DROP_OLD_CONTENTS
 
 _SOME_BUILDS = 5000
 
@@ -66,7 +67,8 @@ async def show_failure(database: Database, pipeline: str, stage: str, entity: st
 
 
 async def forget_builds(database: Database, *, keep_days: int) -> None:
-    """Delete a batch of builds older than this."""
+    """Delete the builds and the earlier contents that are older than this."""
+    await database.fetch(DROP_OLD_CONTENTS, keep_days)
     while len(await database.fetch(FORGET_BUILDS, keep_days)) == _SOME_BUILDS:
         continue
 

@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.core.codec import encode, storable
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.states.contents import FORGET_CONTENTS
 from tidemill.store.states.leases import HOLDS, LAPSE, SESSIONS, LeaseHolder
 
 #: Notifies of written states; the payload is JSON: a pipeline, and its changed paths (empty: re-read everything).
@@ -395,6 +396,7 @@ async def adopt_states(
 async def forget_states(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:
     """Delete states whose outputs were removed for good."""
     await database.fetch(FORGET_STATES, pipeline, stage, list(entities))
+    await database.fetch(FORGET_CONTENTS, pipeline, stage, list(entities))
 
 
 async def forget_failures(database: Database, pipeline: str, stage: str, entities: Sequence[str]) -> None:

@@ -53,6 +53,7 @@ const STATES: Record<string, StateStyle> = {
   needs_approval: { tone: "wait", sign: "?", about: "the rebuild is so large that a person has to approve it" },
   orphan: { tone: "off", sign: "×", about: "its inputs no longer exist" },
   absent: { tone: "off", sign: "∅", about: "not made: its page says why" },
+  source: { tone: "off", about: "files that no stage makes" },
   // Workers, queues, schedules, sources, streams and monitors.
   alive: { tone: "ok" },
   active: { tone: "ok" },

@@ -8,6 +8,7 @@ import { Empty, LoadStatus } from "../../components/feedback";
 import { bytes } from "../../components/format";
 import { PageHeader, Panel } from "../../components/layout";
 import { PipelineStatus, Problems } from "./pipeline-status";
+import { Lineage } from "./lineage";
 import "./pipelines.css";
 import { StateCounts } from "./state-counts";
 import { Legend } from "./state-grid";
@@ -35,6 +36,7 @@ export function Pipelines() {
           </Empty>
         </Panel>
       )}
+      {all.length > 0 && <Lineage chosen={query.get("node")} onChoose={(node) => change({ node })} />}
       {all.length > 0 && (
         <div className="filters">
           <Legend counts={counts} value={states} onChange={(next) => change({ state: next })} />

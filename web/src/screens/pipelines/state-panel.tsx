@@ -2,6 +2,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 import { get, post } from "../../api/client";
+import type { List } from "../../api/types";
 import { useAction } from "../../api/use-action";
 import { Link } from "../../app/router";
 import { Button } from "../../components/button";
@@ -14,7 +15,7 @@ import { FAILED_PIPELINE_STATES, labelOf } from "../../components/states";
 import { Ago, duration } from "../../components/times";
 import { StateLink } from "./state-counts";
 import { RebuildDialog } from "./state-dialogs";
-import { type Build, type Content, type Effect, pipelineApi, type StateDetails } from "./types";
+import { type Build, type Content, type EarlierContent, type Effect, pipelineApi, type StateDetails } from "./types";
 
 interface Props {
   pipeline: string;
@@ -131,6 +132,7 @@ function Contents({ pipeline, details }: { pipeline: string; details: StateDetai
             </div>
           )}
           <FileView pipeline={pipeline} path={path} version={details.version} />
+          {details.outputs.some((each) => each.path === path) && <Earlier pipeline={pipeline} path={path} version={details.version} />}
         </>
       )}
     </Panel>
@@ -151,6 +153,43 @@ function FileView({ pipeline, path, version }: { pipeline: string; path: string;
         {kind === "bytes" && (truncated ? "; too large to show" : "; binary, not shown")}
       </p>
     </div>
+  );
+}
+
+/** What a small output held before its last builds, and what each of them changed. */
+function Earlier({ pipeline, path, version }: { pipeline: string; path: string; version: number }) {
+  const found = useQuery({ queryKey: ["pipelines", pipeline, "earlier", path, version], queryFn: () => get<List<EarlierContent>>(`${pipelineApi(pipeline)}/content/earlier`, { path }), retry: false });
+  if (!found.data?.items.length) return null;
+  return (
+    <ul className="builds earlier" aria-label="Earlier contents">
+      {found.data.items.map((each, index) => (
+        <li key={each.replaced_at + each.hash}>
+          <details open={index === 0}>
+            <summary>
+              Changed <Ago at={each.replaced_at} /> <span className="faint">from {bytes(each.size)}</span>
+            </summary>
+            {each.text === null ? (
+              <p className="faint">It was not text.</p>
+            ) : (
+              <>
+                <pre className="difference" tabIndex={0} aria-label={index === 0 ? "Difference to the build before" : "Difference to the build before that"}>
+                  {each.changes.map((line, at) => (
+                    <span key={at} className={line.startsWith("+") ? "ok" : line.startsWith("-") ? "bad" : "faint"}>
+                      {line}
+                      {"\n"}
+                    </span>
+                  ))}
+                </pre>
+                <details>
+                  <summary>All of it</summary>
+                  <pre tabIndex={0} aria-label="Earlier content">{each.text}</pre>
+                </details>
+              </>
+            )}
+          </details>
+        </li>
+      ))}
+    </ul>
   );
 }
 

@@ -8,8 +8,12 @@ export type StateRef = Schemas["StateRef"];
 export type Build = Schemas["Build"];
 export type StateDetails = Schemas["StateDetails"];
 export type Content = Schemas["Content"];
+export type EarlierContent = Schemas["EarlierContent"];
 export type Backfill = Schemas["Backfill"];
 export type Effect = Schemas["Effect"];
+export type LineageGraph = Schemas["Lineage"];
+export type LineageNode = Schemas["LineageNode"];
+export type ChangePreview = Schemas["ChangePreview"];
 
 /** The URL of a pipeline's screen, with a state selected if one is given. */
 export function pipelineUrl(pipeline: string, state?: { stage: string; entity: string }): string {

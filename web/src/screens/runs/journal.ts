@@ -1,7 +1,7 @@
 /** Reads a run's journal: describes its ticks, and derives the steps of a flow and their states. */
 import type { FlowGraph, Tick } from "../../api/types";
 import type { Edge } from "../../components/graph/dag-edges";
-import type { Box } from "./graph";
+import type { Box } from "../../components/graph/graph";
 
 const shortName = (type: unknown) => String(type ?? "").split(".").at(-1) ?? "";
 const typeOf = (event: unknown) => shortName((event as { type?: string } | null)?.type);

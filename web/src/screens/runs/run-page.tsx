@@ -24,7 +24,7 @@ import { DagStep, FlowStep, type NodeState, unpack } from "./step-panel";
 import { Timeline } from "./timeline";
 import { cutLanes, dagLanes, flowLanes } from "./timeline-bars";
 
-const Graph = lazy(() => importOrReload(() => import("./graph")));
+const Graph = lazy(() => importOrReload(() => import("../../components/graph/graph")));
 
 const MAX_TICKS = 5000;
 
@@ -190,7 +190,7 @@ function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, on
       <div className={`graph ${big ? "big" : boxes.length <= 6 ? "low" : boxes.length <= 14 ? "middle" : ""} ${isFar ? "far" : ""}`}>
         {boxes.length === 0 && error ? <ErrorMessage error={error} /> : boxes.length === 0 && isLoading ? <Loading lines={4} /> : boxes.length === 0 ? <Empty title="No step has started yet" /> : (
           <Suspense fallback={<Loading lines={6} />}>
-            <Graph boxes={boxes} edges={edges} chosen={chosen} onChoose={onChoose} onFar={setFar} />
+            <Graph label="Graph of the run" boxes={boxes} edges={edges} chosen={chosen} onChoose={onChoose} onFar={setFar} />
           </Suspense>
         )}
       </div>

@@ -1,17 +1,17 @@
-/** The graph of a run: nodes coloured by state. A lazily loaded module because of its size. */
+/** A graph whose nodes are coloured by state. A lazily loaded module because of its size. */
 import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow, useReactFlow, useStore } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
 import { memo, useCallback, useEffect, useMemo, useRef } from "react";
 import { useTheme } from "../../app/theme";
-import type { Edge } from "../../components/graph/dag-edges";
-import "../../components/graph/graph.css";
-import { layoutGraph } from "../../components/graph/layout";
-import { labelOf, toneOf } from "../../components/states";
+import { labelOf, toneOf } from "../states";
+import type { Edge } from "./dag-edges";
+import "./graph.css";
+import { layoutGraph } from "./layout";
 
 export type Box = {
   name: string;
   state: string;
-  /** The second line: task, queue or progress. */
+  /** The second line, after the state: task, queue or progress. */
   about: string;
 };
 
@@ -49,7 +49,16 @@ function Refit() {
   return null;
 }
 
-export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes: Box[]; edges: Edge[]; chosen: string | null; onChoose: (name: string) => void; onFar: (isFar: boolean) => void }) {
+interface Props {
+  label: string;
+  boxes: Box[];
+  edges: Edge[];
+  chosen: string | null;
+  onChoose: (name: string) => void;
+  onFar: (isFar: boolean) => void;
+}
+
+export default function Graph({ label, boxes, edges, chosen, onChoose, onFar }: Props) {
   const theme = useTheme();
   const shape = boxes.map((box) => box.name).join("\n") + edges.map((edge) => `${edge.from} ${edge.to}`).join("\n");
   // eslint-disable-next-line react-hooks/exhaustive-deps
@@ -105,7 +114,7 @@ export default function Graph({ boxes, edges, chosen, onChoose, onFar }: { boxes
       edgesFocusable={false}
       onlyRenderVisibleElements={boxes.length > 150}
       proOptions={{ hideAttribution: false }}
-      aria-label="Graph of the run"
+      aria-label={label}
     >
       <Background variant={BackgroundVariant.Dots} gap={22} size={1} />
       <Controls showInteractive={false} orientation="horizontal" />
