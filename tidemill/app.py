@@ -47,7 +47,7 @@ from tidemill.engine.lifespan import Lifespan, LifespanHook
 from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, ScheduleOptions, check_task_options, declare_task, periodic_of
+from tidemill.jobs import Jobs, ScheduleOptions, check_task_options, declare_pipeline, declare_task, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
@@ -265,7 +265,7 @@ class App:
 
     def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
         """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
-        return self.pipelines.declare(pipeline)
+        return declare_pipeline(self.declarations, pipeline)
 
     def trigger(self, workflow: TriggerWorkflow, /, *, signature: WebhookSignature | None = None) -> Task[Any, Any]:
         """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules.

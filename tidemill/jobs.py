@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import msgspec
 from typing_extensions import Unpack
 
 from tidemill.core.accounts import Caller
@@ -31,6 +32,9 @@ from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Local
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.jobs.insert import insert_statements
+
+if TYPE_CHECKING:
+    from tidemill.pipelines.definition.pipeline import Pipeline
 
 
 class Jobs:
@@ -198,6 +202,24 @@ def check_task_options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def declare_pipeline(declared: Declarations, pipeline: Pipeline) -> Pipeline:
+    """Declare a pipeline, and the task by which schedules and programs build its states again."""
+
+    async def rebuild(stage: str | None = None, entities: list[str] | None = None, downstream: bool = False) -> dict:
+        """Build states of the pipeline again: all of them, those of a stage, or those of some entities."""
+        from tidemill.ops.pipelines.change import InvalidateStates, invalidate_states
+
+        selection = InvalidateStates(
+            name=pipeline.name, stage=stage, entities=entities, downstream=downstream, approve=True
+        )
+        local = Local(await declared.reach(), Caller(f"task rebuild/{pipeline.name}", "admin"), declared)
+        return msgspec.to_builtins(await local.do(invalidate_states, selection))
+
+    declared.pipelines.declare(pipeline)
+    declared.tasks.add(Task(rebuild, f"rebuild/{pipeline.name}", TaskOptions(queue=pipeline.queue)))
+    return pipeline
+
+
 class ScheduleOptions(TypedDict, total=False):
     """The options of `app.schedule` beside its times."""
 
@@ -208,7 +230,7 @@ class ScheduleOptions(TypedDict, total=False):
     jitter: Duration
     """What is started begins up to this much later."""
     overlap: Overlap
-    """What a fire does while the job or run of the one before is unfinished: "allow" or "skip"."""
+    """What a fire does while the job or run of the one before is unfinished: "allow", "skip", "queue" or "cancel"."""
 
 
 def periodic_of(

@@ -17,6 +17,7 @@ from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.worker.isolation import ClusterProcesses
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.engine.workflow_access import granting_access
+from tidemill.ops.runs.cancel import cancel_run_within
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain
 
@@ -100,7 +101,7 @@ def maintenance_roles(database: Database, settings: Settings, declared: Declarat
     chains: Sequence[Chain] = () if declared is None else declared.chains
     schedules = None if declared is None else declared.stored_schedules()
     templates = None if declared is None else declared.templates
-    scheduler = Scheduler(database, schedules, declared_by=DECLARERS, templates=templates)
+    scheduler = Scheduler(database, schedules, declared_by=DECLARERS, templates=templates, cancel_run=cancel_run_within)
     return RoleGroup(
         "maintenance", maintenance_role(database, settings.maintenance(), chains=chains), Role(scheduler, database)
     )

@@ -15,6 +15,7 @@ from tidemill.engine.maintenance import Maintenance, maintenance_role
 from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 from tidemill.engine.worker.worker import Worker, worker_role
+from tidemill.ops.runs.cancel import cancel_run_within
 
 SWEEP = 0.1
 
@@ -65,7 +66,7 @@ async def running_maintenance(app: App, **settings: Any) -> AsyncIterator[Role[M
 async def running_scheduler(app: App) -> AsyncIterator[Role[Scheduler]]:
     """A scheduler of the application's schedules."""
     database = app.database(label="test scheduler")
-    scheduler = Role(Scheduler(database, app.declarations.stored_schedules()), database)
+    scheduler = Role(Scheduler(database, app.declarations.stored_schedules(), cancel_run=cancel_run_within), database)
     try:
         async with _living(scheduler):
             yield scheduler

@@ -48,6 +48,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     fire: float | None = None
     parent: int | None = None
     retry_of: int | None = None
+    reason: str | None = None
+    """Why its schedule has started it: due, catch-up, backfill or run now."""
 
 
 class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):

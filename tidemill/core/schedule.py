@@ -25,6 +25,7 @@ Six-field expressions follow the same rules. Clock changes do not affect interva
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -39,6 +40,8 @@ SHORTEST_INTERVAL = 0.01
 YEAR_2000 = datetime(2000, 1, 1)
 MOST_CHANGES = 200
 """How many skipped hours a search passes before it concludes that the expression never matches."""
+MOST_WAITING = 1000
+"""How many fires of a schedule wait for the one before."""
 GRACE = 60.0
 """A fire that is at most this many seconds late counts as on time: the scheduler was busy, not down."""
 
@@ -72,8 +75,29 @@ class Every(msgspec.Struct, frozen=True, tag="every", omit_defaults=True, forbid
 Schedule = Cron | Every
 
 
-#: What a fire does while the job or run of the fire before is unfinished.
-Overlap = Literal["allow", "skip"]
+#: What a fire does while the job or run of the fire before is unfinished: it starts all the same, is skipped, waits
+#: for its end, or cancels it.
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+OVERLAPS = ("allow", "skip", "queue", "cancel")
+
+#: Why something was started by a schedule.
+FireReason = Literal["due", "catch-up", "backfill", "run now"]
+
+
+class WaitingFire(msgspec.Struct, frozen=True, array_like=True):
+    """A fire that is due, and why."""
+
+    fire: float
+    reason: FireReason = "due"
+
+
+class OverlapDecision(msgspec.Struct, frozen=True):
+    """Which fires to start now, which go on waiting, which are skipped, and whether the one before is cancelled."""
+
+    start: tuple[WaitingFire, ...] = ()
+    waiting: tuple[WaitingFire, ...] = ()
+    skipped: tuple[WaitingFire, ...] = ()
+    cancels: bool = False
 
 
 class FirePlan(msgspec.Struct, frozen=True):
@@ -205,6 +229,31 @@ def plan_fires(
         missed_first=missed.first,
         missed_last=missed.last,
     )
+
+
+def decide_overlap(
+    overlap: Overlap, waiting: Sequence[WaitingFire], fires: Sequence[WaitingFire], *, is_unfinished: bool
+) -> OverlapDecision:
+    """Decide what becomes of fires, given those that wait already and whether the one before is unfinished.
+
+    Fires that wait, of `queue` or of a backfill, start one after another. At most `MOST_WAITING` wait.
+    """
+    old, new = tuple(waiting), tuple(fires)
+    match overlap:
+        case "allow":
+            return OverlapDecision(start=old + new)
+        case "queue":
+            room = max(0, MOST_WAITING + (not is_unfinished) - len(old))
+            line = old + new[:room]
+            start = () if is_unfinished else line[:1]
+            return OverlapDecision(start, line[len(start) :], new[room:])
+        case "cancel" if new:
+            return OverlapDecision(new[-1:], old, new[:-1], is_unfinished)
+    if is_unfinished:
+        return OverlapDecision((), old, new)
+    if old:
+        return OverlapDecision(old[:1], old[1:], new)
+    return OverlapDecision(new[:1], (), new[1:])
 
 
 def jittered(fire: float, jitter: float, seed: str) -> float:

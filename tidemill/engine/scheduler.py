@@ -14,7 +14,7 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.job import NewJob
-from tidemill.core.schedule import FirePlan, Schedule, jittered, plan_fires
+from tidemill.core.schedule import FirePlan, Schedule, WaitingFire, jittered, plan_fires
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
@@ -24,6 +24,7 @@ from tidemill.store.jobs.declared import Template, declare
 from tidemill.store.jobs.schedules import (
     PROGRAM,
     SCHEDULES_CHANNEL,
+    CancelRun,
     DeclaredSchedule,
     declare_schedules,
     fire_due,
@@ -49,12 +50,14 @@ class Scheduler:
         declared_by: Collection[str] = (PROGRAM,),
         templates: Callable[[], Sequence[Template]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        cancel_run: CancelRun | None = None,
     ) -> None:
         self._database = database
         self._declared = declared
         self._declared_by = declared_by
         self._templates = templates
         self._clock = clock
+        self._cancel_run = cancel_run
         self._logged: dict[str, float] = {}
 
     async def work(self, life: Life) -> None:
@@ -72,7 +75,7 @@ class Scheduler:
     async def _fire(self) -> float:
         """Fire due schedules; returns how long to sleep."""
         try:
-            for fired in await fire_due(self._database, _plan, self._place):
+            for fired in await fire_due(self._database, _plan, self._place, self._cancel_run):
                 if (fired.jobs or fired.runs) and self._should_log(fired.schedule):
                     jobs = [job.id for job in fired.jobs[:5]]
                     log.info("schedule fired", schedule=fired.schedule, jobs=jobs, runs=list(fired.runs[:5]))
@@ -98,9 +101,9 @@ class Scheduler:
         self._logged[schedule] = now
         return True
 
-    def _place(self, template: NewJob, name: str, fire: float, jitter: float) -> NewJob:
-        origin = origin_here("scheduler", schedule=name, fire=fire)
-        at = jittered(fire, jitter, name) if jitter else fire
+    def _place(self, template: NewJob, name: str, due: WaitingFire, jitter: float) -> NewJob:
+        origin = origin_here("scheduler", schedule=name, fire=due.fire, reason=due.reason)
+        at = jittered(due.fire, jitter, name) if jitter else due.fire
         with enqueueing(msgspec.structs.replace(template, at=at, origin=origin)) as job:
             return job
 

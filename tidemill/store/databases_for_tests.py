@@ -52,7 +52,8 @@ SELECT extract(epoch FROM min(at) - now())::float8 FROM (
     UNION ALL SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended
     UNION ALL SELECT min(due_at) FROM tidemill.stream_retry WHERE due_at > now()
     UNION ALL SELECT min(retry_at) FROM tidemill.state_failure WHERE retry_at > now()
-    UNION ALL SELECT min(next_fire) FROM tidemill.schedule WHERE next_fire > now() AND NOT paused
+    UNION ALL SELECT min(least(next_fire, check_at)) FROM tidemill.schedule
+        WHERE least(next_fire, check_at) > now() AND NOT paused
     UNION ALL SELECT to_timestamp(min(due_at)) FROM tidemill.monitor_entity
     WHERE due_at > extract(epoch FROM now())) AS due
 """

@@ -14,7 +14,7 @@ SELECT (SELECT count(*) FROM tidemill.job WHERE (state = 'running' OR state = 'r
        (SELECT count(*) FROM tidemill.run
         WHERE state = 'running' AND owner IS NULL AND (awake OR start_at <= now())) AS runs,
        (SELECT count(*) FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended) AS messages,
-       (SELECT count(*) FROM tidemill.schedule WHERE next_fire <= now() AND NOT paused) AS schedules
+       (SELECT count(*) FROM tidemill.schedule WHERE least(next_fire, check_at) <= now() AND NOT paused) AS schedules
 """
 
 #: How much the living processes of a host work on.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from tests.invariants.operations.case import Case, World
 from tests.support.operate import cancel_jobs, set_control, set_paused
 from tidemill.ops.admin import history, hosts
@@ -203,6 +205,19 @@ CASES: dict[str, Case] = {
         the_schedules,
         (schedules.ScheduleRef(name="nothing"),),
         command="schedules explain yearly --json",
+    ),
+    "backfill_schedule": Case(
+        schedules.BackfillSchedule(
+            name="yearly", since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2023, 6, 1, tzinfo=UTC)
+        ),
+        the_schedules,
+        (
+            schedules.BackfillSchedule(name="nothing", since=datetime(2020, 1, 1, tzinfo=UTC)),
+            schedules.BackfillSchedule(
+                name="yearly", since=datetime(2020, 1, 1, tzinfo=UTC), until=datetime(2019, 1, 1, tzinfo=UTC)
+            ),
+        ),
+        command="schedules backfill yearly --since 2020-01-01T00:00:00+00:00 --until 2023-06-01T00:00:00+00:00",
     ),
     "pause_schedule": Case(
         schedules.ScheduleRef(name="yearly"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -16,9 +16,12 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.enqueue import read_arguments
 from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.ops.jobs.schedules import (
+    BackfillSchedule,
     PutSchedule,
+    ScheduleFire,
     ScheduleLine,
     ScheduleRef,
+    backfill_schedule,
     delete_schedule,
     explain_schedule,
     list_schedules,
@@ -29,7 +32,9 @@ from tidemill.ops.jobs.schedules import (
 )
 from tidemill.ops.operator.operation import Nothing
 
-commands = App(name="schedules", help="List and explain schedules; make, change, delete, pause, resume or run them.")
+commands = App(
+    name="schedules", help="List and explain schedules; make, change, delete, pause, resume, run or backfill them."
+)
 
 _NAME = options_of(ScheduleRef, positional=("name",))
 
@@ -89,6 +94,14 @@ def delete(args: ScheduleRef, *, place: ServerOptions = ANYWHERE) -> None:
 
 
 @commands.command
+@options_of(BackfillSchedule, positional=("name",))
+def backfill(args: BackfillSchedule, *, place: ServerOptions = ANYWHERE) -> None:
+    """Start what a schedule would have started in a time range."""
+    done = place.do(backfill_schedule, args)
+    out().print(f"schedule {done.schedule} starts {done.fires:,} fires of that time")
+
+
+@commands.command
 @_NAME
 def explain(args: ScheduleRef, *, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
     """Say when a schedule fires next, what it has started, and which fires it has skipped and why."""
@@ -98,6 +111,16 @@ def explain(args: ScheduleRef, *, json: Json = False, place: ServerOptions = ANY
         return
     for sentence in found.why:
         out().print(sentence)
+    if found.fires:
+        out().print(fires_table(found.fires, datetime.now(UTC)))
+
+
+def fires_table(rows: Sequence[ScheduleFire], now: datetime) -> Table:
+    made = table("fire", "outcome", "reason", "started", "note", wide="note")
+    for row in rows:
+        began = f"r{row.run_id}" if row.run_id is not None else "" if row.job_id is None else f"job {row.job_id}"
+        made.add_row(ago(row.fire, now), row.outcome, row.reason, began, row.note or "")
+    return made
 
 
 def schedules_table(rows: Sequence[ScheduleLine], now: datetime) -> Table:

@@ -17,7 +17,7 @@ from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
 from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.resources import Resources
 from tidemill.core.retry import RetryPolicy
-from tidemill.core.schedule import Catchup, Overlap, Schedule, parse_schedule
+from tidemill.core.schedule import OVERLAPS, Catchup, Overlap, Schedule, parse_schedule
 from tidemill.core.size_limits import check_payload
 from tidemill.store.jobs.schedules import RunTemplate
 
@@ -94,8 +94,8 @@ class Periodic(msgspec.Struct, frozen=True):
         """Check and parse what a program declares."""
         if catchup not in ("skip", "one", "all"):
             raise ConfigError(f"catchup {catchup!r} is not one of skip, one, all")
-        if overlap not in ("allow", "skip"):
-            raise ConfigError(f"overlap {overlap!r} is not one of allow, skip")
+        if overlap not in OVERLAPS:
+            raise ConfigError(f"overlap {overlap!r} is not one of {', '.join(OVERLAPS)}")
         spec = parse_schedule(cron=cron, every=every, timezone=timezone)
         return cls(name, task, spec, args, catchup, parse_duration(jitter, what="jitter"), overlap, run)
 

@@ -102,6 +102,11 @@ class RunningJob:
         fire = None if self.origin is None else self.origin.fire
         return None if fire is None else datetime.fromtimestamp(fire, UTC)
 
+    @property
+    def fire_reason(self) -> str | None:
+        """Why its schedule has started it: `due`, `catch-up` (it was missed), `backfill` or `run now`."""
+        return None if self.origin is None else self.origin.reason
+
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         """Report progress: a fraction from 0 to 1, a message, or both. Resets the stall watchdog."""
         if progress is not None:

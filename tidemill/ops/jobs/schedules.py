@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -9,8 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
-from tidemill.core.errors import NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import check_name
+from tidemill.core.json_rows import zoned
 from tidemill.core.schedule import Catchup, Overlap, Schedule as Spec, describe, preview
 from tidemill.declarations import Declarations
 from tidemill.engine.jobs.task import Periodic
@@ -18,6 +20,7 @@ from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, PauseSta
 from tidemill.ops.operator.task_roles import check_tasks
 from tidemill.ops.runs.start import WorkStarted
 from tidemill.store.jobs import schedules as store
+from tidemill.store.jobs.schedule_fires import read_fires
 from tidemill.store.jobs.schedules import (
     DeclaredSchedule,
     list_schedules as read_schedules,
@@ -27,6 +30,7 @@ from tidemill.store.jobs.schedules import (
 from tidemill.store.transaction import Reader, Transaction
 
 FORESEEN = 4
+PAST_FIRES = 20
 
 
 class ScheduleRef(Arguments, frozen=True, kw_only=True):
@@ -44,7 +48,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     queue: str
     when: Annotated[str, doc("The cron expression or the interval.")]
     catchup: Annotated[str, doc("What is done about missed fires: skip, one or all.")]
-    overlap: Annotated[str, doc("What a fire does while the one before is unfinished: allow or skip.")]
+    overlap: Annotated[str, doc("What a fire does while the one before is unfinished: allow, skip, queue or cancel.")]
     jitter: float
     paused: bool
     next_fire: datetime
@@ -57,6 +61,7 @@ class ScheduleLine(msgspec.Struct, frozen=True):
     missed_at: datetime | None
     overlapped: Annotated[int, doc("Fires that were skipped because the one before was unfinished.")]
     overlapped_at: datetime | None
+    waiting: Annotated[int, doc("Fires that wait for the one before.")]
     made_by: Annotated[str | None, doc("Who made it at run time; null if the application's code declares it.")]
 
 
@@ -69,15 +74,42 @@ class PutSchedule(ScheduleRef, frozen=True, kw_only=True):
     every: Annotated[str | float | None, doc("Or how often: 30s, 5m.")] = None
     timezone: Annotated[str, doc("The time zone of a cron expression.")] = "UTC"
     catchup: Annotated[Catchup, doc("What is done about missed fires: skip, one or all.")] = "one"
-    overlap: Annotated[Overlap, doc("What a fire does while the one before is unfinished: allow or skip.")] = "allow"
+    overlap: Annotated[Overlap, doc("What a fire does while the one before is unfinished.")] = "allow"
     jitter: Annotated[str | float, doc("What is started begins up to this much later.")] = 0
 
 
+class ScheduleFire(msgspec.Struct, frozen=True):
+    """What became of a fire."""
+
+    fire: Annotated[datetime, doc("The time that it was due.")]
+    at: Annotated[datetime, doc("When it was decided.")]
+    outcome: Annotated[str, doc("started, waiting, skipped, missed or failed.")]
+    reason: Annotated[str, doc("Why it was fired: due, catch-up, backfill or run now.")]
+    note: Annotated[str | None, doc("Why it did not start.")]
+    job_id: int | None
+    run_id: int | None
+
+
 class ScheduleExplained(msgspec.Struct, frozen=True):
-    """Why a schedule fires when it does, in sentences, and its next fires."""
+    """Why a schedule fires when it does, in sentences, its next fires, and its last ones."""
 
     schedule: ScheduleLine
     why: list[str]
+    fires: Annotated[list[ScheduleFire], Meta(description="The last fires, newest first.")]
+
+
+class BackfillSchedule(ScheduleRef, frozen=True, kw_only=True):
+    """The time range whose fires to start."""
+
+    since: Annotated[datetime, doc("The beginning of the range.")]
+    until: Annotated[datetime | None, doc("Its end, which is included; now, if not given.")] = None
+
+
+class Backfilled(msgspec.Struct, frozen=True):
+    """How many fires a backfill starts."""
+
+    schedule: str
+    fires: int
 
 
 @operation("GET /schedules", role="viewer")
@@ -120,10 +152,11 @@ async def explain_schedule(at: Reader, args: ScheduleRef) -> ScheduleExplained:
     if not rows:
         raise NotFoundError(f"there is no schedule {args.name!r}: `tidemill schedules` lists them")
     line = _line(rows[0])
-    return ScheduleExplained(line, explain(line))
+    fires = [ScheduleFire(**row) for row in await read_fires(at.database, args.name, PAST_FIRES)]
+    return ScheduleExplained(line, explain(line, fires), fires)
 
 
-def explain(line: ScheduleLine) -> list[str]:
+def explain(line: ScheduleLine, fires: Sequence[ScheduleFire] = ()) -> list[str]:
     """Why a schedule fires when it does."""
     what = f"enqueues task {line.task} on queue {line.queue}" if line.kind == "job" else f"starts a run of {line.task}"
     said = [f"It {what} {line.when}."]
@@ -147,6 +180,10 @@ def explain(line: ScheduleLine) -> list[str]:
             f"{line.overlapped} fires were skipped, the last at {line.overlapped_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} "
             "UTC, because the one before was unfinished."
         )
+    if line.waiting:
+        said.append(f"{line.waiting} fires wait for the one before: its overlap is {line.overlap}.")
+    if (failed := next((each for each in fires if each.outcome == "failed"), None)) is not None:
+        said.append(f"It could not fire at {failed.at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC: {failed.note}.")
     return said
 
 
@@ -154,6 +191,16 @@ def explain(line: ScheduleLine) -> list[str]:
 async def run_schedule(tx: Transaction, args: ScheduleRef) -> WorkStarted:
     """Start the task, workflow or dag of a schedule once, now, also if the schedule is paused."""
     return WorkStarted(*await run_now(tx, args.name), created=True)
+
+
+@operation("POST /schedules/{name}/backfill", role="operator", status=202)
+async def backfill_schedule(tx: Transaction, args: BackfillSchedule) -> Backfilled:
+    """Start what a schedule would have started in a time range; what is started knows the fire times."""
+    until = float(await tx.fetchval(store.DATABASE_NOW) or 0.0) if args.until is None else zoned(args.until).timestamp()
+    since = zoned(args.since).timestamp()
+    if since >= until:
+        raise ConfigError("the range of a backfill ends after it begins")
+    return Backfilled(args.name, await store.backfill(tx, args.name, since, until))
 
 
 @operation("POST /schedules/{name}/pause", role="operator")

@@ -103,6 +103,11 @@ async def cancel_runs(at: Reader, args: RunSelection) -> RunsAsked:
     return RunsAsked(len(reached), reached[:MOST_NAMED], len(rows) - len(reached))
 
 
+async def cancel_run_within(tx: Transaction, id: int, why: str) -> bool:
+    """Ask a run to end when the transaction commits; False if it has ended already."""
+    return await _cancel(tx, await find_run(tx, id), why)
+
+
 async def _cancel(tx: Transaction, row: Any, why: str | None) -> bool:
     """Ask one run to end; False if it has ended."""
     if row["state"] not in LIVE_RUN_STATES:

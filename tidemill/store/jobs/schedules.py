@@ -6,18 +6,27 @@ fire time in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 import asyncpg
 import msgspec
 
-from tidemill.core.codec import decode, encode
-from tidemill.core.errors import ConflictError, NotFoundError, TidemillError
+from tidemill.core.codec import decode, encode, storable
+from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
 from tidemill.core.job import JobRef, NewJob, Origin
-from tidemill.core.schedule import FirePlan, Schedule, next_fire
+from tidemill.core.schedule import GRACE, FirePlan, Schedule, WaitingFire, decide_overlap, fires_between, next_fire
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.jobs.operate import cancel_jobs
+from tidemill.store.jobs.schedule_fires import (
+    SET_WAITING,
+    FireNote,
+    decode_waiting,
+    encode_waiting,
+    note_fires,
+)
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import store_run
 from tidemill.store.transaction import Transaction
@@ -54,10 +63,10 @@ SELECT EXISTS (SELECT FROM tidemill.job WHERE id = $1)
 
 #: Due schedules that no other scheduler holds.
 TAKE_DUE = """
-SELECT name, task, queue, spec, job, catchup, jitter, decided, run, overlap, last_job_id, last_run_id,
-       extract(epoch FROM now())::float8 AS now
-FROM tidemill.schedule WHERE NOT paused AND next_fire <= now()
-ORDER BY next_fire LIMIT 100 FOR UPDATE SKIP LOCKED
+SELECT name, task, queue, spec, job, catchup, jitter, decided, run, overlap, last_job_id, last_run_id, waiting,
+       extract(epoch FROM now())::float8 AS now, extract(epoch FROM last_fire)::float8 AS last_fire
+FROM tidemill.schedule WHERE NOT paused AND least(next_fire, check_at) <= now()
+ORDER BY least(next_fire, check_at) LIMIT 100 FOR UPDATE SKIP LOCKED
 """
 
 #: Records that a schedule has fired or skipped fires.
@@ -65,30 +74,34 @@ RECORD_FIRE = """
 UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired = fired + $3,
     last_fire = coalesce(to_timestamp($4), last_fire), last_job_id = coalesce($5, last_job_id),
     missed = missed + $6, missed_at = coalesce(to_timestamp($7), missed_at),
-    last_run_id = coalesce($9, last_run_id), overlapped = overlapped + $10,
+    last_run_id = coalesce($9, last_run_id), overlapped = overlapped + $10, waiting = $11,
+    check_at = now() + make_interval(secs => $12::float8),
     overlapped_at = CASE WHEN $10 > 0 THEN now() ELSE overlapped_at END
 WHERE name = $1
 """
 
 #: Retries a schedule that could not be fired in a minute; its due fires stay undecided.
-PUT_OFF = "UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute' WHERE name = $1"
+PUT_OFF = """
+UPDATE tidemill.schedule SET next_fire = now() + interval '1 minute', check_at = NULL WHERE name = $1
+"""
 
 #: Seconds until the next schedule is due.
 NEXT_SCHEDULED = """
-SELECT extract(epoch FROM min(next_fire) - now())::float8 AS seconds FROM tidemill.schedule WHERE NOT paused
+SELECT extract(epoch FROM min(least(next_fire, check_at)) - now())::float8 AS seconds
+FROM tidemill.schedule WHERE NOT paused
 """
 
 #: All schedules.
 LIST_SCHEDULES = """
 SELECT name, CASE WHEN run IS NULL THEN 'job' ELSE 'run' END AS kind, task, queue, spec, catchup, overlap, jitter,
        paused, next_fire, last_fire, last_job_id, last_run_id, fired, missed, missed_at, overlapped, overlapped_at,
-       made_by
+       json_array_length(waiting) AS waiting, made_by
 FROM tidemill.schedule WHERE $1::text IS NULL OR name = $1 ORDER BY name
 """
 
 #: One schedule, locked for a change.
 LOCK_SCHEDULE = """
-SELECT name, task, queue, spec, job, run, paused, made_by, extract(epoch FROM now())::float8 AS now
+SELECT name, task, queue, spec, job, run, paused, made_by, overlap, waiting, extract(epoch FROM now())::float8 AS now
 FROM tidemill.schedule WHERE name = $1 FOR UPDATE
 """
 
@@ -102,7 +115,11 @@ DATABASE_NOW = "SELECT extract(epoch FROM now())::float8"
 NOTIFY_SCHEDULES = "SELECT pg_notify('tidemill_schedules', '')"
 
 Plan = Callable[[asyncpg.Record, Schedule], FirePlan]
-PlaceJob = Callable[[NewJob, str, float, float], NewJob]
+PlaceJob = Callable[[NewJob, str, WaitingFire, float], NewJob]
+CancelRun = Callable[[Transaction, int, str], Awaitable[object]]
+
+CHECK_SHARE, SHORTEST_CHECK, LONGEST_CHECK = 0.1, 1.0, 60.0
+MOST_BACKFILLED = 10_000
 
 
 class RunTemplate(msgspec.Struct, frozen=True):
@@ -203,7 +220,7 @@ async def delete_schedule(tx: Transaction, name: str) -> None:
     await tx.audit("schedule.delete", name, before={"task": row["task"], "spec": decode(row["spec"])})
 
 
-async def fire_due(database: Database, plan: Plan, place: PlaceJob) -> list[Fired]:
+async def fire_due(database: Database, plan: Plan, place: PlaceJob, cancel_run: CancelRun | None = None) -> list[Fired]:
     """Fire due schedules: jobs and next fire times in one transaction. `plan` decides, `place` sets each job's time.
 
     A schedule that cannot be fired does not block the others: it is retried a minute later.
@@ -213,52 +230,116 @@ async def fire_due(database: Database, plan: Plan, place: PlaceJob) -> list[Fire
         for row in await connection.fetch(database.sql(TAKE_DUE)):
             try:
                 async with connection.transaction():
-                    fired.append(await _fire(database, connection, row, plan, place))
+                    fired.append(await _fire(database, connection, row, plan, place, cancel_run))
             except (TidemillError, asyncpg.DataError) as error:
                 await connection.execute(database.sql(PUT_OFF), row["name"])
+                failed = FireNote(row["now"], "failed", "due", storable(str(error)))
+                await note_fires(database, connection, row["name"], [failed])
                 fired.append(Fired(row["name"], (), 0, problem=str(error)))
     return fired
 
 
-async def _fire(database: Database, connection: Executor, row: asyncpg.Record, plan: Plan, place: PlaceJob) -> Fired:
-    decided = plan(row, decode(row["spec"], Schedule))
-    fires, overlapped = decided.fire, 0
-    if fires and row["overlap"] == "skip":
+async def _fire(
+    database: Database,
+    connection: Executor,
+    row: asyncpg.Record,
+    plan: Plan,
+    place: PlaceJob,
+    cancel_run: CancelRun | None,
+) -> Fired:
+    name, now = row["name"], row["now"]
+    planned = plan(row, decode(row["spec"], Schedule))
+    due = [WaitingFire(fire, "due" if now - fire <= GRACE else "catch-up") for fire in planned.fire]
+    waiting = decode_waiting(row["waiting"])
+    is_unfinished = False
+    if row["overlap"] != "allow" and (due or waiting):
         last = (row["last_job_id"], row["last_run_id"])
-        kept = 0 if await connection.fetchval(database.sql(IS_UNFINISHED), *last) else 1
-        fires, overlapped = fires[:kept], len(fires) - kept
+        is_unfinished = await connection.fetchval(database.sql(IS_UNFINISHED), *last)
+    decided = decide_overlap(row["overlap"], waiting, due, is_unfinished=is_unfinished)
+    if decided.cancels:
+        await _cancel_last(Transaction(database, connection, f"schedule {name}"), row, cancel_run)
     jobs: list[JobRef] = []
     runs: list[int] = []
     if row["run"] is not None:
-        runs = [await _start_run(database, connection, row, fire, place) for fire in fires]
-    elif fires:
+        runs = [await _start_run(database, connection, row, each, place) for each in decided.start]
+    elif decided.start:
         template = decode(row["job"], NewJob)
-        new = [place(template, row["name"], fire, row["jitter"]) for fire in fires]
+        new = [place(template, name, each, row["jitter"]) for each in decided.start]
         jobs = await insert_jobs(database, connection, new, notify=True)
+    fires = [each.fire for each in decided.start]
     await connection.execute(
         database.sql(RECORD_FIRE),
-        row["name"],
-        decided.next,
+        name,
+        planned.next,
         len(fires),
         fires[-1] if fires else None,
         jobs[-1].id if jobs else None,
-        decided.missed,
-        decided.missed_last,
-        decided.through,
+        planned.missed,
+        planned.missed_last,
+        planned.through,
         runs[-1] if runs else None,
-        overlapped,
+        len(decided.skipped),
+        encode_waiting(decided.waiting),
+        _next_check(now, row["last_fire"]) if decided.waiting else None,
     )
-    return Fired(row["name"], tuple(jobs), decided.missed, runs=tuple(runs), overlapped=overlapped)
+    notes = [
+        FireNote(each.fire, "started", each.reason, None, job.id if job else None, run)
+        for each, job, run in zip_longest(decided.start, jobs, runs)
+    ]
+    added = decided.waiting[-len(due) :] if due and row["overlap"] == "queue" else ()
+    notes += [FireNote(each.fire, "waiting", each.reason, "the one before is unfinished") for each in added]
+    why = "the one before is unfinished" if is_unfinished else "only one starts at a time"
+    notes += [FireNote(each.fire, "skipped", each.reason, why) for each in decided.skipped]
+    if planned.missed and planned.missed_last is not None:
+        note = f"{planned.missed} fires were missed: no maintenance process was there"
+        notes.append(FireNote(planned.missed_last, "missed", "catch-up", note))
+    await note_fires(database, connection, name, notes)
+    return Fired(name, tuple(jobs), planned.missed, runs=tuple(runs), overlapped=len(decided.skipped))
+
+
+def _next_check(now: float, last_fire: float | None) -> float:
+    """In how many seconds to look again whether the one before has ended: the longer it runs, the later."""
+    return min(LONGEST_CHECK, max(SHORTEST_CHECK, (now - (last_fire or now)) * CHECK_SHARE))
+
+
+async def _cancel_last(tx: Transaction, row: asyncpg.Record, cancel_run: CancelRun | None) -> None:
+    """Cancel the job or run of the fire before."""
+    if row["run"] is None:
+        await cancel_jobs(tx, [row["last_job_id"]])
+    elif cancel_run is None:
+        raise ConfigError("its overlap is cancel, and this process cannot cancel runs: run `tidemill maintenance`")
+    else:
+        await cancel_run(tx, row["last_run_id"], "the next fire of its schedule")
 
 
 async def _start_run(
-    database: Database, connection: Executor, row: asyncpg.Record, fire: float, place: PlaceJob
+    database: Database, connection: Executor, row: asyncpg.Record, fire: WaitingFire, place: PlaceJob
 ) -> int:
     """Start the run of one fire; it knows its schedule and fire time, and jitter delays it."""
     placed = place(NewJob("", "", msgspec.Raw(b"{}")), row["name"], fire, row["jitter"])
     new = _new_run(row["run"], placed.origin, at=placed.at if row["jitter"] else None)
     tx = Transaction(database, connection, "scheduler")
     return (await store_run(tx, new))[0]
+
+
+async def backfill(tx: Transaction, name: str, since: float, until: float) -> int:
+    """Start what a schedule would have started in a time range, by its rule as it is now; returns how many fires.
+
+    They start at once, or one after another if the schedule's fires may not overlap.
+    """
+    row = await _lock(tx, name)
+    fires = fires_between(decode(row["spec"], Schedule), since, until, MOST_BACKFILLED + 1)
+    if len(fires) > MOST_BACKFILLED:
+        raise ConfigError(
+            f"schedule {name} fires more than {MOST_BACKFILLED:,} times in this range: take a shorter one"
+        )
+    if not fires:
+        return 0
+    waiting = [*decode_waiting(row["waiting"]), *(WaitingFire(fire, "backfill") for fire in fires)]
+    await tx.execute(SET_WAITING, name, encode_waiting(waiting))
+    await tx.execute(NOTIFY_SCHEDULES)
+    await tx.audit("schedule.backfill", name, after={"since": since, "until": until, "fires": len(fires)})
+    return len(fires)
 
 
 def _new_run(template: bytes, origin: Origin | None, *, at: float | None = None) -> NewRun:
@@ -292,11 +373,18 @@ async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], in
     """Enqueue a schedule's job or start its run once, now, also if it is paused; returns which, and its id."""
     row = await _lock(tx, name)
     if row["run"] is not None:
-        number, _ = await store_run(tx, _new_run(row["run"], Origin(by=tx.by, schedule=name)))
+        number, _ = await store_run(
+            tx, _new_run(row["run"], Origin(by=tx.by, schedule=name, fire=row["now"], reason="run now"))
+        )
         await tx.audit("schedule.run", name, after={"run": number})
         return "run", number
     template = decode(row["job"], NewJob)
-    job = msgspec.structs.replace(template, unique_key=None, unique_for=None, origin=Origin(by=tx.by, schedule=name))
+    job = msgspec.structs.replace(
+        template,
+        unique_key=None,
+        unique_for=None,
+        origin=Origin(by=tx.by, schedule=name, fire=row["now"], reason="run now"),
+    )
     refs = await insert_jobs(tx.database, tx.connection, [job], notify=True)
     await tx.audit("schedule.run", name, after={"job": refs[0].id})
     return "job", refs[0].id

@@ -58,6 +58,8 @@ export function ScheduleDialog({ onClose }: { onClose: () => void }) {
           <select className="select" value={overlap} onChange={(event) => setOverlap(event.target.value)}>
             <option value="allow">start it all the same</option>
             <option value="skip">skip the fire</option>
+            <option value="queue">wait for its end</option>
+            <option value="cancel">cancel it, and start</option>
           </select>
         </label>
         {action.error && <ErrorMessage error={action.error} />}
