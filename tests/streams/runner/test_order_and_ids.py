@@ -210,6 +210,25 @@ async def test_an_id_is_known_after_a_restart_and_to_other_dispatchers(database:
     assert len(Keyed.seen) == 2
 
 
+async def test_a_stored_message_that_another_delivery_has_finished_does_not_run_again(
+    database: Database, database_url: str
+) -> None:
+    source = LogSource("posts", message_id="key", eligibilities=frozenset({"keyed"}))
+    await database.fetch(
+        "INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, payload)"
+        " VALUES ('s', 'posts', '0:1', now() + interval '1 hour', 2, now(), 'a', 'a', $1)",
+        encode({"key": 0, "number": 1}),
+    )
+    await publish(database, "posts", [{"key": 0, "number": 1}], key="a")
+    async with running_stream(stream_of(source), database_url):
+        await eventually(lambda: len(Keyed.seen) == 1)
+    await database.fetch("UPDATE tidemill.stream_retry SET due_at = now()")
+    async with running_stream(stream_of(source), database_url) as dispatcher:
+        await eventually(lambda: dispatcher.reducer.counts[0].duplicates == 1)
+        await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.stream_retry"))
+    assert len(Keyed.seen) == 1
+
+
 async def test_an_id_is_forgotten_after_the_window(database: Database, database_url: str) -> None:
     source = LogSource("posts", message_id="key", eligibilities=frozenset({"keyed"}))
     stream = stream_of(source, dedup_window="10m")

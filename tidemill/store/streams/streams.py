@@ -160,11 +160,6 @@ FROM unnest($1::text[]) AS s (stream)
 """
 
 
-#: The id of the current transaction, and the outcome of one whose connection was lost.
-CURRENT_TRANSACTION = "SELECT pg_current_xact_id()::text AS id"
-OUTCOME_OF = "SELECT pg_xact_status($1::text::xid8) AS outcome"
-
-
 #: Ranges of positions, each after one and up to and including another; None: from the beginning.
 Span = tuple[int | None, int]
 
@@ -175,17 +170,6 @@ class StoredCursor(msgspec.Struct, frozen=True):
     position: int | None
     note: str | None
     done: tuple[Span, ...]
-
-
-async def current_transaction(connection: Executor) -> str:
-    """The id of the connection's transaction, for `outcome_of`."""
-    return (await connection.fetch(CURRENT_TRANSACTION))[0]["id"]
-
-
-async def outcome_of(database: Database, transaction: str) -> str | None:
-    """The outcome of a transaction: committed, aborted or in progress; None if it is too old to know."""
-    row = await database.fetchrow(OUTCOME_OF, transaction, patience=None)
-    return None if row is None else row["outcome"]
 
 
 def cursor_topic(stream: str, source: str) -> str:

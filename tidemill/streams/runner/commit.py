@@ -2,8 +2,8 @@
 
 Retries, dead letters and outboxes commit together with the position of the source, if that is stored in our database.
 While the database is unreachable or full, messages wait here and count as in flight, so that no more are taken than can
-be committed. If the connection is lost during a commit, the database is asked for the result of the transaction, so
-that nothing is stored twice.
+be committed. If the connection is lost during a commit, the transaction is repeated, and does nothing if it was
+committed: nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
+from tidemill.store.streams.commits import Committer, drop_committers
 from tidemill.store.streams.dead_letters import add_dead_letters
 from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
@@ -57,6 +58,8 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
     on_fenced: Callable[[list[PendingCommit]], None]
     waiting: list[PendingCommit] = []
     wakeup: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _committers: list[Committer] = []
+    _idle: list[Committer] = []
 
     def put(self, commit: PendingCommit) -> None:
         self.waiting.append(commit)
@@ -111,28 +114,34 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
     async def _patiently(self, work: Callable[[Executor], Awaitable[None]], messages: int) -> None:
         """Do the work in one transaction, exactly once, waiting for the database if need be."""
         pause, told = _FIRST_PAUSE, False
-        transaction: str | None = None
+        committer = self._idle.pop() if self._idle else self._new_committer()
+        committer.next()
         while True:
             try:
-                if transaction is not None:
-                    became = await store.outcome_of(self.database, transaction)
-                    if became == "committed":
-                        return
-                    if became == "in progress":
-                        raise TimeoutError("the transaction whose connection was lost has not ended yet")
-                    transaction = None
                 async with self.database.transaction() as connection:
-                    transaction = await store.current_transaction(connection)
-                    await work(connection)
+                    if await committer.is_new(self.database, connection):
+                        await work(connection)
+                self._idle.append(committer)
                 return
             except Exception as error:
                 if not is_transient(error):
+                    self._idle.append(committer)
                     raise
                 if not told:
                     log.warning("outcomes cannot be stored now: messages wait", error=str(error), messages=messages)
                     told = True
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _new_committer(self) -> Committer:
+        """One more transaction at a time: outcomes have one, and each live request whose outbox is being stored."""
+        committer = Committer()
+        self._committers.append(committer)
+        return committer
+
+    async def forget(self) -> None:
+        """Delete what is stored of its transactions, when there will be no more."""
+        await drop_committers(self.database, [each.id for each in self._committers])
 
     async def _store(self, connection: Executor, batch: list[PendingCommit]) -> None:
         database, stream = self.database, self.stream

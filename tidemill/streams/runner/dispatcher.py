@@ -104,7 +104,7 @@ class Dispatcher:
         self.control = StreamController(database, self)
         self.retries = RetryFeeder(database, self)
         self.limits = SharedLimits(database, self)
-        self._ids = StoredIds(database, self)
+        self.ids = StoredIds(database, self)
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
@@ -139,7 +139,7 @@ class Dispatcher:
             on_committed=self._committed,
             on_fenced=self._fenced,
         )
-        self._acks = Acknowledgements(self, self._ids if self._has_ids else None, self._attempts)
+        self._acks = Acknowledgements(self, self.ids if self._has_ids else None, self._attempts)
         self.meter = Meter()
         self._reporter = StreamReporter(self, database, self.meter)
         self._room = [asyncio.Event() for _ in stream.sources]
@@ -200,7 +200,7 @@ class Dispatcher:
             helpers += [
                 self._spawn(self.control.run(), "control"),
                 self._spawn(self.limits.run(), "limits"),
-                *([self._spawn(self._ids.forget_old(), "ids")] if self._has_ids else []),
+                *([self._spawn(self.ids.forget_old(), "ids")] if self._has_ids else []),
                 *self._start_sinks(),
                 self._spawn(self._reporter.run(), "report"),
             ]
@@ -269,7 +269,7 @@ class Dispatcher:
         await end([*others, *self._storing])
         back = self.reducer.give_back()
         if self._has_ids and self.life.is_ready:
-            await self._best_effort(self._ids.flush(), "ids of finished messages could not be stored")
+            await self._best_effort(self.ids.flush(), "ids of finished messages could not be stored")
         for index, consumer in enumerate(self.consumers):
             if not self._is_open[index]:
                 continue
@@ -280,6 +280,7 @@ class Dispatcher:
             await self._best_effort(self.retries.give_back(back), "claimed retries could not be released")
             await self._best_effort(self._attempts.flush(), "stored attempts could not be deleted")
             await self._best_effort(self.limits.give_back(), "parts of limits could not be given back")
+            await self._best_effort(self._committer.forget(), "numbers of transactions could not be deleted")
             self._reporter.count()
             await self._best_effort(
                 self._database.fetch(store.DROP_STATUS, self.id, patience=1.0), "the status could not be deleted"
@@ -342,7 +343,7 @@ class Dispatcher:
                 if source.ordered:
                     await self._attempts.load(index, deliveries)
                 if source.message_id is not None:
-                    await self._ids.load(index, deliveries)
+                    await self.ids.load(index, deliveries)
                 ahead.update_size(deliveries)
                 self.reducer.arrived(index, deliveries)
                 self.schedule_dispatch()

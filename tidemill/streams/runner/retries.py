@@ -127,6 +127,7 @@ class RetryFeeder:
             for index in {each.source for each in deliveries}:
                 self._ahead[index].update_size([each for each in deliveries if each.source == index])
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
+            await self._dispatcher.ids.load_stored(deliveries)
             reducer.due_again(deliveries)
             self._dispatcher.schedule_dispatch()
         taken = Counter(row["source"] for row in rows)

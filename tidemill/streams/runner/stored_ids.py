@@ -36,6 +36,11 @@ class StoredIds:
             found = await find_seen(self._database, stream.name, source.name, ids, stream.dedup_window)
             self._dispatcher.reducer.recall_ids(index, found, time.monotonic())
 
+    async def load_stored(self, deliveries: Sequence[Delivery]) -> None:
+        """The same for stored messages, which other dispatchers may have got and finished since."""
+        for index in {each.source for each in deliveries if each.id is not None}:
+            await self.load(index, [each for each in deliveries if each.source == index])
+
     async def flush(self) -> bool:
         """Store the ids of finished messages; whether all of them are stored."""
         sources = self._dispatcher.stream.sources
