@@ -6,16 +6,16 @@ import asyncio
 
 from tests.support import eventually, value
 from tidemill.store.database import Database
-from tidemill.store.streams.commits import Committer, drop_committers
+from tidemill.store.streams.commits import OnceCommitter, drop_committers
 
 
-async def begin(database: Database, committer: Committer) -> bool:
+async def begin(database: Database, committer: OnceCommitter) -> bool:
     async with database.transaction() as connection:
         return await committer.is_new(database, connection)
 
 
 async def test_a_committed_transaction_is_known_and_one_that_was_rolled_back_is_new(database: Database) -> None:
-    committer = Committer()
+    committer = OnceCommitter()
     committer.next()
     try:
         async with database.transaction() as connection:
@@ -30,7 +30,7 @@ async def test_a_committed_transaction_is_known_and_one_that_was_rolled_back_is_
 
 
 async def test_a_repetition_waits_for_the_transaction_that_has_not_ended(database: Database) -> None:
-    committer = Committer()
+    committer = OnceCommitter()
     committer.next()
     async with database.transaction() as connection:
         assert await committer.is_new(database, connection)
@@ -42,7 +42,7 @@ async def test_a_repetition_waits_for_the_transaction_that_has_not_ended(databas
 
 
 async def test_a_cluster_that_has_lost_the_transaction_gets_it_again(database: Database) -> None:
-    committer = Committer()
+    committer = OnceCommitter()
     committer.next()
     assert await begin(database, committer)
     await drop_committers(database, [committer.id])  # as in a standby that was promoted without it

@@ -26,7 +26,7 @@ DELETE FROM tidemill.stream_commit WHERE committer = ANY ($1::uuid[]) OR at < no
 """
 
 
-class Committer(msgspec.Struct):
+class OnceCommitter(msgspec.Struct):
     """Runs one transaction at a time."""
 
     id: UUID = msgspec.field(default_factory=uuid4)

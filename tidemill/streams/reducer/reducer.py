@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tidemill.core.blame import group_size, suspected_again
+from tidemill.core.blame import suspected_again
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source, identify
 from tidemill.sources.delivery import Delivery
@@ -25,6 +25,7 @@ from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import KeyOrder
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
 from tidemill.streams.reducer.source_limits import Choice, SourceCounts, SourceLimits, most_slots
+from tidemill.streams.reducer.suspects import choose_suspects
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.reducer.waiting import WaitingMessages, take_matching
 
@@ -260,21 +261,8 @@ class StreamReducer:
     def _send_suspects(self, choice: Choice, free: int, now: float) -> None:
         """Send suspects that may run together, the least suspected ones first, within the limits of their sources."""
         admitted = [each for each in self._suspects if self._admitted_at(each, now) <= now]
-        level = min((each.suspicions for each in admitted), default=0)
-        group: list[Delivery] = []
-        taken = [0] * len(self.sources)
-        for each in admitted:
-            index, bucket = each.source, self._lanes[each.source].bucket
-            if each.suspicions != level or self.in_flight[index] + taken[index] >= self._most[index]:
-                continue
-            if len(group) == min(free, group_size(level)):
-                break
-            if bucket is not None:
-                if not bucket.available(now):
-                    continue
-                bucket.take(1, now)
-            taken[index] += 1
-            group.append(each)
+        room = [most - under_way for most, under_way in zip(self._most, self.in_flight, strict=True)]
+        group = choose_suspects(admitted, self._lanes, room, free, now)
         chosen = {id(each) for each in group}
         self._suspects = deque(each for each in self._suspects if id(each) not in chosen)
         for delivery in group:

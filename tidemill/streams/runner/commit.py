@@ -21,7 +21,7 @@ from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
-from tidemill.store.streams.commits import Committer, drop_committers
+from tidemill.store.streams.commits import OnceCommitter, drop_committers
 from tidemill.store.streams.dead_letters import add_dead_letters
 from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
@@ -58,8 +58,8 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
     on_fenced: Callable[[list[PendingCommit]], None]
     waiting: list[PendingCommit] = []
     wakeup: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _committers: list[Committer] = []
-    _idle: list[Committer] = []
+    _committers: list[OnceCommitter] = []
+    _idle: list[OnceCommitter] = []
 
     def put(self, commit: PendingCommit) -> None:
         self.waiting.append(commit)
@@ -133,9 +133,9 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
             await asyncio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    def _new_committer(self) -> Committer:
+    def _new_committer(self) -> OnceCommitter:
         """One more transaction at a time: outcomes have one, and each live request whose outbox is being stored."""
-        committer = Committer()
+        committer = OnceCommitter()
         self._committers.append(committer)
         return committer
 
