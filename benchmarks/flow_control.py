@@ -26,6 +26,7 @@ class FlowControl(msgspec.Struct, frozen=True):
 
     fair_wait: float
     enqueue_sql: float
+    debounced: float
     enqueue_one: float
 
 
@@ -33,21 +34,24 @@ async def measure(dsn: str, seconds: float) -> FlowControl:
     """Measure on an empty database, each way to enqueue for so many seconds."""
     configure_logs("error")
     await install_schema(dsn)
-    enqueue_sql, enqueue_one = await _enqueue_rates(dsn, seconds)
-    return FlowControl(await _fair_wait(dsn), enqueue_sql, enqueue_one)
+    rates = await _enqueue_rates(dsn, seconds)
+    return FlowControl(await _fair_wait(dsn), *rates)
 
 
-async def _enqueue_rates(dsn: str, seconds: float) -> tuple[float, float]:
-    """Calls a second of the SQL function and of `app.enqueue`, which take turns."""
+async def _enqueue_rates(dsn: str, seconds: float) -> tuple[float, float, float]:
+    """Calls a second of the SQL function, with `debounce=`, and of a plain `app.enqueue`, which take turns."""
     async with bench_app(dsn, lambda: None) as app, Database(DatabaseSettings(url=dsn)) as database:
         await declare(database, app.declarations.templates())
         connection = await asyncpg.connect(dsn)
-        rates: list[tuple[float, float]] = []
-        for _ in range(ROUNDS):
-            sql = await _rate(lambda: connection.fetchval(ENQUEUE, '{"n": 1}'), seconds / ROUNDS)
-            rates.append((sql, await _rate(lambda: app.enqueue("noop", n=1), seconds / ROUNDS)))
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: connection.fetchval(ENQUEUE, '{"n": 1}'),
+            lambda: app.enqueue("noop", n=1, unique_key="k", debounce="1m"),
+            lambda: app.enqueue("noop", n=1),
+        ]
+        rates = [[await _rate(call, seconds / ROUNDS) for call in calls] for _ in range(ROUNDS)]
         await connection.close()
-    return statistics.median(rate for rate, _ in rates), statistics.median(rate for _, rate in rates)
+    enqueue_sql, debounced, enqueue_one = (statistics.median(taken) for taken in zip(*rates, strict=True))
+    return enqueue_sql, debounced, enqueue_one
 
 
 async def _rate(call: Callable[[], Awaitable[object]], seconds: float) -> float:

@@ -242,6 +242,7 @@ class Run:
         return [
             report.compare("fair_wait", "job lengths", seen.fair_wait, "limit", FAIR_WAIT, less_is_better=True),
             report.compare("enqueue_sql", "calls/s", seen.enqueue_sql, "enqueue_one", seen.enqueue_one),
+            report.compare("debounced", "calls/s", seen.debounced, "enqueue_one", seen.enqueue_one),
         ]
 
     def _idle_rows(self) -> list[report.Row]:

@@ -296,6 +296,7 @@ class App:
         priority         0 to 9; 9 goes first
         queue            another queue than the task's own
         unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
+        debounce         run this long after the last call with this unique key, with the arguments of that call
         concurrency_key  at most `max_concurrency` jobs with this key run at once
         fair_key         jobs of different keys share their queue: a job does not wait for all that came before it
         required_model   another model than the task's own
@@ -357,9 +358,9 @@ class App:
     ) -> list[JobHandle[Any]]:
         """Store the jobs of many calls, of one task or of several: all of them, or none if any is wrong.
 
-        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags`, `fair_key` and `required_model`,
-        for all of them alike. Arguments that are data already may be given as dicts:
-        `app.enqueue_many(send_receipt, orders)`.
+        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags`, `fair_key`, `required_model`, and
+        `unique_key` ("order-{order_id}", with an argument) with `unique_for`, for all of them alike. Arguments that
+        are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
         """
         calls = what if arguments is None else calls_of_mappings(self.declarations.task(what), arguments)
         return await self.jobs.enqueue_many(calls, conn=conn, **options)

@@ -65,6 +65,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_in: float | None = None
     unique_key: str | None = None
     unique_for: float | None = None
+    debounce: float | None = None
     concurrency_key: str | None = None
     max_concurrency: int = 1
     fair_key: str | None = None
@@ -105,6 +106,11 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
             check_key("fair_key", self.fair_key)
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
+        if self.debounce is not None:
+            if self.unique_key is None:
+                raise ConfigError("debounce= needs a unique_key=: of the calls with the same key, the last one wins")
+            if self.at is not None or self.delay or self.unique_for is not None:
+                raise ConfigError("debounce= is itself a delay: leave out delay=, at= and unique_for=")
         if self.max_concurrency < 1:
             raise ConfigError(f"a max_concurrency of {self.max_concurrency} would never let a job run; use 1 or more")
         return self

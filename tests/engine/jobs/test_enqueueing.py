@@ -15,7 +15,9 @@ import pytest
 from tests.support import find_history, find_live, finished, running_worker, value
 from tidemill import App, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError, StoreError
+from tidemill.engine.worker.claimer import SAFETY_POLL
 from tidemill.store.database import Database
+from tidemill.store.jobs.insert import SOON
 from tidemill.store.jobs.pages import JobFilter, list_job_page
 
 
@@ -330,3 +332,22 @@ async def test_a_database_that_could_not_be_used_is_tried_again_by_the_next_call
         await app.enqueue("add", 1)
     await database.fetch("ALTER TABLE tidemill.schema_version RENAME hidden TO version")
     assert (await app.enqueue("add", 1)).created
+
+
+@pytest.mark.parametrize("delay", ["7s", "25s"])
+async def test_an_idle_worker_is_woken_for_a_job_that_is_due_before_it_would_look_again(
+    app: App, database: Database, delay: str
+) -> None:
+    assert SOON > SAFETY_POLL
+    connection = await database.connect()
+    woken: asyncio.Queue[str] = asyncio.Queue()
+    await connection.add_listener(database.channel("jobs"), lambda *said: woken.put_nowait(str(said[-1])))
+
+    @app.task(queue="later")
+    async def quiet() -> None: ...
+
+    await app.enqueue("quiet", delay=delay)
+    assert await asyncio.wait_for(woken.get(), 20) == "later"
+    await app.enqueue_many([quiet.call(), quiet.call()], delay=delay)
+    assert await asyncio.wait_for(woken.get(), 20) == "later"
+    await connection.close()

@@ -10,6 +10,7 @@ import pytest
 from tests.support import eventually, find_live, finished, running, running_maintenance, running_worker, value
 from tests.support.operate import cancel_jobs, retry_jobs
 from tidemill import App
+from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.jobs.history_partitions import forget_leftovers
 from tidemill.store.jobs.sweeps import admit_due
@@ -27,7 +28,75 @@ def app(app: App) -> App:
     return app
 
 
+# Debounced
+
+
+async def test_of_debounced_calls_the_last_one_counts_and_the_job_waits_for_it(app: App, database: Database) -> None:
+    first = await app.enqueue("send", "a", unique_key="k", debounce="1h")
+    await value(database, "UPDATE tidemill.job SET due_at = now() + interval '10 minutes'")
+    second = await app.enqueue("send", "b", unique_key="k", debounce="1h")
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    assert await value(database, "SELECT args ->> 'to' FROM tidemill.job") == "b"
+    assert await value(database, "SELECT due_at > now() + interval '59 minutes' FROM tidemill.job")
+
+
+async def test_a_debounced_job_runs_once_with_the_last_arguments(app: App, database: Database) -> None:
+    async with running_worker(app):
+        jobs = [await app.enqueue("send", str(n), unique_key="k", debounce="300ms") for n in range(5)]
+        ended = await app.wait(jobs[-1], timeout=20)
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history") == len({job.id for job in jobs})
+    assert ended.result == "4"
+
+
+async def test_a_call_while_its_job_runs_makes_another_one(app: App, database: Database) -> None:
+    going, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow(n: int) -> int:
+        going.set()
+        await go_on.wait()
+        return n
+
+    async with running_worker(app):
+        first = await app.enqueue("slow", 1, unique_key="k", debounce="10ms")
+        await asyncio.wait_for(going.wait(), 20)
+        second = await app.enqueue("slow", 2, unique_key="k", debounce="10ms")
+        go_on.set()
+        assert second.id != first.id
+        assert [(await app.wait(job, timeout=20)).result for job in (first, second)] == [1, 2]
+
+
+async def test_callers_at_the_same_time_share_one_debounced_job(app: App, database: Database) -> None:
+    jobs = await asyncio.gather(*(app.enqueue("send", str(n), unique_key="k", debounce="1h") for n in range(20)))
+    assert len({job.id for job in jobs}) == 1
+    assert sum(job.created for job in jobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"debounce": "1s"}, "needs a unique_key"),
+        ({"debounce": "1s", "unique_key": "k", "delay": "1s"}, "is itself a delay"),
+        ({"debounce": "1s", "unique_key": "k", "unique_for": "1s"}, "is itself a delay"),
+    ],
+)
+async def test_a_wrong_debounce_is_refused(app: App, options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await app.enqueue("send", **options)  # pyright: ignore[reportArgumentType]
+
+
 # Unique
+
+
+async def test_many_jobs_have_a_unique_key_each(app: App, database: Database) -> None:
+    taken = await app.enqueue("send", "b", unique_key="to-b")
+    names = [{"to": name} for name in ("a", "b", "c", "a")]
+    jobs = await app.enqueue_many("send", names, unique_key="to-{to}", unique_for="1h")
+    assert [job.created for job in jobs] == [True, False, True, False]
+    assert jobs[1].id == taken.id
+    assert jobs[3].id == jobs[0].id
+    keys = await value(database, "SELECT array_agg(unique_key ORDER BY unique_key) FROM tidemill.job")
+    assert keys == ["to-a", "to-b", "to-c"]
 
 
 async def test_a_second_job_with_a_taken_key_is_not_stored_and_names_the_holder(app: App, database: Database) -> None:

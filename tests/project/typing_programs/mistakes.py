@@ -55,7 +55,7 @@ async def jobs() -> None:
     app.enqueue_sync(count_rows.call(path=7))  # wrong
     app.enqueue_sync(count_rows.call(path="a"), queu="slow")  # wrong
     await app.enqueue_many(send_receipt.call(order_id=str(n)) for n in range(3))  # wrong
-    await app.enqueue_many([send_receipt.call(order_id=7)], unique_key="k")  # wrong
+    await app.enqueue_many([send_receipt.call(order_id=7)], debounce="1s")  # wrong
     await app.enqueue_many(send_receipt.call(order_id=7))  # wrong
     await app.jobs.enqueue(send_receipt.call(order_id=7), delya="10m")  # wrong
     text: str = await (await app.enqueue(count_rows.call(path="a")))  # wrong

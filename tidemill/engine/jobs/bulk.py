@@ -26,7 +26,7 @@ class ManyJobs:
             return False
         options = self.tasks[0].options
         is_keyed = options.concurrency_key is not None or options.fair_key is not None
-        return not is_keyed and "fair_key" not in self._fields[self.tasks[0]]
+        return not is_keyed and self._fields[self.tasks[0]].keys().isdisjoint(("fair_key", "unique_key"))
 
     def carry(self, trace: str) -> None:
         """Let the jobs continue a trace."""
@@ -46,4 +46,7 @@ class ManyJobs:
         return [msgspec.structs.replace(first, args=msgspec.Raw(call.arguments)) for call in self.calls]
 
     def _job(self, call: Call[Any]) -> NewJob:
-        return call.task.new_job(call.arguments, **self._fields[call.task])
+        fields = self._fields[call.task]
+        if (template := fields.get("unique_key")) is not None:
+            fields = {**fields, "unique_key": call.task.key("unique_key", template, call.arguments)}
+        return call.task.new_job(call.arguments, **fields)

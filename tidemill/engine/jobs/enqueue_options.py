@@ -28,6 +28,10 @@ class ManyOptions(TypedDict, total=False):
     """Words to find it by."""
     required_model: str | None
     """Another model than the task's own."""
+    unique_key: str | None
+    """No second unfinished job of this task with this key; in `enqueue_many`, `{argument}` is filled in."""
+    unique_for: Duration | None
+    """How long the key is held, also after the job has ended."""
     fair_key: str | None
     """Keys share their queue: a job does not wait for all jobs of another key that came before it."""
 
@@ -35,10 +39,8 @@ class ManyOptions(TypedDict, total=False):
 class EnqueueOptions(ManyOptions, total=False):
     """The options of `enqueue`."""
 
-    unique_key: str | None
-    """No second unfinished job of this task with this key."""
-    unique_for: Duration | None
-    """How long the key is held, also after the job has ended."""
+    debounce: Duration | None
+    """Run this long after the last call with this unique key, with its arguments."""
     concurrency_key: str | None
     """Jobs that share this key run at most `max_concurrency` at a time."""
     max_concurrency: int | None
@@ -54,7 +56,7 @@ def read_options(given: Mapping[str, Any], task: Task[Any, Any, Any]) -> dict[st
     for name, value in given.items():
         if value is None:
             continue
-        if name in ("delay", "unique_for"):
+        if name in ("delay", "unique_for", "debounce"):
             fields[name] = parse_duration(value, what=name)
         elif name == "deadline" and not isinstance(value, datetime):
             fields["deadline_in"] = parse_duration(value, what=name)

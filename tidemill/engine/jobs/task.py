@@ -163,14 +163,14 @@ class Task(Generic[P, R, T]):
 
     def concurrency_key(self, args: bytes) -> str | None:
         """The task's concurrency key for these arguments."""
-        return self._key("concurrency_key", self.options.concurrency_key, args)
+        return self.key("concurrency_key", self.options.concurrency_key, args)
 
     def fair_key(self, args: bytes) -> str | None:
         """The task's fair key for these arguments."""
-        return self._key("fair_key", self.options.fair_key, args)
+        return self.key("fair_key", self.options.fair_key, args)
 
-    def _key(self, what: str, template: str | None, args: bytes) -> str | None:
-        """A key of the task for these arguments: its template with `{argument}` filled in."""
+    def key(self, what: str, template: str | None, args: bytes) -> str | None:
+        """A key for these arguments: its template with `{argument}` filled in."""
         if template is None or "{" not in template:
             return template
         try:

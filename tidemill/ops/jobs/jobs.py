@@ -60,6 +60,9 @@ class EnqueueJob(Arguments, frozen=True, kw_only=True):
     queue: Annotated[str | None, doc("Another queue than the task's own.")] = None
     unique_key: Annotated[str | None, doc("No second unfinished job of this task with this key.")] = None
     unique_for: Annotated[str | float | None, doc("Hold the unique key for this long.")] = None
+    debounce: Annotated[
+        str | float | None, doc("Run this long after the last call with this unique key, with its arguments.")
+    ] = None
     deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
     concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
     fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None

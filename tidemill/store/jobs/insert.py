@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from tidemill.core.codec import encode
 from tidemill.core.job import JobRef, NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
-#: Jobs due within this many seconds are notified; the workers' own poll finds later ones.
-SOON = 5.0
+#: Jobs due within this many seconds are notified; an idle worker's own poll, which is more frequent, finds later ones.
+SOON = 60.0
 
 #: Notifies workers that the queue named in the payload has ready jobs.
 JOBS_CHANNEL = "jobs"
@@ -60,9 +62,9 @@ INSERT_JOBS = _INSERT.format(
     into="",
     values="",
     priority="",
-    news="""
+    news=f"""
     SELECT pg_notify('tidemill_jobs', queue) FROM (SELECT DISTINCT queue FROM stored
-    WHERE $2::boolean AND due_at <= now() + interval '5 seconds') AS queues""",
+    WHERE $2::boolean AND due_at <= now() + interval '{SOON} seconds') AS queues""",
 )
 
 #: The same for jobs of which some have a fair key.
@@ -118,6 +120,19 @@ SELECT new.id, stored.id IS NOT NULL AS created, (SELECT count(*) FROM news)
 FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
 """
 
+#: Gives a waiting job with this key other arguments and moves it to a later moment; moves below a tenth of the wait are
+#: not worth a new place in the queue. One that runs already loses its key, so that another one can have it.
+DEBOUNCE = """
+WITH held AS MATERIALIZED (
+    SELECT id, state FROM tidemill.job WHERE task = $1::text AND unique_key = $2::text FOR UPDATE),
+freed AS (
+    UPDATE tidemill.job AS j SET unique_key = NULL FROM held WHERE j.id = held.id AND held.state = 'running')
+UPDATE tidemill.job AS j SET args = $3::text::json, due_at = CASE
+    WHEN now() + make_interval(secs => $4::float8 * 0.9) > j.due_at THEN now() + make_interval(secs => $4::float8)
+    ELSE j.due_at END
+FROM held WHERE j.id = held.id AND held.state <> 'running' RETURNING j.id
+"""
+
 #: Deletes the window of a job that was not stored because another job had its key.
 DROP_WINDOW = "DELETE FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AND job_id = $3 RETURNING job_id"
 
@@ -143,6 +158,8 @@ def pack(jobs: Sequence[NewJob]) -> str:
 
 def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Statements[list[JobRef]]:
     """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
+    if any(job.debounce is not None for job in jobs):
+        return (yield from _debounced_statements(jobs, notify=notify))
     if not any(job.keyed for job in jobs):
         is_fair = any(job.fair_key is not None for job in jobs)
         rows = yield INSERT_FAIR_JOBS if is_fair else INSERT_JOBS, (pack(jobs), notify)
@@ -164,6 +181,24 @@ def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Stateme
             # The holder finished between the two statements, so the key is free now.
             refs += yield from insert_statements([job], notify=notify)
     return refs
+
+
+def _debounced_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements[list[JobRef]]:
+    """The same for jobs of which some replace the waiting job of their key; in one order, to prevent deadlocks."""
+    refs: dict[int, JobRef] = {}
+    for index in sorted(range(len(jobs)), key=lambda index: (jobs[index].task, jobs[index].unique_key or "")):
+        job = jobs[index]
+        alone = job if job.debounce is None else msgspec.structs.replace(job, debounce=None, delay=job.debounce)
+        while index not in refs:
+            if job.debounce is not None:
+                given = (job.task, job.unique_key, bytes(job.args).decode(), job.debounce)
+                if moved := (yield DEBOUNCE, given):
+                    refs[index] = JobRef(moved[0][0], created=False)
+                    break
+            ref = (yield from insert_statements([alone], notify=notify))[0]
+            if ref.created or job.debounce is None:
+                refs[index] = ref  # Otherwise another caller has stored a job with this key meanwhile: replace it.
+    return [refs[index] for index in range(len(jobs))]
 
 
 async def insert_jobs(
