@@ -47,6 +47,7 @@ async def square_later(n: int) -> int:
 @app.task(resources={"cpu": 0.5, "second": 1})
 def on_the_second_node(seconds: float) -> str:
     import ray
+    current_job().report(0.1, "begun")
     time.sleep(seconds)
     return ray.get_runtime_context().get_node_id()
 
@@ -198,12 +199,10 @@ async def test_a_lost_node_is_a_lost_attempt_and_every_job_ends(
     cluster: Any, app: App, worker: Process, database: Database
 ) -> None:
     async with app:
-        jobs = await app.enqueue_many("on_the_second_node", [{"seconds": 2.0}] * 8)
+        jobs = await app.enqueue_many("on_the_second_node", [{"seconds": 3.0}] * 8)
 
-        async def are_running() -> bool:
-            return await value(database, "SELECT count(*) FROM tidemill.job WHERE state = 'running'") >= 4
-
-        await eventually(are_running)
+        begun = "SELECT count(*) FROM tidemill.job WHERE note = 'begun'"
+        await eventually(lambda: value(database, begun), what="a job runs on the node")
         cluster.remove_node(cluster.second, allow_graceful=False)
         cluster.second = cluster.add_another()
         for job in jobs:

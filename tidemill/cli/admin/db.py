@@ -28,6 +28,7 @@ from tidemill.store.backup import (
     restore as restore_backup,
     without_password,
 )
+from tidemill.store.check import Finding, check_database
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import (
     OWN_CHAIN,
@@ -69,6 +70,27 @@ def status(
         remark = "up to date" if each.version == each.needed else "run `tidemill db migrate`"
         made.add_row(each.application or "", each.schema, each.migrations, str(each.version), str(each.needed), remark)
     return out().print(made)
+
+
+@commands.command
+def check(*, json: Json = False, place: ConnectionOptions = HERE) -> int:
+    """Find rows that do not fit together, and say what to do; returns 1 if there are any. Changes nothing."""
+    found = asyncio.run(_check(place.settings()))
+    if json:
+        print_json(found)
+    elif not found:
+        out().print("everything fits together")
+    for each in found if not json else ():
+        more = ", …" if each.count > len(each.examples) else ""
+        out().print(
+            f"{each.problem} ({each.count}): {', '.join(each.examples)}{more}\n  {each.advice}", highlight=False
+        )
+    return 1 if found else 0
+
+
+async def _check(settings: Settings) -> list[Finding]:
+    async with opened(settings) as database:
+        return await check_database(database)
 
 
 @commands.command
