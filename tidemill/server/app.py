@@ -70,6 +70,7 @@ def write_document() -> bytes:
         components=Components(security_schemes=schemes),
         security=[{"token": []}],
         use_handler_docstrings=True,
+        operation_id_creator=lambda handler, method, path: handler.handler_name,
     )
     described = Litestar(
         [Router(path=API, route_handlers=ALL)],
