@@ -100,18 +100,23 @@ def cluster() -> Iterator[Any]:
 
         node = {"num_cpus": 4, "node_ip_address": "127.0.0.1", "object_store_memory": 100_000_000}
         made: Any = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-        for attempt in range(3):
-            try:
-                made.second = made.add_node(**node, resources={"second": 4})
-                break
-            except Exception:  # A busy machine: Ray waits 30 s for its own process.
-                if attempt == 2:
-                    raise
-        made.add_another = lambda: made.add_node(**node, resources={"second": 4})
+        made.add_another = lambda: add_node(made, node)
+        made.second = made.add_another()
         try:
             yield made
         finally:
             made.shutdown()
+
+
+def add_node(cluster: Any, node: dict[str, Any]) -> Any:
+    """A node that has the resource; Ray waits only 30 s for its own process, which a busy machine exceeds."""
+    for attempt in range(4):
+        try:
+            return cluster.add_node(**node, resources={"second": 4})
+        except Exception:
+            if attempt == 3:
+                raise
+    raise AssertionError
 
 
 @pytest.fixture

@@ -85,6 +85,11 @@ async def test_a_unique_key_gives_the_job_that_has_it(sql: Any) -> None:
     assert await sql.fetchval("SELECT count(*) FROM tidemill.job") == 1
 
 
+async def test_an_argument_with_braces_in_it_stays_as_it_is_in_a_key(sql: Any) -> None:
+    await sql.fetchval("""SELECT tidemill.enqueue('send_receipt', '{"tenant": "{order_id}", "order_id": 7}')""")
+    assert await sql.fetchval("SELECT fair_key FROM tidemill.job") == "{order_id}"
+
+
 async def test_concurrency_keys_are_filled_in_and_admit_their_jobs(sql: Any) -> None:
     for _ in range(2):
         await sql.fetchval("""SELECT tidemill.enqueue('alone', '{"n": 3}')""")
@@ -155,7 +160,7 @@ async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> No
     [
         ("enqueue('no such task')", "there is no task no such task"),
         ("enqueue('send_receipt', '[7]')", "must be a JSON object"),
-        ("enqueue('alone')", "needs an argument that is not given"),
+        ("enqueue('alone')", "the key one-{n} needs the argument n"),
         ("enqueue('send_receipt', '{}', delay => '1s', at => now())", "either delay or at"),
         ("enqueue('send_receipt', '{}', priority => 12)", "priority"),
         ("enqueue('send_receipt', '{}', prioritty => 1)", "does not exist"),

@@ -9,22 +9,28 @@ CREATE TABLE tidemill.declared (
     PRIMARY KEY (shape, name)
 );
 
--- A key of a task with `{argument}` filled in, or with the argument's default.
+-- A key of a task with `{argument}` filled in, or with the argument's default. Each is filled in once: an argument with
+-- braces in it stays as it is.
 CREATE FUNCTION tidemill.fill_in(template text, task json, args jsonb) RETURNS text LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    argument record;
+    known  jsonb := (task -> 'defaults')::jsonb || args;
+    part   text;
+    filled text := '';
 BEGIN
     IF template IS NULL OR position('{' IN template) = 0 THEN
         RETURN template;
     END IF;
-    FOR argument IN SELECT key, value FROM jsonb_each_text((task -> 'defaults')::jsonb || args) LOOP
-        template := replace(template, '{' || argument.key || '}', coalesce(argument.value, 'None'));
+    FOR part IN SELECT piece[1] FROM regexp_matches(template, '\{\w+\}|[^{]+|\{', 'g') AS piece LOOP
+        IF part ~ '^\{\w+\}$' THEN
+            IF NOT known ? btrim(part, '{}') THEN
+                RAISE EXCEPTION 'the key % needs the argument %', template, btrim(part, '{}')
+                    USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the argument, or the key itself.';
+            END IF;
+            part := coalesce(known ->> btrim(part, '{}'), 'None');
+        END IF;
+        filled := filled || part;
     END LOOP;
-    IF position('{' IN template) > 0 THEN
-        RAISE EXCEPTION 'the key % needs an argument that is not given', template
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'Give the argument, or the key itself.';
-    END IF;
-    RETURN template;
+    RETURN filled;
 END $$;
 
 CREATE FUNCTION tidemill.enqueue(
