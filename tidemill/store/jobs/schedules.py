@@ -254,7 +254,7 @@ async def _fire(
     is_unfinished = False
     if row["overlap"] != "allow" and (due or waiting):
         last = (row["last_job_id"], row["last_run_id"])
-        is_unfinished = await connection.fetchval(database.sql(IS_UNFINISHED), *last)
+        is_unfinished = bool(await connection.fetchval(database.sql(IS_UNFINISHED), *last))
     decided = decide_overlap(row["overlap"], waiting, due, is_unfinished=is_unfinished)
     if decided.cancels:
         await _cancel_last(Transaction(database, connection, f"schedule {name}"), row, cancel_run)
