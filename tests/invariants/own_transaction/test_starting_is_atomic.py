@@ -15,9 +15,12 @@ from tests.support import eventually, value
 from tests.support.callers import Caller
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError
+from tidemill.core.ticks import CancelAsked
 from tidemill.dags import Dag, node
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.flows.encoding.journal import encode_tick
 from tidemill.store.database import Database
+from tidemill.store.runs.inbox import BEGIN_NOW, send_to_run
 
 TABLES = ("job", "run", "inbox", "event_log")
 
@@ -135,6 +138,20 @@ async def test_a_run_with_a_delay_begins_when_it_is_due_and_not_when_an_event_ar
         row = await database.fetchrow("SELECT seq, owner FROM tidemill.run WHERE id = $1", later.id)
         assert (row["seq"], row["owner"]) == (0, None)  # pyright: ignore[reportOptionalSubscript]
         await later.cancel()
+        await eventually(lambda: has_state(later, "cancelled"))
+
+
+async def test_a_run_with_a_delay_that_is_cancelled_is_announced_when_it_can_be_claimed(
+    shop: App, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.engine.runs.run_store.IDLE_POLL", 3600.0)
+    async with shop.running():
+        later = await shop.start(Asking, topic="later", delay="1h")
+        await send_to_run(database, later.id, encode_tick(CancelAsked(0.0, "by the test")))
+        other = await shop.start(Asking, topic="other")
+        await other.send_event(Word(text="word"))
+        assert await other.result(timeout=150) == "other word"
+        await database.fetch(BEGIN_NOW, later.id)  # Owners have heard of the cancellation, and found nothing to claim.
         await eventually(lambda: has_state(later, "cancelled"))
 
 

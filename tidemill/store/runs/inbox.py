@@ -49,8 +49,12 @@ SELECT run_id, pg_notify('tidemill_runs', 'wake') FROM put
 """
 
 
-#: Begins a run at once that was to begin later, so that its cancellation is carried out.
-BEGIN_NOW = "UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = $1 AND start_at IS NOT NULL RETURNING id"
+#: Begins a run at once that was to begin later, so that its cancellation is carried out. Owners that heard of the
+#: cancellation before have not found a run to claim.
+BEGIN_NOW = """
+UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = $1 AND start_at IS NOT NULL
+RETURNING id, pg_notify('tidemill_runs', '')
+"""
 
 
 #: Whether the run was asked to end and has not taken that yet.
