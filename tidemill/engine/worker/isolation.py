@@ -19,6 +19,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.containment.memory_limit import remove_group
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
@@ -121,6 +122,7 @@ class Children:
             word = await self._exchange(child, order_of(task, args, job), job)
         except BaseException:
             await _kill(child)
+            remove_group(child.pid)
             raise
         finally:
             self._busy.discard(child)
