@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 import asyncpg
+import structlog
 import yaml
 
 from tidemill import App
@@ -18,6 +19,8 @@ from tidemill.core.retry import retry
 from tidemill.sources import LogSource
 from tidemill.streams import Plan, Stream, task
 from tidemill.streams.definition.config import _source
+
+log = structlog.get_logger("test")
 
 TABLES = """
 CREATE TABLE work (number integer NOT NULL, pid integer NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp());
@@ -41,6 +44,7 @@ class Noting(Plan, eligibility="note"):
         if said.get("deadly"):
             os._exit(13)
         if said.get("bad"):
+            log.warning("this will not end well", colour="red")
             raise ValueError("bad news")
         if said.get("seconds"):
             await asyncio.sleep(said["seconds"])

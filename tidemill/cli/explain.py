@@ -15,7 +15,7 @@ from tidemill.cli.monitors.view import print_alert
 from tidemill.cli.pipelines.open import AppOption, PipelineWork
 from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import out, print_json, state, table
-from tidemill.cli.streams.view import dead_page
+from tidemill.cli.streams.view import attempt_lines, dead_page
 from tidemill.core.errors import ConfigError
 from tidemill.ops.explain import FORMS, ExplainObject, Explanation, WhyNot, explain as explain_object, explain_why_not
 
@@ -63,6 +63,9 @@ def _print(found: Explanation, *, forward: bool) -> None:
         console.print("\nwhy", style="bold")
         for sentence in found.why:
             console.print(f"  {sentence}", soft_wrap=True, markup=False)
+        if found.message is not None:
+            for line in attempt_lines(found.message.history):
+                console.print(line, soft_wrap=True)
         if found.trigger is not None and found.trigger.state is not None:
             console.print("\nstate at that check", style="bold")
             state_text = msgspec.json.encode(found.trigger.state).decode()

@@ -17,7 +17,8 @@ from tidemill.engine.worker.log_capture import find_listener, write_line
 def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | None = None) -> None:
     """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
     human = form == "human" or (form == "auto" and sys.stderr.isatty())
-    common = [structlog.contextvars.merge_contextvars, add_job, structlog.processors.add_log_level, keep_line]
+    level_of = structlog.processors.add_log_level
+    common = [structlog.contextvars.merge_contextvars, add_job, level_of, keep_line, add_message]
     if human:
         last = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
@@ -60,6 +61,13 @@ def keep_line(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mu
     attempt = find_listener()
     if attempt is not None:
         attempt.keep_line(write_line(event, _trace_of(event.get("exc_info"))))
+    return event
+
+
+def add_message(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which message of a stream a line was logged for."""
+    for name, value in getattr(find_listener(), "log_fields", {}).items():
+        event.setdefault(name, value)
     return event
 
 

@@ -56,6 +56,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     """The maximum number of its messages in flight; by default a quarter of the others' shares stays free."""
     eligibilities: frozenset[str] | set[str] = frozenset()
     """The plans that its messages go through."""
+    eligibilities_from: str | None = None
+    """Where a message says the plans that it goes through, instead: "header:NAME" or "field:NAME"."""
     decoder: Any = None
     """A type that the JSON payload is decoded to, a function of the bytes, or `bytes`; plain JSON by default."""
     ordered: bool = False
@@ -64,6 +66,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
     """Process a message only when it is this old."""
     max_age: Duration | None = None
     """Drop messages older than this."""
+    deadline: str | None = None
+    """Where a message says until when its result is of use, in seconds since 1970 or as a time: "header:NAME" or
+    "field:NAME". Then it is dropped, also while it runs."""
     message_id: str | None = None
     """What identifies a message that is delivered twice: "key", or "header:NAME"."""
     enabled: bool = True
@@ -87,6 +92,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid
         put(self, "eligibilities", _words(self.eligibilities, where))
         if self.message_id not in (None, "key") and not str(self.message_id).startswith("header:"):
             raise ConfigError(f"{where}: message_id {self.message_id!r} is neither 'key' nor 'header:NAME'")
+        for option in ("deadline", "eligibilities_from"):
+            if (given := getattr(self, option)) is not None and given.partition(":")[0] not in ("header", "field"):
+                raise ConfigError(f"{where}: {option} {given!r} is neither 'header:NAME' nor 'field:NAME'")
         if (begin := getattr(self, "begin", "earliest")) not in ("earliest", "latest"):
             raise ConfigError(f"{where}: begin={begin!r} is neither earliest nor latest")
 
@@ -300,6 +308,15 @@ def identify(source: Source, delivery: Delivery) -> str | None:
     wanted = source.message_id.partition(":")[2]
     found = dict(delivery.headers or ()).get(wanted)
     return None if found is None else found.decode(errors="replace")
+
+
+def read_option(where: str, headers: Sequence[tuple[str, bytes]] | None, value: Any) -> Any:
+    """What a message says in a header or in a field of its value; None if it does not."""
+    kind, _, name = where.partition(":")
+    if kind == "header":
+        found = dict(headers or ()).get(name)
+        return None if found is None else bytes(found).decode(errors="replace")
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def headers_of(given: Mapping[str, Any] | None) -> tuple[tuple[str, bytes], ...] | None:

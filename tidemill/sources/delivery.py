@@ -38,6 +38,8 @@ class Delivery(msgspec.Struct, gc=False):
     source: int = 0
     followers: list[Any] | None = None
     """Deliveries of the same message that arrived while this one was in flight; they get the same outcome."""
+    history: list[Any] | None = None
+    """Its failed attempts so far, for people."""
     suspicions: int = 0
     """How often its engine has died while it ran other messages too."""
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from tidemill.cli.jobs.page import cut_note
 from tidemill.cli.render import ago, cut, local, names, table
 from tidemill.core.duration import format_duration
-from tidemill.ops.streams.dead_letters import DeadLetterLine, why_dead
+from tidemill.ops.streams.dead_letters import DeadLetterLine, FailedAttemptLine, why_dead
 from tidemill.ops.streams.streams import StreamLine
 
 SHOWN = 2000
@@ -144,6 +144,21 @@ def dead_table(letters: Sequence[DeadLetterLine]) -> RenderableType:
     return made
 
 
+def attempt_lines(history: Sequence[FailedAttemptLine]) -> list[Text]:
+    """Failed attempts: where and how long each ran, what it logged, and the traceback of the last one."""
+    shown: list[Text] = []
+    for each in history:
+        where = f", {each.engine}" if each.engine else ""
+        shown.append(Text(f"attempt {each.attempt}, plan {each.plan or '-'}, {each.seconds:.3f} s{where}", "bold"))
+        shown.append(Text(f"  {each.kind}: {each.error}", "red"))
+        for line in each.lines or ():
+            fields = " ".join(f"{name}={value}" for name, value in (line.get("fields") or {}).items())
+            shown.append(Text(f"  {line.get('level', '')}: {line.get('event', '')} {fields}".rstrip(), "dim"))
+    if history and history[-1].traceback:
+        shown.append(Text(history[-1].traceback.rstrip()))
+    return shown
+
+
 def dead_page(letter: DeadLetterLine) -> RenderableType:
     """One dead letter in full."""
     given_up = f"{local(letter.buried_at)}  ({ago(letter.buried_at)}), after {letter.attempts} attempts"
@@ -159,4 +174,5 @@ def dead_page(letter: DeadLetterLine) -> RenderableType:
         ("", "" if letter.whole is None else cut_note(letter.payload_bytes, letter.whole)),
     ]
     shown = [Text.assemble((f"{name:<9}", "dim"), value) for name, value in facts if value]
+    shown += attempt_lines(letter.history)
     return Group(Text(f"dead letter {letter.id}", style="bold"), *(Padding(line, (0, 0, 0, 2)) for line in shown))

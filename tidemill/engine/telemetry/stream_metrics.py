@@ -39,6 +39,8 @@ _COUNTERS = (
         "Items for sinks: sent, retried because the sink refused them, or dead.",
         ("stream", "sink", "outcome"),
     ),
+    ("stream_gc", "tidemill_stream_gc", "Full collections of garbage in engines.", ("stream",)),
+    ("stream_gc_seconds", "tidemill_stream_gc_seconds", "Seconds that these collections took.", ("stream",)),
     ("stream_restarts", "tidemill_stream_engine_restarts", "Restarted engines.", ("stream",)),
 )
 _OF_SOURCES = (

@@ -121,6 +121,30 @@ def continuing(parent: str | None) -> Iterator[None]:
         otel_context.detach(token)
 
 
+@contextmanager
+def message_span(parent: str | None, stream: str, source: str, place: str, attempt: int) -> Iterator[None]:
+    """Continue the trace of a message of a stream in the block, with a span for this attempt."""
+    if not is_tracing():
+        with continuing(parent):
+            yield
+        return
+    about = {
+        "messaging.operation": "process",
+        "messaging.destination.name": source,
+        "tidemill.stream": stream,
+        "tidemill.message": place,
+        "tidemill.message.attempt": attempt,
+    }
+    name = f"message {stream}/{source}"
+    with _tracer.start_as_current_span(name, context_of(parent), kind=SpanKind.CONSUMER, attributes=about):
+        yield
+
+
+def task_span(plan: str, task: str) -> AbstractContextManager[Any]:
+    """A span for one task of a plan."""
+    return _tracer.start_as_current_span(f"task {plan}.{task}", attributes={"tidemill.plan": plan})
+
+
 def context_of(parent: str | None) -> otel_context.Context:
     """A fresh context that continues a trace; an invalid `traceparent` begins a new one."""
     empty = otel_context.Context()

@@ -48,6 +48,20 @@ class ReplayDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
     ] = None
 
 
+class FailedAttemptLine(msgspec.Struct, frozen=True):
+    """One attempt at a message that failed in one plan."""
+
+    attempt: int
+    plan: str
+    kind: str
+    error: str
+    at: Annotated[float, doc("When it ended, in seconds since 1970.")] = 0.0
+    engine: Annotated[str, doc("The process that ran it.")] = ""
+    seconds: float = 0.0
+    traceback: str = ""
+    lines: Annotated[list[Any] | None, doc("What the plan logged: time, level, event and fields of each line.")] = None
+
+
 class DeadLetterLine(msgspec.Struct, frozen=True):
     """A message that was given up, and why. In a list a long payload is cut, and `truncated`."""
 
@@ -70,6 +84,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
     truncated: Annotated[bool, doc("Whether the payload is cut.")] = False
     whole: Annotated[str | None, doc("Where the whole payload is, if it is cut.")] = None
     payload_bytes: int = 0
+    history: Annotated[list[FailedAttemptLine], doc("Its failed attempts; in a list without them.")] = []
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -103,7 +118,7 @@ async def get_dead_letter(at: Reader, args: GetDeadLetter) -> DeadLetterLine:
     rows = await store.list_dead(at.database, DeadFilter(ids=(args.id,)), shown=SHOWN_BYTES) if known else []
     if not rows:
         raise NotFoundError(f"there is no dead letter {args.id}: it never existed, or was replayed")
-    return _letter(rows[0])
+    return msgspec.structs.replace(_letter(rows[0]), history=history_of(rows[0]))
 
 
 @operation("POST /dead-letters/replay/preview", role="viewer")
@@ -142,10 +157,16 @@ def why_dead(letter: DeadLetterLine) -> list[str]:
     return [*why, letter.error] if letter.error else why
 
 
+def history_of(row: Any) -> list[FailedAttemptLine]:
+    """The failed attempts that are stored with a message."""
+    return msgspec.convert(value_of(row["history"]) or [], list[FailedAttemptLine])
+
+
 def _letter(row: Any) -> DeadLetterLine:
     payload = bytes(row["payload"])
     is_cut = row["payload_bytes"] > len(payload)
     changed = {
+        "history": [],
         "payload": payload.decode(errors="replace"),
         "key": None if row["key"] is None else row["key"].decode(errors="replace"),
         "headers": value_of(row["headers"]),

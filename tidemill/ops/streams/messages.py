@@ -11,6 +11,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import doc
+from tidemill.ops.streams.dead_letters import FailedAttemptLine, history_of
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
@@ -47,6 +48,7 @@ class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None
     error: str | None = None
     dead_letter: Annotated[int | None, doc("The id of its dead letter.")] = None
+    history: Annotated[list[FailedAttemptLine], doc("Its failed attempts, by plan.")] = []
     emitted: Annotated[list[EmittedItem], doc("What it handed over to sinks that do not have it yet.")] = []
 
 
@@ -138,6 +140,7 @@ def _retrying(
         plans=None if row["plans"] is None else list(row["plans"]),
         due_at=row["due_at"],
         error=row["error"],
+        history=history_of(row),
     )
 
 

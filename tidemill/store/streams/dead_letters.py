@@ -20,12 +20,12 @@ Why = Literal["failed", "undecodable", "lost", "undelivered"]
 #: Stores messages as dead letters.
 ADD_DEAD_LETTERS = """
 INSERT INTO tidemill.dead_letter (stream, source, place, why, attempts, at, message_id, key, headers, plans, kind,
-                                  error, payload)
+                                  error, payload, history)
 SELECT $1, source, place, why, attempts, to_timestamp(at), message_id, key, headers::json,
-       string_to_array(plans, ','), kind, error, payload
+       string_to_array(plans, ','), kind, error, payload, history::json
 FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::text[], $8::bytea[], $9::text[],
-            $10::text[], $11::text[], $12::text[], $13::bytea[])
-     AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload)
+            $10::text[], $11::text[], $12::text[], $13::bytea[], $14::text[])
+     AS new (source, place, why, attempts, at, message_id, key, headers, plans, kind, error, payload, history)
 """
 
 #: The conditions of a `DeadFilter`.
@@ -39,7 +39,7 @@ AND ($8::bigint IS NULL OR id <= $8) AND ($9::text IS NULL OR sink = $9)
 #: Dead letters, each with the first `$12` bytes of its payload, or all of them.
 LIST_DEAD = f"""
 SELECT id, buried_at, stream, source, sink, place, why, attempts, at, message_id, key, headers, plans, kind, error,
-       octet_length(payload) AS payload_bytes,
+       history, octet_length(payload) AS payload_bytes,
        substring(payload FOR coalesce($12::int, octet_length(payload))) AS payload
 FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($11::bigint IS NULL OR id < $11) ORDER BY id DESC LIMIT $10
 """
@@ -55,10 +55,10 @@ WITH chosen AS (
     RETURNING *),
 again AS (
     INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, at, message_id, key, headers, plans,
-                                       error, payload)
+                                       error, payload, history)
     SELECT stream, source, place,
            now() + make_interval(secs => coalesce((row_number() OVER (ORDER BY id) - 1) / $11::float8, 0)),
-           1, at, message_id, key, headers, plans, error, payload FROM chosen WHERE sink IS NULL ORDER BY id
+           1, at, message_id, key, headers, plans, error, payload, history FROM chosen WHERE sink IS NULL ORDER BY id
     RETURNING stream),
 sent_again AS (
     INSERT INTO tidemill.stream_outbox (stream, sink, item, source, place, plan, key, headers, payload, at, due_at)

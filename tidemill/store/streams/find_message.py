@@ -8,14 +8,14 @@ from tidemill.store.database import Database
 
 #: Stored messages that wait for another attempt; the newest first.
 FIND_RETRY = """
-SELECT source, place, message_id, attempts, losses, plans, error, due_at, claimed_until > now() AS is_claimed
+SELECT source, place, message_id, attempts, losses, plans, error, history, due_at, claimed_until > now() AS is_claimed
 FROM tidemill.stream_retry WHERE ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2)
   AND (place = $3 OR message_id = $4) ORDER BY id DESC LIMIT 1
 """
 
 #: Messages that wait at their ordered source for another attempt.
 FIND_ATTEMPT = """
-SELECT source, place, attempts, losses, plans, error, due_at FROM tidemill.stream_attempt
+SELECT source, place, attempts, losses, plans, error, history, due_at FROM tidemill.stream_attempt
 WHERE stream = $1 AND source = $2 AND place = $3
 """
 

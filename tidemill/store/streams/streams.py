@@ -43,12 +43,14 @@ WHERE stream = $1 AND source = $2 AND part = $3 AND owner = $4 RETURNING positio
 #: Stores messages for a retry.
 ADD_RETRIES = """
 INSERT INTO tidemill.stream_retry (stream, source, place, due_at, attempts, losses, at, deadline, message_id, key,
-                                   headers, plans, error, payload)
+                                   headers, plans, error, payload, history)
 SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, to_timestamp(at),
-       to_timestamp(deadline), message_id, key, headers::json, string_to_array(plans, ','), error, payload
+       to_timestamp(deadline), message_id, key, headers::json, string_to_array(plans, ','), error, payload,
+       history::json
 FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::float8[], $8::float8[], $9::text[],
-            $10::bytea[], $11::text[], $12::text[], $13::text[], $14::bytea[])
-     AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload)
+            $10::bytea[], $11::text[], $12::text[], $13::text[], $14::bytea[], $15::text[])
+     AS new (source, place, delay, attempts, losses, at, deadline, message_id, key, headers, plans, error, payload,
+             history)
 """
 
 #: Claims due retries for one dispatcher, up to a number of each source and of bytes; those of a silent dispatcher are
@@ -64,7 +66,8 @@ WHERE id = ANY (ARRAY(SELECT id FROM (
         ORDER BY r.due_at LIMIT wanted.most FOR UPDATE SKIP LOCKED) AS due) AS counted
     WHERE before < $5))
 RETURNING id, source, place, attempts, losses, extract(epoch FROM at)::float8 AS at,
-          extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload
+          extract(epoch FROM deadline)::float8 AS deadline, message_id, key, headers, plans, payload,
+          history
 """
 
 #: Seconds until the next retry of these sources is due, of those that are not claimed.
@@ -97,17 +100,18 @@ UPDATE tidemill.stream_retry SET claimed_by = NULL, claimed_until = NULL WHERE i
 
 #: Stores the attempts of messages that stay at their source.
 NOTE_ATTEMPTS = """
-INSERT INTO tidemill.stream_attempt (stream, source, place, due_at, attempts, losses, plans, error)
-SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, string_to_array(plans, ','), error
-FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::text[], $8::text[])
-     AS new (source, place, delay, attempts, losses, plans, error)
+INSERT INTO tidemill.stream_attempt (stream, source, place, due_at, attempts, losses, plans, error, history)
+SELECT $1, source, place, now() + make_interval(secs => delay), attempts, losses, string_to_array(plans, ','), error,
+       history::json
+FROM unnest($2::text[], $3::text[], $4::float8[], $5::int[], $6::int[], $7::text[], $8::text[], $9::text[])
+     AS new (source, place, delay, attempts, losses, plans, error, history)
 ON CONFLICT (stream, source, place) DO UPDATE SET due_at = excluded.due_at, attempts = excluded.attempts,
-    losses = excluded.losses, plans = excluded.plans, error = excluded.error
+    losses = excluded.losses, plans = excluded.plans, error = excluded.error, history = excluded.history
 """
 
 #: The attempts of all messages of a source.
 RECALL_ATTEMPTS = """
-SELECT place, attempts, losses, plans, extract(epoch FROM due_at)::float8 AS due
+SELECT place, attempts, losses, plans, history, extract(epoch FROM due_at)::float8 AS due
 FROM tidemill.stream_attempt WHERE stream = $1 AND source = $2
 """
 

@@ -15,7 +15,27 @@ class MessageFailure(msgspec.Struct, frozen=True, array_like=True):
     after: float | None = None
     """The delay that a `RetryAfter` or `Snooze` asked for, in seconds."""
     verdict: str = ""
-    """"snooze" costs no attempt, "discard" is final, otherwise the retry policy decides."""
+    """"snooze" costs no attempt, "discard" is final, "expired" ends the plan, otherwise the retry policy decides."""
+    traceback: str = ""
+    lines: bytes = b""
+    """What the plan logged, as a JSON array."""
+    seconds: float = 0.0
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt at a message that failed in one plan."""
+
+    attempt: int
+    plan: str
+    kind: str
+    error: str
+    at: float = 0.0
+    engine: str = ""
+    """The process that ran it."""
+    seconds: float = 0.0
+    traceback: str = ""
+    lines: msgspec.Raw | None = None
+    """What the plan logged."""
 
 
 class OutboxItem(msgspec.Struct, frozen=True, array_like=True):

@@ -76,6 +76,7 @@ class Stream:
         silence: Duration = "60s",
         dedup_window: Duration = "10m",
         drain: Duration = "5m",
+        gc_every: Duration = "10s",
         threads: int = 8,
         live: int = MOST_LIVE,
         live_qps: float | None = None,
@@ -97,6 +98,7 @@ class Stream:
         silence          how long an engine may send nothing, because a task blocks its event loop, before it is killed
         dedup_window     how long the id of a finished message is remembered
         drain            how long stopping may take
+        gc_every         how often an engine process collects garbage; its duration is measured
         threads          how many plain functions run at once in an engine
         live             how many live requests may be open; more are rejected
         live_qps         how many live requests a second are taken, over all dispatchers; more are rejected
@@ -122,6 +124,7 @@ class Stream:
             )
         self.dedup_window = parse_duration(dedup_window, what=f"stream {name}: dedup_window")
         self.drain = parse_duration(drain, what=f"stream {name}: drain")
+        self.gc_every = parse_duration(gc_every, what=f"stream {name}: gc_every")
         self.threads = _at_least(1, threads, f"stream {name}: threads")
         self.live = _at_least(0, live, f"stream {name}: live")
         self.live_qps = None if live_qps is None else parse_rate(live_qps, what=f"stream {name}: live_qps")

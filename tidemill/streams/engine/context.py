@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
 from typing_extensions import Unpack
@@ -14,9 +14,12 @@ from tidemill.engine.jobs.calls import job_of_call, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Call, P, Task
+from tidemill.engine.telemetry.tracing import carrying, current_trace
 from tidemill.sinks import LogSink, Sink
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
+
+MOST_LINES = 50
 
 #: Encodes an event with a token that identifies it, for the inbox of a run.
 EventTick = Callable[[Any, str], bytes]
@@ -25,7 +28,10 @@ EventTick = Callable[[Any, str], bytes]
 class Message:
     """One message, shared by its plans."""
 
-    __slots__ = ("at", "attempt", "deadline", "headers", "id", "key", "live", "shared", "source", "stream", "value")
+    __slots__ = (
+        "at", "attempt", "deadline", "eligibilities", "ends_at", "headers", "id", "key", "live", "shared", "source",
+        "stream", "value",
+    )  # fmt: skip
 
     def __init__(self, stream: str, source: str, value: Any, extra: tuple[Any, ...] | None, *, live: bool) -> None:
         self.stream = stream
@@ -33,6 +39,10 @@ class Message:
         self.value = value
         self.live = live
         self.shared: dict[str, Any] | None = None
+        self.ends_at: float | None = None
+        """When its plans are ended, in seconds since 1970."""
+        self.eligibilities: set[str] | None = None
+        """What plans have made of its eligibilities; None if none has looked at them."""
         if extra is None:
             self.at, self.attempt = 0.0, 1
             self.deadline = self.key = self.headers = self.id = None
@@ -44,7 +54,9 @@ class Context:
     """A message in one plan."""
 
     __slots__ = (
+        "_eligible",
         "_event_tick",
+        "_lines",
         "_place",
         "_plan",
         "_sinks",
@@ -64,6 +76,7 @@ class Context:
         event_tick: EventTick | None = None,
         states: StateWriter | None = None,
         sinks: Mapping[str, Sink] | None = None,
+        eligible: Collection[str] = (),
     ) -> None:
         self.message = message
         self.value = message.value
@@ -76,6 +89,34 @@ class Context:
         self._event_tick = event_tick
         self._states = states
         self._sinks = sinks
+        self._eligible = eligible
+        self._lines: list[bytes] | None = None
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """What every line that its tasks log carries."""
+        return {
+            "stream": self.message.stream, "source": self.message.source, "message": self._place.rpartition("/")[2],
+            "plan": self._plan,
+        }  # fmt: skip
+
+    def keep_line(self, line: bytes) -> None:
+        """Keep a line that a task has logged; of many, the last ones."""
+        self._lines = [*(self._lines or ()), line][-MOST_LINES:]
+
+    def lines_json(self) -> bytes:
+        """The lines as a JSON array, or nothing."""
+        return b"[" + b",".join(self._lines) + b"]" if self._lines else b""
+
+    @property
+    def eligibilities(self) -> set[str]:
+        """The eligibilities of this message, which its plans share and may change.
+
+        A plan whose eligibility is added runs after those that run now; one that is removed does not begin any more.
+        """
+        if self.message.eligibilities is None:
+            self.message.eligibilities = set(self._eligible)
+        return self.message.eligibilities
 
     @property
     def shared(self) -> dict[str, Any]:
@@ -97,6 +138,7 @@ class Context:
         """
         call, options = read_call(what, positional, more)
         job = job_of_call(call.task, call.arguments, options, origin=self._origin())
+        job = carrying(job, current_trace())
         self.outbox.append(OutboxItem("job", encode(job), job.task, None if job.keyed else self._key()))
 
     def publish(
@@ -119,8 +161,10 @@ class Context:
             self.publish(declared.topic, value, key=self._key_of_item(key), headers=headers)
             return
         body = value if isinstance(value, bytes) else encode(value)
-        given = None if headers is None else {str(name): str(each) for name, each in headers.items()}
-        self.outbox.append(OutboxItem("sink", body, sink, self._key_of_item(key), self._key(), given))
+        given = {str(name): str(each) for name, each in (headers or {}).items()}
+        if (trace := current_trace()) is not None:
+            given.setdefault("traceparent", trace)
+        self.outbox.append(OutboxItem("sink", body, sink, self._key_of_item(key), self._key(), given or None))
 
     def _key_of_item(self, key: str | None) -> str | None:
         if key is None and self.message.key is not None:

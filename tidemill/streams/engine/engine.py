@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,10 @@ from tidemill.core.errors import PayloadError, words_of
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.cancellation import end
+from tidemill.engine.telemetry.tracing import is_tracing, message_span
+from tidemill.engine.worker.log_capture import listen
 from tidemill.engine.worker.threads import WorkThreads
+from tidemill.sources.base import read_option, read_time
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
@@ -36,6 +40,7 @@ from tidemill.streams.runner.link import MessageWork, ToDispatcher
 log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
+MOST_TRACEBACK = 8000
 LIVE = "live"
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
@@ -64,6 +69,7 @@ class Engine:
         self._answers: list[EngineAnswer] = []
         self._flushing = False
         self._life = secrets.token_hex(6)
+        self._is_tracing = is_tracing()
 
     async def start(self) -> None:
         """Start every plan; messages may be submitted afterwards."""
@@ -156,6 +162,18 @@ class Engine:
     # -- one message ------------------------------------------------------------------------------
 
     async def _run(self, work: MessageWork, is_live: bool) -> None:
+        """Run one message, within the trace that it carries."""
+        extra = work.extra
+        parent = None if extra is None or not extra[2] else read_option("header:traceparent", extra[2], None)
+        if not self._is_tracing and parent is None:
+            await self._process(work, is_live)
+            return
+        name = LIVE if work.source < 0 else self._stream.sources[work.source].name
+        attempt = 1 if extra is None else extra[5]
+        with message_span(parent, self._stream.name, name, f"{work.part}:{work.position}", attempt):
+            await self._process(work, is_live)
+
+    async def _process(self, work: MessageWork, is_live: bool) -> None:
         source, extra = work.source, work.extra
         deadline = None if extra is None else extra[4]
         if deadline is not None and deadline <= time.time():
@@ -170,28 +188,42 @@ class Engine:
             return
         name = LIVE if source < 0 else self._stream.sources[source].name
         message = Message(self._stream.name, name, value, extra, live=is_live)
-        plans = self._plans_of(work)
+        try:
+            eligible = self._read_options(work, message)
+        except ValueError as error:
+            self._answer(EngineAnswer(work.ticket, "undecodable", (failure_of("", error),)))
+            return
+        if message.ends_at is not None and message.ends_at <= time.time():
+            self._answer(EngineAnswer(work.ticket, "expired"))
+            return
+        plans = self._plans_of(work, eligible)
         # A live request is never repeated: its place must be unique.
         place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
         event_tick, states, sinks = self._stream.event_tick, self._stream.states, self._stream.sinks
         gone = () if extra is None else self._gone(work)
         if len(plans) == 1 and not is_live and not gone:
-            ctx = Context(message, plans[0].name, place, event_tick, states, sinks)
+            ctx = Context(message, plans[0].name, place, event_tick, states, sinks, eligible)
             if plans[0].is_timed:
                 ctx.give_up = partial(self._give_up, work, plans)
             failure = await self._run_plan(plans[0], ctx)
-            if failure is None and not ctx.outbox:
+            if failure is None and not ctx.outbox and message.eligibilities is None:
                 self._ok.append(work.ticket)
                 if not self._flushing:
                     self._flush_soon()
                 return
             contexts, failures = [ctx], [failure]
         else:
-            contexts = [Context(message, plan.name, place, event_tick, states, sinks) for plan in plans]
+            contexts = [Context(message, plan.name, place, event_tick, states, sinks, eligible) for plan in plans]
             for ctx in contexts:
                 ctx.give_up = partial(self._give_up, work, plans)
             running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
             failures = list(await asyncio.gather(*running)) if running else []
+        while message.eligibilities is not None and (more := self._added(message, plans)):
+            added = [Context(message, plan.name, place, event_tick, states, sinks, eligible) for plan in more]
+            plans, contexts = [*plans, *more], [*contexts, *added]
+            for ctx in added:
+                ctx.give_up = partial(self._give_up, work, plans)
+            failures += await asyncio.gather(*map(self._run_plan, more, added))
         self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))
 
     async def _run_plan(self, plan: RunningPlan, ctx: Context) -> MessageFailure | None:
@@ -200,8 +232,14 @@ class Engine:
         if statistics is None:
             statistics = self._statistics[name] = PlanStatistics()
         began = time.perf_counter()
+        listen(ctx)
+        ends_at = ctx.message.ends_at
         try:
-            await plan.run(ctx)
+            if ends_at is None:
+                await plan.run(ctx)
+            else:
+                async with asyncio.timeout(max(0.0, ends_at - time.time())):
+                    await plan.run(ctx)
             statistics.done += 1
         except Filtered as ended:
             statistics.filtered_for(storable(str(ended.reason)))
@@ -211,17 +249,49 @@ class Engine:
             if task is not None and task.cancelling():
                 raise
             statistics.failed += 1
-            return failure_of(plan.name, error)  # A task cancelled something of its own.
+            return attempt_of(ctx, plan.name, error, began)  # A task cancelled something of its own.
         except Exception as error:  # noqa: BLE001 - every exception of a task is an answer
             statistics.failed += 1
-            return failure_of(plan.name, error)
+            if ends_at is not None and time.time() >= ends_at and isinstance(error, TimeoutError):
+                return MessageFailure(plan.name, "DeadlineExceeded", "its deadline has passed", verdict="expired")
+            return attempt_of(ctx, plan.name, error, began)
         statistics.took(time.perf_counter() - began)
         return None
 
-    def _plans_of(self, work: MessageWork) -> Sequence[RunningPlan]:
-        plans = self._of_source[work.source] if work.source >= 0 else self._plans_for(work.eligibilities or (), LIVE)
+    def _read_options(self, work: MessageWork, message: Message) -> Collection[str]:
+        """The eligibilities of a message; notes its deadline. A `ValueError` says what it says wrongly."""
+        if work.source < 0:
+            return work.eligibilities or ()
+        source = self._stream.sources[work.source]
+        if source.deadline is not None:
+            said = read_option(source.deadline, message.headers, message.value)
+            if said is not None:
+                message.ends_at = message.deadline = read_time(_number(said))
+        if source.eligibilities_from is None:
+            return source.eligibilities
+        said = read_option(source.eligibilities_from, message.headers, message.value)
+        if said is None:
+            return source.eligibilities
+        named = [each.strip() for each in said.split(",")] if isinstance(said, str) else [str(each) for each in said]
+        wanted = {each for each in named if each}
+        unknown = wanted - {plan.eligibility for plan in self._stream.plans}
+        if unknown:
+            raise ValueError(f"no plan has the eligibility {', '.join(sorted(unknown))} that the message names")
+        return wanted
+
+    def _plans_of(self, work: MessageWork, eligible: Collection[str]) -> Sequence[RunningPlan]:
+        source = LIVE if work.source < 0 else self._stream.sources[work.source].name
         only = None if work.extra is None else work.extra[6]
-        return plans if only is None else [plan for plan in plans if plan.name in only]
+        if only is not None:  # Also one whose eligibility was added by a plan that has succeeded since.
+            return [plan for plan in self._plans.values() if plan.name in only and plan.settings.serves(source)]
+        if work.source >= 0 and eligible is self._stream.sources[work.source].eligibilities:
+            return self._of_source[work.source]
+        return self._plans_for(eligible, source)
+
+    def _added(self, message: Message, ran: Sequence[RunningPlan]) -> list[RunningPlan]:
+        """The plans whose eligibility was added to a message while others ran."""
+        known = {plan.name for plan in ran}
+        return [plan for plan in self._plans_for(message.eligibilities, message.source) if plan.name not in known]
 
     def _gone(self, work: MessageWork) -> tuple[MessageFailure, ...]:
         """Failures for the plans that a retried message needs and that the stream no longer has."""
@@ -266,7 +336,8 @@ def answer_of(
     live: bool,
 ) -> EngineAnswer:
     """The answer for a message. The outbox of a failed plan is dropped."""
-    failed = (*(failure for failure in failures if failure is not None), *gone)
+    expired = any(failure is not None and failure.verdict == "expired" for failure in failures)
+    failed = (*(each for each in failures if each is not None and each.verdict != "expired"), *gone)
     outbox: list[OutboxItem] = []
     for ctx, failure in zip(contexts, failures, strict=True):
         if failure is None:
@@ -280,7 +351,19 @@ def answer_of(
             result = encode(found)
         except PayloadError as error:  # A task returned something that has no JSON form.
             failed = (*failed, MessageFailure("", type(error).__name__, describe(error)))
+    if expired and not failed and not outbox:
+        return EngineAnswer(ticket, "expired")
     return EngineAnswer(ticket, "failed" if failed else "ok", failed, tuple(outbox), result)
+
+
+def attempt_of(ctx: Context, plan: str, error: BaseException, began: float) -> MessageFailure:
+    """The failure of a plan with what helps to find its cause: the traceback, and what the plan logged."""
+    failure = failure_of(plan, error)
+    if failure.verdict == "snooze":
+        return failure
+    written = storable("".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
+    took = time.perf_counter() - began
+    return msgspec.structs.replace(failure, traceback=written, lines=ctx.lines_json(), seconds=took)
 
 
 def failure_of(plan: str, error: BaseException) -> MessageFailure:
@@ -293,6 +376,14 @@ def failure_of(plan: str, error: BaseException) -> MessageFailure:
     if isinstance(error, Discard):
         return MessageFailure(plan, kind, describe(error), lineage, None, "discard")
     return MessageFailure(plan, kind, describe(error), lineage)
+
+
+def _number(said: Any) -> Any:
+    """A time as a number if it is one: headers are text."""
+    try:
+        return float(said)
+    except (TypeError, ValueError):
+        return said
 
 
 def describe(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
 from tidemill.engine.containment.blocked_time import TimeLimit
+from tidemill.engine.telemetry.tracing import is_tracing, task_span
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
 from tidemill.streams.definition.stream import PlanSettings
@@ -153,7 +154,15 @@ class RunningPlan:
             step = _limited(step, RateLimit(rule.rate))
         if rule.max_concurrency is not None:
             step = _limited(step, ConcurrencyLimit(rule.max_concurrency))
-        return step
+        return _spanned(step, self.name, rule.name) if is_tracing() else step
+
+
+def _spanned(step: Step, plan: str, task: str) -> Step:
+    async def spanned(ctx: Context) -> Any:
+        with task_span(plan, task):
+            return await step(ctx)
+
+    return spanned
 
 
 def _timed(step: Step, timeout: float, what: str) -> Step:

@@ -22,10 +22,12 @@ from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
+from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.engine.worker.threads import lost_threads
 from tidemill.streams.definition.find import find_stream
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
+from tidemill.streams.engine.garbage import GarbageCollector
 from tidemill.streams.runner.link import EngineLink, ToDispatcher, ToEngine, connect
 
 try:
@@ -51,7 +53,9 @@ def main() -> None:
     try:
         settings = load_settings()
         configure_logs(settings.log_level, settings.log_format)
+        end_tracing = configure_tracing(f"stream {name}")
         run_loop(serve(find_stream(target, name), end))
+        end_tracing()
     except TidemillError as error:
         sys.stderr.write(f"error: {error}\n")
         _leave(EXIT_MISCONFIGURED)
@@ -78,7 +82,7 @@ async def serve(stream: Stream, end: socket.socket) -> None:
             watch_stalls(asyncio.get_running_loop())
             await engine.start()
             link.send(ToDispatcher(ready=True, trouble=""))
-            await _heartbeat(engine, link, ended)
+            await _heartbeat(engine, link, ended, GarbageCollector(stream.gc_every))
             await engine.stop()
     if engine is not None:  # After this, the dispatcher may end the process.
         link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
@@ -96,16 +100,18 @@ async def _report_trouble(link: EngineLink) -> None:
             told = trouble
 
 
-async def _heartbeat(engine: Engine, link: EngineLink, ended: asyncio.Event) -> None:
+async def _heartbeat(engine: Engine, link: EngineLink, ended: asyncio.Event, garbage: GarbageCollector) -> None:
     told, told_lost = None, []
     while not ended.is_set():
         if not await wait_for_event(ended, TELL_EVERY):
+            garbage.collect_if_due()
             statistics, lost = engine.statistics(), lost_threads()
             # Without news an empty frame is sent, as a heartbeat.
             link.send(
                 ToDispatcher(
                     statistics=None if statistics == told else statistics,
                     lost_threads=None if lost == told_lost else lost,
+                    garbage=garbage.total,
                 )
             )
             told, told_lost = statistics, lost

@@ -23,7 +23,7 @@ from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
 from tidemill.streams.reducer.key_order import KeyOrder
-from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
+from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost, note_attempts
 from tidemill.streams.reducer.source_limits import Choice, SourceCounts, SourceLimits, most_slots
 from tidemill.streams.reducer.suspects import choose_suspects
 from tidemill.streams.reducer.token_bucket import TokenBucket
@@ -315,7 +315,9 @@ class StreamReducer:
         self._finish(delivery, now, succeeded=False, acks=acks)
         return acks
 
-    def failed(self, ticket: int, failures: Sequence[MessageFailure]) -> MessageOutcome | None:
+    def failed(
+        self, ticket: int, failures: Sequence[MessageFailure], *, engine: str = "", wall: float = 0.0
+    ) -> MessageOutcome | None:
         """Some plans failed; returns the outcome to store before `committed`, or None if it is no longer ours."""
         delivery = self._end_flight(ticket)
         if delivery is None:
@@ -323,6 +325,7 @@ class StreamReducer:
         self._committing[id(delivery)] = delivery
         delivery.suspicions = 0
         self.counts[delivery.source].failed += 1
+        note_attempts(delivery, failures, engine, wall)
         return decide_outcome(delivery, failures, self._retry, stays=self._is_ordered(delivery))
 
     def give_up(self, ticket: int, why: str, kind: str, error: str) -> MessageOutcome | None:

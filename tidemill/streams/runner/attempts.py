@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tidemill.core.codec import decode
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
@@ -37,6 +38,7 @@ class OrderedAttempts:
                 delivery.attempt, delivery.losses = row["attempts"], row["losses"]
                 delivery.plans = None if row["plans"] is None else tuple(row["plans"])
                 delivery.noted, delivery.not_before = True, row["due"]
+                delivery.history = None if row["history"] is None else decode(row["history"])
 
     def finished(self, delivery: Delivery) -> None:
         """It is acknowledged: its stored attempts can be deleted."""

@@ -186,20 +186,21 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
     def _note_row(self, delivery: Delivery, retry: RetryLater) -> tuple[Any, ...]:
         return (
             self._name(delivery), delivery.place, retry.delay, retry.attempts, retry.losses, _joined(retry.plans),
-            storable(retry.error),
+            storable(retry.error), history_json(delivery),
         )  # fmt: skip
 
     def _retry_row(self, delivery: Delivery, retry: RetryLater) -> tuple[Any, ...]:
         return (
             self._name(delivery), delivery.place, retry.delay, retry.attempts, retry.losses, delivery.at,
             delivery.deadline, delivery.id, delivery.key, headers_json(delivery), _joined(retry.plans),
-            storable(retry.error), delivery.payload,
+            storable(retry.error), delivery.payload, history_json(delivery),
         )  # fmt: skip
 
     def _dead_row(self, delivery: Delivery, dead: NewDeadLetter) -> tuple[Any, ...]:
         return (
             self._name(delivery), delivery.place, dead.why, dead.attempts, delivery.at, delivery.id, delivery.key,
             headers_json(delivery), _joined(dead.plans), dead.kind, storable(dead.error), delivery.payload,
+            history_json(delivery),
         )  # fmt: skip
 
 
@@ -209,6 +210,11 @@ def headers_json(delivery: Delivery) -> str | None:
         return None
     readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers}
     return msgspec.json.encode(readable).decode()
+
+
+def history_json(delivery: Delivery) -> str | None:
+    """The failed attempts of a message as JSON text."""
+    return None if not delivery.history else msgspec.json.encode(delivery.history).decode(errors="replace")
 
 
 def _joined(plans: Sequence[str] | None) -> str | None:

@@ -88,7 +88,7 @@ class Dispatcher:
             )
         self.stream = stream
         self._serve = serve
-        self.channels = {STREAMS_CHANNEL: self._notified, CONTROL_CHANNEL: self._control_notified}
+        self.channels = {STREAMS_CHANNEL: self._notified, CONTROL_CHANNEL: lambda _: self.control.wake()}
         self.id = uuid4()
         self.draining = False
         self.reducer = StreamReducer(
@@ -156,7 +156,7 @@ class Dispatcher:
         return self.life.is_stopping
 
     def describe(self) -> WorkerCard:
-        """The stream that it dispatches, for the worker list."""
+        """Its card in the worker list."""
         return describe_process([stream_part(self.stream)], max_concurrency=self.stream.max_concurrency)
 
     def process_status(self) -> ProcessStatus:
@@ -172,9 +172,6 @@ class Dispatcher:
         names = [source.name for source in self.stream.sources]
         found = (suspects_text(self.reducer.suspects(), names), self.engines.trouble)
         return "; ".join(each for each in found if each) or None
-
-    def _control_notified(self, _payload: str) -> None:
-        self.control.wake()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -401,10 +398,10 @@ class Dispatcher:
             if answer.ticket < 0:
                 self._answered_live(answer)
             else:
-                self._answered(answer, now)
+                self._answered(answer, handle.name, now)
         self.schedule_dispatch()
 
-    def _answered(self, answer: EngineAnswer, now: float) -> None:
+    def _answered(self, answer: EngineAnswer, engine: str, now: float) -> None:
         if answer.status == "expired":
             self._acks.ack(self.reducer.expired(answer.ticket, now))
             return
@@ -412,7 +409,7 @@ class Dispatcher:
             failure = answer.failures[0]
             outcome = self.reducer.give_up(answer.ticket, "undecodable", failure.kind, failure.error)
         elif answer.status == "failed":
-            outcome = self.reducer.failed(answer.ticket, answer.failures)
+            outcome = self.reducer.failed(answer.ticket, answer.failures, engine=engine, wall=time.time())
         elif answer.outbox:
             outcome = self.reducer.hold(answer.ticket)
         else:

@@ -25,6 +25,7 @@ from tidemill.engine.supervisor import describe_exit, pause_after
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine
+from tidemill.streams.engine.garbage import CollectedGarbage, add_garbage
 from tidemill.streams.engine.plan_statistics import add
 from tidemill.streams.runner.link import EngineLink, MessageWork, ToDispatcher, ToEngine, connect
 
@@ -41,11 +42,13 @@ class EngineHandle:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.name = f"{socket.gethostname()}:{os.getpid()} engine {number}"
         self.ready = self.has_started = False
         self.is_retiring = False
         """Whether it gets no more messages, and is stopped when it has ended those that it has."""
         self.tickets: set[int] = set()
         self.statistics: dict[str, Any] = {}
+        self.garbage = CollectedGarbage()
         self.lost_threads: list[str] = []
         self.trouble = ""
         """What runs in its threads that did not come back."""
@@ -71,6 +74,7 @@ class EnginePool:
         self._listener = listener
         self._stopping = False
         self._ended: dict[str, Any] = {}
+        self._garbage = CollectedGarbage()
         self.handles = [EngineHandle(number) for number in range(max(1, stream.engines))]
         self.quarantine = EngineHandle(len(self.handles))
         self._suspects = asyncio.Event()
@@ -145,6 +149,13 @@ class EnginePool:
         handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
         handle.tickets.add(work.ticket)
         handle.send(ToEngine(live=[work]))
+
+    def garbage(self) -> CollectedGarbage:
+        """The full collections of garbage of all engines since the dispatcher started."""
+        total = self._garbage
+        for handle in (*self.handles, self.quarantine):
+            total = add_garbage(total, handle.garbage)
+        return total
 
     def statistics(self) -> dict[str, Any]:
         """The statistics of all engines since the dispatcher started."""
@@ -236,6 +247,8 @@ class EnginePool:
         handle.silent_for = 0
         if frame.statistics is not None:
             handle.statistics = frame.statistics
+        if frame.garbage is not None:
+            handle.garbage = frame.garbage
         if frame.lost_threads is not None:
             handle.lost_threads = frame.lost_threads
         if frame.trouble is not None:
@@ -268,6 +281,7 @@ class EnginePool:
         handle.is_retiring = False
         handle.send = lambda _: None
         self._ended = add(self._ended, handle.statistics)
+        self._garbage, handle.garbage = add_garbage(self._garbage, handle.garbage), CollectedGarbage()
         handle.statistics, handle.lost_threads, handle.trouble = {}, [], ""
         tickets, handle.tickets = handle.tickets, set()
         if tickets:

@@ -11,6 +11,7 @@ import msgspec
 
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import EngineAnswer
+from tidemill.streams.engine.garbage import CollectedGarbage
 
 _LENGTH = 4
 _encode = msgspec.msgpack.Encoder().encode
@@ -53,6 +54,8 @@ class ToDispatcher(msgspec.Struct, array_like=True):
     """What runs in its threads that did not come back; None if that has not changed."""
     trouble: str | None = None
     """Why it does not start, empty if it does; None if that has not changed."""
+    garbage: CollectedGarbage | None = None
+    """Its full collections of garbage so far."""
 
 
 class EngineLink(asyncio.Protocol):

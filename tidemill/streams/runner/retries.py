@@ -172,4 +172,5 @@ def _delivery(row: Any, source: int) -> Delivery:
         None if row["plans"] is None else tuple(row["plans"]),
         retry_row=row["id"],
         source=source,
+        history=None if row["history"] is None else decode(row["history"]),
     )

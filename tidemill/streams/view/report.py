@@ -102,6 +102,7 @@ class StreamReporter:
                 "shed": dispatcher.live_requests.shed,
             },
             "sources": sources,
+            "garbage": msgspec.structs.asdict(dispatcher.engines.garbage()),
             "sinks": [self._sink(sender) for sender in dispatcher.sinks],
             "plans": {name: _plan(by_source) for name, by_source in dispatcher.engines.statistics().items()},
         }
@@ -149,6 +150,9 @@ class StreamReporter:
                 yield ("stream_sink", (stream, sender.sink.name, outcome)), count
         yield ("stream_live", (stream, "done")), dispatcher.live_requests.done
         yield ("stream_live", (stream, "shed")), dispatcher.live_requests.shed
+        garbage = dispatcher.engines.garbage()
+        yield ("stream_gc", (stream,)), garbage.count
+        yield ("stream_gc_seconds", (stream,)), garbage.seconds
         yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
 
     async def _read_lags(self) -> None:
