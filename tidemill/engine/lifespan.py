@@ -1,7 +1,7 @@
 """The lifespan of an application: what its processes open before they take work, and close at their end.
 
     @asynccontextmanager
-    async def lifespan(app: App) -> AsyncIterator[object]:
+    async def lifespan(app: App) -> AsyncGenerator[object, None]:
         async with AsyncClient() as http, create_pool(URL) as pool:
             yield http, pool              # what parameters marked with INJECTED get, by their annotation
 

@@ -1,7 +1,7 @@
 """What surrounds each call of an application's functions: its middleware, and the objects that are injected.
 
     @contextmanager
-    def timed(call: Invocation) -> Iterator[None]:
+    def timed(call: Invocation) -> Generator[None, None, None]:
         began = time.perf_counter()
         yield
         log.info("done", shape=call.shape, name=call.name, id=call.id, took=time.perf_counter() - began)

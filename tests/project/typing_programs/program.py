@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -167,20 +167,20 @@ class Mailer:
 
 
 @asynccontextmanager
-async def lifespan(app: App) -> AsyncIterator[Mailer]:
+async def lifespan(app: App) -> AsyncGenerator[Mailer, None]:
     """Open the client."""
     yield Mailer()
 
 
 @contextmanager
-def traced(call: Invocation) -> Iterator[None]:
+def traced(call: Invocation) -> Generator[None, None, None]:
     """Middleware that is plain."""
     print(call.shape, call.name, call.id, call.arguments)
     yield
 
 
 @asynccontextmanager
-async def awaited(call: Invocation) -> AsyncIterator[None]:
+async def awaited(call: Invocation) -> AsyncGenerator[None, None]:
     """Middleware that is async."""
     yield
 
