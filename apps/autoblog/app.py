@@ -7,7 +7,8 @@
 
 Two pipelines that know nothing of each other: `auto-blog` writes `blog/{date}.md`, and `daily-podcast` takes it. With
 ANTHROPIC_API_KEY or OPENAI_API_KEY set, a language model writes; otherwise an extractive summariser groups what is
-nearly the same and picks the most typical sentences, and its texts say so. The site is `site/index.html`. The program
+nearly the same and picks the most typical sentences, and its texts say so. The site is `site/index.html`, and the page
+at /pages/blog/ of the server shows it beside its states. The program
 `espeak-ng`, or another voice (AUTOBLOG_VOICE), reads the posts aloud.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from apps.autoblog.page import blog_page
 from apps.autoblog.site import read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
 from apps.autoblog.writing import compose, describe_writer, speak, summarise
@@ -103,3 +105,4 @@ if VOICE is not None:
 
 app.pipeline(blog)
 app.pipeline(podcast)
+app.add_page(blog_page(ROOT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -453,6 +454,39 @@ def test_a_token_is_shown_once_and_revoked_and_all_that_is_in_the_audit_log(cons
     console.open("/audit?action=token", "Audit log")
     expect(page.get_by_role("cell", name="token.create").first).to_be_visible()
     expect(page.get_by_role("cell", name="token.revoke").first).to_be_visible()
+
+
+def test_a_credential_is_stored_replaced_and_deleted_and_its_value_is_never_shown(
+    shop: Harbour, console: Watched
+) -> None:
+    page = console.open("/accounts", "Accounts")
+    page.get_by_role("button", name="Set credential").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("news")
+    dialog.get_by_label("Value of field 1").fill("hush-one")
+    assert dialog.get_by_label("Value of field 1").get_attribute("type") == "password"
+    dialog.get_by_role("button", name="Add field").click()
+    dialog.get_by_label("Name of field 2").fill("user")
+    dialog.get_by_label("Value of field 2").fill("hush-two")
+    dialog.get_by_role("button", name="Store").click()
+    expect(page.get_by_text("Stored credential news.")).to_be_visible()
+    row = page.get_by_role("region", name="Credentials").get_by_role("row", name=re.compile("^news"))
+    expect(row).to_contain_text("token, user")
+    console.keep("credentials")
+    row.get_by_role("button", name="Replace credential news").click()
+    expect(dialog.get_by_label("Name", exact=True)).to_be_disabled()
+    expect(dialog.get_by_label("Value of field 1")).to_have_value("")
+    dialog.get_by_label("Value of field 1").fill("hush-three")
+    dialog.get_by_role("button", name="Store").click()
+    expect(dialog).to_have_count(0)
+    expect(row).not_to_contain_text("user")
+    told = json.dumps(shop.api("/credentials")) + json.dumps(shop.api("/audit")) + page.content()
+    assert "news" in told
+    assert "hush" not in told
+    row.get_by_role("button", name="Delete credential news").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete credential").click()
+    expect(page.get_by_text("Deleted credential news.")).to_be_visible()
+    expect(page.get_by_text("No credentials", exact=True)).to_be_visible()
 
 
 def test_how_long_data_is_stored_is_shown_and_set(shop: Harbour, console: Watched) -> None:

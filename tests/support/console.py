@@ -27,6 +27,7 @@ from tests.support.nursery import Born, begin
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 from tests.support.web import trusting
+from tidemill.engine.secrets.key_ring import KEYS, new_key
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "support" / "console_app.py"
@@ -154,6 +155,7 @@ class Harbour:
             (folder / name).touch()
         self._place = {"TIDEMILL_DATABASE_URL": database_url, "TIDEMILL_DIRECTORY": str(folder / "data")}
         self._more = {"HARBOUR_LIVE": f"127.0.0.1:{free_port()}", **self._place}
+        self._keys = {KEYS: new_key()}
         self._all = Process("up", str(APP), "--no-server", folder=folder, more=self._more)
         self._server: Process | None = None
         wait_until(self._works, lambda: f"workers have started; said: {self._heard()}")
@@ -161,7 +163,7 @@ class Harbour:
     def serve(self, *options: str) -> None:
         """Start the server and wait until it answers."""
         words = ("server", str(APP), "--port", str(self.port), *trusting(options))
-        self._server = Process(*words, folder=self.folder, more=self._more)
+        self._server = Process(*words, folder=self.folder, more=self._more | self._keys)
         wait_until(self._answers, lambda: f"the server answers; said: {self._heard()}")
 
     def stop_server(self) -> None:
