@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("tidemill.runs")
 
-CLAIM_AT_ONCE = 200
+CLAIM_AT_ONCE = 64  # While the next are claimed, the turns of these are written.
 MOST_RUNS = 20_000
 WAKE_AT_MOST_EVERY = 0.05
 FIND_OWN_EVERY = 5.0

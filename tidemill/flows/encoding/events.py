@@ -332,6 +332,8 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
         if not isinstance(data, _TEXT):
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
             cls = _class_named(document.type)
+            if not document.exact and cls._wire_kinds is not None:
+                return cls(**document.value)
             return _created(cls, document.value, _unpacked(document.exact))
         envelope = _read_envelope(data)
         cls = _class_named(envelope.type)

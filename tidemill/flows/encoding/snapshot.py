@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import encode
 from tidemill.core.errors import PayloadError
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.encoding.classes import loaded_event_class
@@ -28,6 +28,12 @@ from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
 from tidemill.flows.reducer.step_ticks import StepFailure
 
 FORMAT = 2
+
+
+class SnapshotHeader(msgspec.Struct):
+    """What every version writes; the other fields are read only if the format is known."""
+
+    format: int
 
 
 class FlowSnapshot(msgspec.Struct, omit_defaults=True):
@@ -57,6 +63,10 @@ class FlowSnapshot(msgspec.Struct, omit_defaults=True):
     drafted: int = 0
     settled: list[tuple[int, str]] = []
     version: str = ""
+
+
+_read_header = msgspec.json.Decoder(SnapshotHeader).decode
+_read_snapshot = msgspec.json.Decoder(FlowSnapshot).decode
 
 
 def encode_state(state: FlowState, *, by_value: bool = False) -> bytes:
@@ -100,14 +110,16 @@ def encode_state(state: FlowState, *, by_value: bool = False) -> bytes:
 
 def decode_state(data: bytes, topology: Topology) -> FlowState:
     """Decode the state of a run of a workflow with this topology."""
-    header = decode(data)
-    if not isinstance(header, dict) or not isinstance(header.get("format"), int):
-        raise PayloadError("this is not the snapshot of a run")
-    if header["format"] > FORMAT:
-        raise PayloadError(
-            f"this snapshot has format {header['format']}, but this version of Tidemill reads only {FORMAT}"
-        )
-    snap: FlowSnapshot = decode(data, FlowSnapshot)
+    try:
+        written_as = _read_header(data).format
+    except msgspec.MsgspecError as error:
+        raise PayloadError("this is not the snapshot of a run") from error
+    if written_as > FORMAT:
+        raise PayloadError(f"this snapshot has format {written_as}, but this version of Tidemill reads only {FORMAT}")
+    try:
+        snap = _read_snapshot(data)
+    except msgspec.MsgspecError as error:
+        raise PayloadError(str(error)) from error
     state = FlowState(
         status=snap.status,
         sequence=snap.sequence,

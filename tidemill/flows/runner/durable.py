@@ -146,12 +146,12 @@ class DurableFlowRun(DurableRun, FlowRun):
         state: FlowState | None = None,
         new: NewRun | None = None,
     ) -> None:
-        FlowRun.__init__(self, kind.workflow, str(number), blank_cell(kind.workflow))
+        cell = blank_cell(kind.workflow, None if state is None else state.store)
+        FlowRun.__init__(self, kind.workflow, str(number), cell, state)
         self._begun_before: dict[int, str] = {}  # the steps in progress when it was loaded
         self._written = 0  # bytes of state since the state was measured
         self._began_at: dict[int, tuple[float, BlockedTime]] = {}  # of the steps with a timeout that run here
         if state is not None:
-            self.loop.state = state
             begun = [each for each in state.works.values() if each.slot >= 0 and each.queue is None]
             self._begun_before = {each.id: each.step for each in begun}
         self.loop.state.copies = True

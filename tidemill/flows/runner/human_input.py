@@ -158,6 +158,7 @@ def _waited(work: Work, question: str) -> Question:
     return Question(f"{work.step}/{work.id}/{_short(question)}", wait.kind, wait.requirements, work.id, question)
 
 
+@lru_cache(maxsize=1024)
 def _short(question: str) -> str:
     """Return a short unique name of a question that fits into a URL and an index."""
     base, _, number = question.rpartition(" #")

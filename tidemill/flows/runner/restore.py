@@ -51,9 +51,9 @@ def definition_of(workflow: AnyWorkflow) -> bytes:
     return encode_topology(declared(workflow).topology, known_events(workflow), state)
 
 
-def blank_cell(workflow: AnyWorkflow) -> StateCell:
-    """Return the state of a new run."""
-    return StateCell(declared(workflow).topology.state_type)
+def blank_cell(workflow: AnyWorkflow, store: Any = None) -> StateCell:
+    """Return the state of a new run, or that of a stored one."""
+    return StateCell(declared(workflow).topology.state_type, store)
 
 
 def restore(
@@ -72,14 +72,14 @@ def restore(
     known = declared(workflow)
     if version is None or version == known.topology.version or definition is None:
         try:
-            return RestoredRun(_fold(known.program(durable=True), blank_cell(workflow).store, snapshot, ticks))
+            return RestoredRun(_fold(known.program(durable=True), partial(_blank_store, workflow), snapshot, ticks))
         except PayloadError as error:
             raise PayloadError(f"{error}; {WAYS_OUT}") from error
     older = _older_version(definition)
     try:
         with older.reading():
             program = FlowProgram(older.topology, durable=True)
-            state = _fold(program, older.first_state(), snapshot, ticks)
+            state = _fold(program, older.first_state, snapshot, ticks)
         return _migrated(workflow, state, older, version, at)
     except PayloadError as error:
         raise PayloadError(f"{error}; {WAYS_OUT}") from error
@@ -191,13 +191,19 @@ def _call(method: Any, run: Any) -> Any:
         raise PayloadError(f"the @migrate method {method.__name__} failed: {type(error).__name__}: {error}") from error
 
 
-def _fold(program: FlowProgram, store: Any, snapshot: bytes | None, ticks: Sequence[bytes]) -> FlowState:
+def _blank_store(workflow: AnyWorkflow) -> Any:
+    return blank_cell(workflow).store
+
+
+def _fold(
+    program: FlowProgram, first_store: Callable[[], Any], snapshot: bytes | None, ticks: Sequence[bytes]
+) -> FlowState:
     first = _last_migration(ticks)
     if snapshot is not None and first is None:
         state = program.restore(snapshot)
     else:
         state = program.begin()
-        state.store = store
+        state.store = first_store()
     state.copies = True
     begun: Begun = []
     for data in ticks[first or 0 :]:
