@@ -66,7 +66,10 @@ class ContentPlan(Plan):
         return await once(ctx, "vector", lambda: models().embed(ctx.value.text))
 
     async def scores(self, ctx: Context) -> dict[str, float]:
-        """How likely the post is of each kind."""
+        """How likely the post is of each kind: as it was found before, or as the judge says."""
+        prior = ctx.value.analysis
+        if prior is not None and prior.scores is not None:
+            return prior.scores
         return await once(ctx, "scores", lambda: models().judge.score(ctx.value.text))
 
     def keep(self, ctx: Context, found: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +162,9 @@ class EmbeddingWithSummary(ContentPlan, eligibility="post_embedding_with_summary
 
     @task(after="read", breaker="llm", max_concurrency=16)
     def summarise(self, ctx: Context) -> str:
+        prior = ctx.value.analysis
+        if prior is not None and prior.summary is not None:
+            return prior.summary
         return models().summaries.summarise(ctx.results["read"])
 
     @task(after="summarise")

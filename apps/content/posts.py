@@ -7,6 +7,14 @@ import msgspec
 LONGEST = 4000
 
 
+class Analysis(msgspec.Struct, frozen=True):
+    """What was found of a post before: a recovery message carries it, and the plans extend it."""
+
+    scores: dict[str, float] | None = None
+    """How likely the post is of each kind, as the judge said."""
+    summary: str | None = None
+
+
 class Post(msgspec.Struct, frozen=True):
     """A post as it is sent. `parent` is the text that a reply answers to; `likes` is its traction so far."""
 
@@ -17,6 +25,8 @@ class Post(msgspec.Struct, frozen=True):
     parent: str | None = None
     likes: int = 0
     media: tuple[str, ...] = ()
+    analysis: Analysis | None = None
+    """Of a recovery message: what was found before it failed."""
 
     @property
     def is_reply(self) -> bool:

@@ -33,11 +33,12 @@ from apps.content.embedding import SentenceModel, StaticModel
 from apps.content.findings import PLANS, read_finding
 from apps.content.judging import LlmJudge, LocalJudge, judge, read_scores
 from apps.content.llm import configured
-from apps.content.posts import Post
+from apps.content.plans import EmbeddingWithSummary
+from apps.content.posts import Analysis, Post
 from apps.content.summary import LlmSummariser, LocalSummariser, summariser
 from apps.content.traffic import posts
 from tidemill.core.errors import ConfigError
-from tidemill.streams import Batched
+from tidemill.streams import Batched, Context, Message
 
 APP = ROOT / "apps" / "content" / "app.py"
 
@@ -182,6 +183,17 @@ def test_scores_that_a_language_model_made_up_are_refused() -> None:
         read_scores("I would rather not", LABELS)
     with pytest.raises(ValueError, match="left out"):
         read_scores('{"spam": 0.5}', LABELS)
+
+
+async def test_a_recovery_message_brings_what_was_found_before() -> None:
+    """The judge and the summariser are not asked again: no model is loaded here."""
+    prior = Analysis(scores={"spam": 0.9}, summary="about tides")
+    message = Message("content", "safety_ptos_recovery", Post(1, 1, "text", 0.0, analysis=prior), None, live=False)
+    plan = EmbeddingWithSummary()
+    ctx = Context(message, plan.name, "content/safety_ptos_recovery/0:1")
+    assert await plan.scores(ctx) == {"spam": 0.9}
+    assert plan.summarise(ctx) == "about tides"
+    assert msgspec.json.decode(msgspec.json.encode(message.value), type=Post) == message.value
 
 
 def test_findings_are_told_in_words() -> None:

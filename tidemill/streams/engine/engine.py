@@ -150,7 +150,8 @@ class Engine:
                 work = live.popleft() if is_live else backlog.popleft()
                 if not self._rousing and (live or backlog):
                     self._rouse()  # If this message has to wait, another worker starts the next one.
-                await self._run(work, is_live)
+                has_trace = self._is_tracing or (work.extra is not None and work.extra[2])
+                await (self._run_in_trace(work, is_live) if has_trace else self._run(work, is_live))
                 taken += 1
                 if taken == _STRETCH:
                     taken = 0
@@ -161,19 +162,16 @@ class Engine:
 
     # -- one message ------------------------------------------------------------------------------
 
-    async def _run(self, work: MessageWork, is_live: bool) -> None:
-        """Run one message, within the trace that it carries."""
+    async def _run_in_trace(self, work: MessageWork, is_live: bool) -> None:
+        """Run one message within the trace that its headers name."""
         extra = work.extra
         parent = None if extra is None or not extra[2] else read_option("header:traceparent", extra[2], None)
-        if not self._is_tracing and parent is None:
-            await self._process(work, is_live)
-            return
         name = LIVE if work.source < 0 else self._stream.sources[work.source].name
         attempt = 1 if extra is None else extra[5]
         with message_span(parent, self._stream.name, name, f"{work.part}:{work.position}", attempt):
-            await self._process(work, is_live)
+            await self._run(work, is_live)
 
-    async def _process(self, work: MessageWork, is_live: bool) -> None:
+    async def _run(self, work: MessageWork, is_live: bool) -> None:
         source, extra = work.source, work.extra
         deadline = None if extra is None else extra[4]
         if deadline is not None and deadline <= time.time():

@@ -13,6 +13,7 @@ import { Panel } from "../../components/layout";
 import { num, RowActions, Table } from "../../components/lists/table";
 import { Tag } from "../../components/state";
 import { Ago } from "../../components/times";
+import { FailedAttempts } from "./failed-attempts";
 import type { DeadLetter } from "./types";
 
 export function DeadLetters({ may }: { may: boolean }) {
@@ -86,6 +87,7 @@ function DeadLetterDialog({ id, onClose }: { id: number; onClose: () => void }) 
           </p>
           {letter.headers !== null && <JsonView value={letter.headers} label="headers" />}
           <pre tabIndex={0} aria-label="Payload">{letter.payload}</pre>
+          <FailedAttempts attempts={letter.history ?? []} />
         </>
       )}
     </Dialog>

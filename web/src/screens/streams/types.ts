@@ -49,6 +49,7 @@ export interface Stream extends Omit<Schemas["StreamLine"], "dispatchers"> {
   dispatchers: Dispatcher[];
 }
 
+export type FailedAttempt = Schemas["FailedAttemptLine"];
 export type DeadLetter = Schemas["DeadLetterLine"];
 
 export interface StreamControl {
