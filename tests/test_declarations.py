@@ -223,3 +223,15 @@ async def test_an_argument_given_twice_is_refused(app: App) -> None:
 def test_an_option_that_tasks_do_not_have_is_named_with_the_one_that_was_probably_meant(app: App) -> None:
     with pytest.raises(ConfigError, match="task has no option 'prioritty'; did you mean 'priority'"):
         app.task(prioritty=1)  # pyright: ignore[reportCallIssue]
+
+
+async def test_starting_a_task_says_how_it_is_enqueued(app: App) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    with pytest.raises(
+        ConfigError, match=r"'send' is a task, and not a workflow or dag: enqueue it with `app\.enqueue"
+    ):
+        await app.start("send")
+    with pytest.raises(ConfigError, match="there is no workflow or dag 'sendd'"):
+        await app.start("sendd")

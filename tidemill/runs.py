@@ -330,6 +330,8 @@ class Runs:
         return self.flow(name).workflow
 
     def _unknown(self, wanted: str) -> ConfigError:
+        if wanted in self._tasks:
+            return ConfigError(f"{wanted!r} is a task, and not a workflow or dag: enqueue it with `app.enqueue(...)`")
         known = [*self.flows, *self.dags]
         told = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
         return ConfigError(told + did_you_mean(wanted, known))

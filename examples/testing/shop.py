@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 from tidemill import INJECTED, App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.monitors import Monitor, sustained
+from tidemill.monitors import Monitor, Slack, sustained
 from tidemill.sources import HttpSource, LogSource
 from tidemill.streams import Plan, Stream, task
 
@@ -73,7 +73,8 @@ class Reviews(Plan, eligibility="reviews"):
             await app.enqueue(send_receipt.call(order_id=message.value["order"]))
 
 
-app.stream(Stream("reviews", plans=[Reviews], sources=[LogSource("reviews", eligibilities={"reviews"})]))
+reviews = Stream("reviews", plans=[Reviews], sources=[LogSource("reviews", eligibilities={"reviews"})])
+app.stream(reviews)
 
 
 class Fridge:
@@ -88,5 +89,6 @@ fridges = app.monitor(
         entity=lambda event: event["fridge"],
         fold=Fridge,
         triggers=[sustained("warm", when=lambda s, now: s.warm_since is not None, hold="10m")],
+        notify=[Slack(url="https://hooks.example.org/T0/B0")],
     )
 )

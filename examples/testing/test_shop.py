@@ -12,6 +12,7 @@ from shop import (
     fridges,
     place_order,
     print_label,
+    reviews,
     send_receipt,
 )
 
@@ -77,8 +78,16 @@ async def test_a_bad_review_sends_a_receipt_again(tidemill):
         tidemill.not_enqueued(send_receipt, order_id=5)
 
 
+def test_reviews_of_another_source_are_judged_alike(tidemill):
+    tidemill.feed(reviews, [{"order": 15, "stars": 5}, {"order": 16, "stars": 1}])
+    with tidemill.running():
+        tidemill.enqueued(send_receipt, order_id=16, within="30s")
+        tidemill.not_enqueued(send_receipt, order_id=15)
+
+
 def test_a_fridge_that_stays_warm_opens_an_alert(tidemill):
     began = tidemill.now().timestamp()
+    sent = tidemill.catch_notices(fridges)
     tidemill.feed(fridges, [{"id": 1, "fridge": "dairy", "celsius": 12, "at": began}])
     with tidemill.running():
         tidemill.advance("5m")
@@ -86,6 +95,7 @@ def test_a_fridge_that_stays_warm_opens_an_alert(tidemill):
             tidemill.alerts("warm", entity="dairy")
         tidemill.advance("6m")
         tidemill.alerts("warm", entity="dairy", within="30s")
+        assert tidemill.run_until(lambda: sent)[0].alerts[0].entity == "dairy"
 
 
 def test_a_label_is_printed_by_the_printer_of_the_test(tidemill):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, ConflictError, TidemillError
 from tidemill.core.expressions.paths import Path, format_path
 
@@ -38,3 +39,9 @@ class DagRunError(TidemillError):
 
 class InputRefusedError(ConflictError):
     """An answer to an input node is not accepted."""
+
+
+def no_node(dag: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a node that a dag does not have."""
+    shown = [each for each in known if "/" not in each]
+    return f"there is no node {name!r} in dag {dag!r}; its nodes are {', '.join(shown[:20])}{did_you_mean(name, known)}"

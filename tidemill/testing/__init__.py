@@ -9,7 +9,7 @@
 The plugin is installed with the package: there is nothing to import. See docs/testing.md.
 """
 
-from tidemill.testing.fakes import FakeHttp, FakeLlm, FakeReply
+from tidemill.testing.fakes import FakeChannel, FakeHttp, FakeLlm, FakeReply
 from tidemill.testing.kit import TestKit
 
-__all__ = ["FakeHttp", "FakeLlm", "FakeReply", "TestKit"]
+__all__ = ["FakeChannel", "FakeHttp", "FakeLlm", "FakeReply", "TestKit"]

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.monitors.definition.channels import Channel, Notice
+
 
 class FakeReply(msgspec.Struct, frozen=True):
     """What a fake answers: a body that is sent as JSON, or bytes."""
@@ -35,6 +37,15 @@ class FakeRequest(msgspec.Struct, frozen=True):
     @property
     def json(self) -> Any:
         return msgspec.json.decode(self.body)
+
+
+class FakeChannel(Channel, frozen=True, kw_only=True):
+    """A fake channel of a monitor: it sends nothing, and keeps the notices in a list."""
+
+    caught: list[Notice] = msgspec.field(default_factory=list)
+
+    def send(self, notice: Notice) -> None:
+        self.caught.append(notice)
 
 
 Answer = Callable[[FakeRequest], Any]

@@ -26,16 +26,19 @@ import msgspec
 
 from tidemill.app import App
 from tidemill.core.clock import SystemClock
+from tidemill.core.did_you_mean import find_declared
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag
 from tidemill.engine.connections import SyncBridge
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.jobs.view import JobView
+from tidemill.monitors.definition.channels import Channel, Notice, channel_name
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.ops.monitors.alerts import Alert, ListAlerts, list_alerts
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.roles import running_here
+from tidemill.sources.base import Source
 from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
 from tidemill.store.databases_for_tests import (
@@ -48,6 +51,8 @@ from tidemill.store.databases_for_tests import (
 )
 from tidemill.store.migrate import migrate
 from tidemill.store.work_left import count_work
+from tidemill.streams.definition.stream import Stream
+from tidemill.testing.fakes import FakeChannel
 
 T = TypeVar("T")
 
@@ -206,13 +211,41 @@ class TestKit:
             time.sleep(POLL_SECONDS)
         return value
 
-    def feed(self, monitor: Monitor, events: Iterable[Mapping[str, Any]]) -> None:
-        """Give a monitor these events, instead of those of its source. Call it first before the roles run."""
-        path = self._folder / f"{monitor.name}.jsonl"
-        if not path.exists():
-            self._replace(monitor, "source", JsonlSource(path))
+    def feed(self, what: Monitor | Stream, events: Iterable[Mapping[str, Any]], *, source: str | None = None) -> None:
+        """Give a monitor or a stream these events, instead of those of its source. Call it first before the roles run.
+
+        `source` names the source of a stream, where there are several; its weight, limits and eligibilities stay.
+        """
+        if isinstance(what, Monitor):
+            path = self._folder / f"{what.name}.jsonl"
+            if not path.exists():
+                self._replace(what, "source", JsonlSource(path))
+        else:
+            old = find_declared("source", {each.name: each for each in what.sources}, source)
+            path = self._folder / f"{what.name}-{old.name}.jsonl"
+            if not path.exists():
+                shared = {name: getattr(old, name) for name in Source.__struct_fields__}
+                fed = JsonlSource(path, **shared)
+                self._replace(what, "sources", tuple(fed if each is old else each for each in what.sources))
         with path.open("ab") as file:
             file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
+
+    def catch_notices(self, monitor: Monitor) -> list[Notice]:
+        """Send the notices of a monitor to a list, and nowhere else. Call it before the roles run.
+
+        The channels are replaced by fakes with the same names and options, so that digests and escalations stay as
+        declared; `notice.channel` is the name of the channel that would have sent it.
+        """
+        if not monitor.notify:
+            raise ConfigError(f"monitor {monitor.name} sends no notices: give it channels with notify=[...]")
+        caught: list[Notice] = []
+        options = [
+            {**{name: getattr(real, name) for name in Channel.__struct_fields__}, "name": channel_name(real)}
+            for real in monitor.notify
+        ]
+        fakes = tuple(FakeChannel(**each, caught=caught) for each in options)
+        self._replace(monitor, "notify", fakes)
+        return caught
 
     # -- time -------------------------------------------------------------------------------------
 

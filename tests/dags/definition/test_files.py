@@ -206,3 +206,9 @@ def test_a_host_reads_files_in_its_own_language() -> None:
         parse_dag(text)
     refs: Any = Refs({"$upper": str.upper})
     assert parse_dag(text, refs=refs).nodes[0].name == "a"
+
+
+def test_a_python_file_is_not_taken_for_yaml(tmp_path: Path) -> None:
+    (tmp_path / "orders.py").write_text("from tidemill import App\n")
+    with pytest.raises(DagError, match="this is Python and not a dag file"):
+        load_dag(tmp_path / "orders.py")

@@ -108,7 +108,7 @@ def test_the_first_answer_counts_and_others_are_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("node_name", "reason"),
     [
-        ("nobody", "there is no node 'nobody' in dag 'd'"),
+        ("nobody", "there is no node 'nobody' in dag 'd'; its nodes are extract, approve, load"),
         ("extract", "node 'extract' is not an input node"),
         ("approve", "node 'approve' is not waiting for an answer yet: it waits for other nodes"),
     ],

@@ -52,6 +52,8 @@ _resolve("merge", "<<", "<")
 
 def read_yaml(text: str, file: str) -> tuple[Any, Lines]:
     """Parse YAML text; returns the data and the lines of its parts."""
+    if file.endswith(".py"):
+        raise DagError((), "this is Python and not a dag file: dags in Python are checked by `app.dag(...)`", file=file)
     try:
         loader = _Loader(text)
         root = loader.get_single_node()

@@ -12,6 +12,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.errors import PayloadError
 from tidemill.core.expressions.refs import same
+from tidemill.dags.errors import no_node
 from tidemill.dags.reducer.events import Submission
 from tidemill.dags.reducer.reduction import too_large
 from tidemill.dags.reducer.state import DagState, NodeState
@@ -32,7 +33,10 @@ def check_submission(program: DagProgram, state: DagState, given: Submission) ->
     """Decide whether a submission would be accepted now. Only the first valid answer is accepted."""
     step, node = program.plan.steps.get(given.node), state.nodes.get(given.node)
     if step is None or node is None:
-        return AnswerCheck(False, f"there is no node {given.node!r} in dag {program.dag.name!r}")
+        return AnswerCheck(
+            False,
+            no_node(program.dag.name, given.node, program.plan.steps),
+        )
     if step.kind != "input":
         return AnswerCheck(False, f"node {given.node!r} is not an input node")
     if node.status != "waiting":

@@ -6,6 +6,7 @@ import time
 
 from tidemill.core.errors import ConflictError, NotFoundError
 from tidemill.core.ticks import Received
+from tidemill.dags.errors import no_node
 from tidemill.dags.reducer.events import FINAL, NodeCancel
 from tidemill.dags.reducer.journal import encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
@@ -19,7 +20,7 @@ async def cancel_node(
 ) -> list[str]:
     """Ask a run to cancel a node; returns the nodes that it cancels, in order."""
     if node not in program.plan.steps or program.plan.steps[node].kind == "enter":
-        raise NotFoundError(f"there is no node {node!r} in dag {program.dag.name!r}")
+        raise NotFoundError(no_node(program.dag.name, node, program.plan.steps))
     if state.status != "running":
         raise ConflictError(f"run r{run_id} has ended already: {state.status}")
     if (status := state.nodes[node].status) in FINAL:

@@ -20,6 +20,7 @@ from tidemill.core.expressions.refs import ITEM
 from tidemill.dags.definition.check import INDEX
 from tidemill.dags.definition.model import RUN, UNSET, plain
 from tidemill.dags.definition.plan import PlannedNode
+from tidemill.dags.errors import no_node
 from tidemill.dags.reducer.events import DONE
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, Items, NodeState, encode_state
@@ -50,7 +51,7 @@ def rerun_from(program: DagProgram, old: DagState, node: str, *, edited: Any = U
     if step is not None and step.kind == "leave":
         step = program.plan.steps[f"{node}/{RUN}"]
     if step is None:
-        raise ConfigError(f"there is no node {node!r} in dag {program.dag.name!r}")
+        raise ConfigError(no_node(program.dag.name, node, program.plan.steps))
     again = program.plan.beyond([step.name, *_not_done(program, old)])
     state = _carried(program, old, again)
     if edited is not UNSET:

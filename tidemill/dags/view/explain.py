@@ -10,6 +10,7 @@ import msgspec
 from tidemill.core.errors import NotFoundError
 from tidemill.dags.definition.model import RUN, SubDag
 from tidemill.dags.definition.plan import ROOT, PlannedNode
+from tidemill.dags.errors import no_node
 from tidemill.dags.reducer.events import FINAL, NodeStatus
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
@@ -33,7 +34,7 @@ def explain(program: DagProgram, state: DagState, name: str) -> str:
     """Explain why a node waits, was skipped, failed or is blocked."""
     step, node = program.plan.steps.get(name), state.nodes.get(name)
     if step is None or node is None:
-        raise NotFoundError(f"there is no node {name!r} in dag {program.dag.name!r}")
+        raise NotFoundError(no_node(program.dag.name, name, program.plan.steps))
     sentence = _EXPLAIN[node.status](program, state, step, node)
     return f"{sentence} (carried over from the run that this one reruns)" if node.carried else sentence
 

@@ -84,6 +84,11 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
     if not args.node:
         raise NotFoundError("say which node is answered")
     row = await find_run(at, args.id)
+    if row["state"] == "needs_attention":
+        raise ConflictError(
+            f"run r{args.id} needs attention and takes no answers: {row['note']}; once that is mended, "
+            f"`tidemill retry r{args.id}` lets it go on, and it can be answered"
+        )
     if is_dag(row):
         from tidemill.dags.errors import InputRefusedError
         from tidemill.dags.runner.dag_handle import DagHandle

@@ -12,7 +12,7 @@ from tidemill.store.database import Database
 LIST_INPUTS = """
 SELECT i.run_id, i.node, i.prompt, i.schema, i.asked_at, i.due_at, r.workflow, r.kind FROM tidemill.run_input AS i
 JOIN tidemill.run AS r ON r.id = i.run_id
-WHERE ($1::bigint IS NULL OR i.run_id = $1)
+WHERE ($1::bigint IS NULL OR i.run_id = $1) AND r.state = 'running' -- one that needs attention takes no answers
   AND ($3::timestamptz IS NULL OR (i.asked_at, i.run_id, i.node) > ($3, $4::bigint, $5::text))
 ORDER BY i.asked_at, i.run_id, i.node LIMIT $2
 """

@@ -11,7 +11,9 @@ from tidemill.store.database import Database
 
 #: The number of objects of each kind.
 COUNT_ALL = """
-SELECT now() AS at, j.*, r.*, w.*, s.*, (SELECT count(*) FROM tidemill.run_input) AS inputs_open
+SELECT now() AS at, j.*, r.*, w.*, s.*,
+       (SELECT count(*) FROM tidemill.run_input AS i JOIN tidemill.run AS q ON q.id = i.run_id
+        WHERE q.state = 'running') AS inputs_open
 FROM (SELECT count(*) FILTER (WHERE state = 'ready' AND due_at <= now()) AS jobs_waiting,
              count(*) FILTER (WHERE state = 'ready' AND due_at > now()) AS jobs_scheduled,
              count(*) FILTER (WHERE state = 'throttled') AS jobs_throttled,
