@@ -13,6 +13,8 @@ import pytest
 from tests.support import eventually, find_live, finished, rough_app, running_worker
 from tests.support.operate import cancel_jobs
 from tidemill import App
+from tidemill.engine.worker.context import RunningJob
+from tidemill.engine.worker.isolation import Children
 from tidemill.store.database import Database
 
 
@@ -160,3 +162,30 @@ async def test_threads_of_an_isolated_task_may_speak_at_the_same_time(app: App, 
 async def reported(database: Database, job_id: int) -> Any:
     row = await find_live(database, job_id)
     return row if row is not None and row["progress"] is not None else None
+
+
+async def test_the_budget_of_a_task_begins_when_its_process_has_loaded_the_application(tmp_path: Path) -> None:
+    program = tmp_path / "slow_app.py"
+    program.write_text(
+        "import time\n"
+        "from tidemill import App\n"
+        "time.sleep(1.5)\n"
+        "app = App('slow')\n"
+        "@app.task(isolation='process')\n"
+        "def act() -> str:\n"
+        "    return 'done'\n"
+    )
+    local = App("slow")
+
+    @local.task(isolation="process")
+    def act() -> str:
+        return "here"
+
+    children, job = Children(str(program)), RunningJob(1, 1, "default", "act", b"null")
+    job.budget, began = 1.0, job.started
+    try:
+        assert await children.run(act, b"{}", job) == b'"done"'
+    finally:
+        await children.close()
+    assert job.started - began >= 1.5
+    assert job.budget == 1.0

@@ -107,6 +107,7 @@ class OrderedJobs:
             self._open_lifespan()
             task = self._tasks.require(order.task)
             kwargs = task.signature.load(bytes(order.args))
+            say(ChildReport(begun=True))
             with limited_memory(task.options.memory):
                 data = encode_result(task.name, copy_context().run(call))
         except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the worker

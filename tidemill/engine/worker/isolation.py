@@ -24,6 +24,7 @@ from tidemill.engine.jobs.task import Task
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
 
+START_SECONDS = 300.0  # for a child to load the application
 END_SECONDS = 10.0  # for an idle child to close what it has opened
 
 
@@ -40,8 +41,9 @@ class ChildOrder(msgspec.Struct, omit_defaults=True):
 
 
 class ChildReport(msgspec.Struct, omit_defaults=True):
-    """Child to parent: progress, a result, or an error."""
+    """Child to parent: that the task begins, progress, a result, or an error."""
 
+    begun: bool = False
     beat: bool = False
     progress: float | None = None
     note: str | None = None
@@ -56,12 +58,14 @@ class ChildReport(msgspec.Struct, omit_defaults=True):
 
     @property
     def is_outcome(self) -> bool:
-        return not self.beat and not bytes(self.line)
+        return not self.begun and not self.beat and not bytes(self.line)
 
     def tell(self, job: RunningJob) -> None:
         """Pass a report that is no outcome on to the job in its worker."""
         if line := bytes(self.line):
             job.keep_line(line)
+        elif self.begun:
+            job.started = job.now()
         elif self.progress is not None or self.note is not None:
             job.report(self.progress, self.note)
         else:
@@ -160,11 +164,21 @@ class Children:
         with contextlib.suppress(ConnectionError):
             stdin.write(encode(order) + b"\n")
             await stdin.drain()
-        while line := await stdout.readline():
-            word: ChildReport = decode(line, ChildReport)
-            if word.is_outcome:
-                return word
-            word.tell(job)
+        budget, job.budget = job.budget, None  # It begins when the child has loaded the application.
+        try:
+            async with asyncio.timeout(START_SECONDS) as limit:
+                while line := await stdout.readline():
+                    word: ChildReport = decode(line, ChildReport)
+                    if word.is_outcome:
+                        return word
+                    word.tell(job)
+                    if word.begun:
+                        limit.reschedule(None)
+                        job.budget = budget
+        except TimeoutError:
+            raise ChildDied(f"the process of the isolated task did not start within {START_SECONDS:g} s") from None
+        finally:
+            job.budget = budget
         status = await child.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         raise ChildDied(f"the process of the isolated task {how}")
