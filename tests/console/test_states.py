@@ -165,6 +165,7 @@ def test_a_backfill_waits_for_approval_shows_its_progress_and_ends(ship: Ship, c
     expect(meter).to_have_attribute("aria-valuenow", "0")
     banner = page.get_by_role("status").filter(has_text="6 states of page need a rebuild")
     expect(banner).to_be_visible()
+    expect(page.get_by_text("6 cannot be built now")).to_be_visible()
     console.keep("states-approval")
     banner.get_by_role("button", name="Approve").click()
     expect(banner).to_have_count(0)

@@ -76,7 +76,8 @@ END $$
 
 #: What differs from one time to the next.
 CHANGING = {
-    "took", "secret", "hint", "silent", "since", "until", "pid", "bytes", "age", "oldest", "oldest_waiting"
+    "took", "secret", "hint", "silent", "since", "until", "pid", "bytes", "age", "oldest", "oldest_waiting",
+    "seconds",
 }  # fmt: skip
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00| UTC)?")
 LENGTH = re.compile(r"\b\d+(\.\d+)?(ms|s|m|h|d)\b(\s?\d+(ms|s|m|h|d)\b)*")

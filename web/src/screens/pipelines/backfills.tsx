@@ -12,7 +12,7 @@ import { type Backfill, pipelineApi, REFRESH_MS } from "./types";
 
 /** Backfills that are running or have just finished. */
 export function Backfills({ pipeline, may }: { pipeline: string; may: boolean }) {
-  const found = useQuery({ queryKey: ["pipelines", pipeline, "backfills"], queryFn: () => get<List<Backfill>>(`${pipelineApi(pipeline)}/backfills`), refetchInterval: (query) => (query.state.data?.items.some((each) => each.left > 0) ? 3000 : REFRESH_MS) });
+  const found = useQuery({ queryKey: ["pipelines", pipeline, "backfills"], queryFn: () => get<List<Backfill>>(`${pipelineApi(pipeline)}/backfills`, { waiting: true }), refetchInterval: (query) => (query.state.data?.items.some((each) => each.left > 0) ? 3000 : REFRESH_MS) });
   const stop = useAction<Backfill, { left: number }>({ request: (each) => post<{ left: number }>(`${pipelineApi(pipeline)}/backfills/${each.id}/stop`), message: (done, each) => `Stopped backfill ${each.id}. ${plural(done.left, "state")} not rebuilt.` });
   const [hidden, setHidden] = useState<number>(0);
   const items = found.data?.items ?? [];
@@ -38,6 +38,7 @@ export function Backfills({ pipeline, may }: { pipeline: string; may: boolean })
                 <Meter value={each.total ? done / each.total : 1} tone={each.failed > 0 ? "bad" : each.left > 0 ? "run" : "ok"} label={`Backfill ${each.id}`} />
                 <span className="nowrap">
                   {count(done)} of {count(each.total)} built{each.failed > 0 && <span className="bad-text">, {count(each.failed)} failed</span>}
+                  {!!each.waiting && <span className="soft" title="A state before them has failed, a stage is paused, or an approval is missing">, {count(each.waiting)} cannot be built now</span>}
                 </span>
               </span>
               {each.left === 0 ? <Button kind="quiet" className="small" aria-label={`Hide backfill ${each.id}`} onClick={() => setHidden(each.id)}>✕</Button> : may && <Button className="small" busy={stop.isPending} aria-label={`Stop backfill ${each.id}`} onClick={() => stop.mutate(each)}>Stop</Button>}
