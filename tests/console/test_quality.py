@@ -130,7 +130,7 @@ def test_the_first_load_is_small() -> None:
 
 
 def test_the_page_allows_no_inline_script_and_no_other_origin(shop: Harbour) -> None:
-    answer = httpx.get(shop.url + "/runs")
+    answer = httpx.get(shop.url + "/runs", timeout=150)
     policy, page = answer.headers["content-security-policy"], answer.text
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -141,11 +141,11 @@ def test_the_page_allows_no_inline_script_and_no_other_origin(shop: Harbour) -> 
 
 def test_files_of_the_console_are_kept_and_what_is_not_there_is_not_found(shop: Harbour) -> None:
     asset = next(iter(re.findall(r'src="(/assets/[^"]+)"', (STATIC / "index.html").read_text())))
-    assert "immutable" in httpx.get(shop.url + asset).headers["cache-control"]
+    assert "immutable" in httpx.get(shop.url + asset, timeout=150).headers["cache-control"]
     for path in ("/assets/none.js", "/api/v1/none", "/api/none"):
-        assert httpx.get(shop.url + path).status_code == 404, path
+        assert httpx.get(shop.url + path, timeout=150).status_code == 404, path
     for path in ("/%2e%2e/console.py", "/assets/%2e%2e/%2e%2e/site.py", "/..%2fsite.py"):
-        answer = httpx.get(shop.url + path)
+        answer = httpx.get(shop.url + path, timeout=150)
         assert answer.headers["content-type"].startswith(("text/html", "application/problem+json")), path
         assert "import" not in answer.text, path
 

@@ -129,7 +129,7 @@ def may(role: str | None, needed: str) -> bool:
 
 
 def test_every_operation_of_the_document_has_a_row(site: Site) -> None:
-    with httpx.Client(headers={"Authorization": f"Bearer {site.tokens['viewer']}"}) as client:
+    with httpx.Client(headers={"Authorization": f"Bearer {site.tokens['viewer']}"}, timeout=150) as client:
         document = client.get(f"{site.web.url}{API}/schema/openapi.json").json()
     found = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
     assert found == {(method, API + path) for method, path in HTTP}

@@ -112,7 +112,10 @@ async def test_a_handler_of_a_page_whose_server_was_killed_runs_again_once_its_l
     app.write_text(PAGE_APP.format(folder=str(tmp_path / "page")))
     headers = {"Idempotency-Key": "act-1"}
     acts = "SELECT count(*) FROM public.acts"
-    async with web_server(database_url, app=app) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        web_server(database_url, app=app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=150) as client,
+    ):
         sent = asyncio.create_task(client.post("/pages/acts/api/act", headers=headers))
         await eventually(lambda: value(database, acts), what="the handler has acted")
         meanwhile = await client.post("/pages/acts/api/act", headers=headers)
@@ -120,9 +123,13 @@ async def test_a_handler_of_a_page_whose_server_was_killed_runs_again_once_its_l
         server.kill()
         with pytest.raises(httpx.HTTPError):
             await sent
-    async with web_server(database_url, app=app) as server, httpx.AsyncClient(base_url=server.url) as client:
+    await database.fetch("UPDATE tidemill.idempotency_key SET at = now() + interval '1 hour'")
+    async with (
+        web_server(database_url, app=app) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=150) as client,
+    ):
         assert (await client.post("/pages/acts/api/act", headers=headers)).status_code == 409
-        await database.fetch("UPDATE tidemill.idempotency_key SET at = at - interval '1 minute'")
+        await database.fetch("UPDATE tidemill.idempotency_key SET at = now() - interval '1 minute'")
         first = await client.post("/pages/acts/api/act", headers=headers)
         assert (first.status_code, first.json()) == (201, {"acts": 2})
         again = await client.post("/pages/acts/api/act", headers=headers)

@@ -19,6 +19,13 @@ KEEP = 30
 
 
 @pytest.fixture
+async def database(database: Database) -> Database:
+    """The fresh database without the partitions of days, which other tests find there."""
+    await history_partitions.drop_partitions(database, date(9000, 1, 1), keep_days=1)
+    return database
+
+
+@pytest.fixture
 def task(app: App) -> Any:
     @app.task
     async def anything(n: int = 0) -> None: ...

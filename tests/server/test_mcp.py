@@ -102,7 +102,7 @@ async def test_a_viewer_is_offered_what_changes_nothing_and_is_refused_the_rest(
 
 
 async def test_without_a_token_there_is_no_answer_and_no_stream(web: WebServer) -> None:
-    async with httpx.AsyncClient(base_url=web.url) as http:
+    async with httpx.AsyncClient(base_url=web.url, timeout=150) as http:
         message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         assert (await http.post("/mcp", json=message)).status_code == 401
         assert (await http.get("/mcp")).status_code == 401

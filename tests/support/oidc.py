@@ -34,7 +34,7 @@ class Provider:
         self.app.after_request(self._keep_challenge)
 
     def set_user(self, sub: str, **claims: Any) -> None:
-        httpx.put(f"{self.url}/users/{sub}", json=claims).raise_for_status()
+        httpx.put(f"{self.url}/users/{sub}", json=claims, timeout=150).raise_for_status()
 
     def _check_pkce(self) -> Any:
         self.requests.append({"path": flask.request.path, **flask.request.args, **flask.request.form})

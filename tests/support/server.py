@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psycopg
 
+from tidemill.engine.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.database_url import database_of, with_database
 from tidemill.store.embedded.server import EmbeddedServer
@@ -110,3 +111,4 @@ def private_server() -> Iterator[EmbeddedServer]:
 async def _migrate(url: str) -> None:
     async with Database(DatabaseSettings(url=url)) as database:
         await migrate(database)
+        await Maintenance(database).clean_up()  # Its partitions are there already, for every test.

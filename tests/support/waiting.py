@@ -23,6 +23,7 @@ async def eventually(
     """The first truthy value of a condition, plain or async; fails with the last value seen."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout
+    slowest = max(interval, 0.1)
     while True:
         seen = condition()
         if inspect.isawaitable(seen):
@@ -32,6 +33,7 @@ async def eventually(
         if loop.time() > give_up:
             raise AssertionError(f"not within {timeout:g} s: {what or inspect.getsource(condition).strip()} ({seen=})")
         await asyncio.sleep(interval)
+        interval = min(1.1 * interval, slowest)  # On a busy machine, those who wait leave it to those who work.
 
 
 async def turns(count: int = 100) -> None:

@@ -148,7 +148,7 @@ def test_of_two_who_go_at_once_one_is_told_that_the_other_is_going(lesson: Given
     assert f"{who} is on the way to {student} already" in lost.json()["detail"]
     board = lesson.get("/board")
     assert board["visits"][-1]["claim"]["who"] == who  # whoever is being visited comes last
-    with httpx.Client(base_url=lesson.server.url) as client:
+    with httpx.Client(base_url=lesson.server.url, timeout=150) as client:
         entry = client.get("/api/v1/audit", params={"limit": 1}).json()["items"][0]
     assert (entry["who"], entry["after"]["said"]) == ("local", who)  # nobody writes their own name into the audit
     assert (entry["before"]["claimed"], entry["after"]["claimed"]["who"]) == (None, who)
@@ -167,7 +167,7 @@ def test_an_alert_is_acknowledged_with_a_note_and_leaves_the_list(lesson: Given)
     seen = [alert for alert in lesson.get("/alerts", limit=1000)["items"] if alert["id"] in visit["alerts"]]
     assert {alert["note"] for alert in seen} == {"needed a hint #right"}
     assert {alert["acked_by"] for alert in seen} == {"Ms Lee, local"}
-    with httpx.Client(base_url=lesson.server.url) as client:
+    with httpx.Client(base_url=lesson.server.url, timeout=150) as client:
         (entry,) = client.get("/api/v1/audit", params={"action": "alert.ack"}).json()["items"]
     assert (entry["who"], entry["after"]["said"], entry["after"]["ids"]) == ("local", "Ms Lee", sorted(visit["alerts"]))
     assert lesson.post("/ack", {"ids": [10**9]}).status_code == 404
@@ -239,14 +239,14 @@ def test_who_may_only_read_changes_nothing(lesson: Given) -> None:
     lesson.post("/give-back", body, operate).raise_for_status()
     with lesson.client(read) as client:
         assert client.get("/board").status_code == 200
-    with httpx.Client(base_url=lesson.server.url) as browser:  # logged in with a cookie, as the page is
+    with httpx.Client(base_url=lesson.server.url, timeout=150) as browser:  # logged in with a cookie, as the page is
         session = browser.post("/api/v1/session", json={"token": operate}).json()
         going = {"student": lesson.names[0], "who": "Ms Lee"}
         assert browser.post("/pages/classroom/api/claim", json=going).status_code == 403
         headers = {"X-CSRF-Token": session["csrf"]}
         assert browser.post("/pages/classroom/api/claim", json=going, headers=headers).status_code == 200
         browser.post("/pages/classroom/api/give-back", json=going, headers=headers).raise_for_status()
-    stranger = httpx.get(f"{lesson.server.url}/pages/classroom/")
+    stranger = httpx.get(f"{lesson.server.url}/pages/classroom/", timeout=150)
     assert stranger.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in stranger.headers["content-security-policy"]
 

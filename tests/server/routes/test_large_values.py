@@ -134,7 +134,7 @@ async def test_a_large_argument_in_the_tree_of_a_dag_is_cut(site: WebServer, dat
 
 
 async def test_no_beginning_shows_a_secret_and_the_whole_is_masked(site: WebServer) -> None:
-    async with httpx.AsyncClient(base_url=site.url) as client:
+    async with httpx.AsyncClient(base_url=site.url, timeout=150) as client:
         cut = (await client.get("/api/v1/jobs/8")).json()["result"]["$cut"]
         assert cut["first"] == ""
         told = json.loads(await whole(client, cut["whole"]))

@@ -90,7 +90,7 @@ async def test_a_signed_webhook_runs_its_workflow_once_and_nothing_else_does(
     hooks: WebServer, database: Database
 ) -> None:
     body = json.dumps({"ref": "refs/heads/main; rm -rf /"}).encode()
-    async with httpx.AsyncClient(base_url=f"{hooks.url}{API}/webhooks/") as web:
+    async with httpx.AsyncClient(base_url=f"{hooks.url}{API}/webhooks/", timeout=150) as web:
 
         async def post(name: str, headers: dict[str, str], content: bytes = body) -> tuple[int, Any]:
             answer = await web.post(name, content=content, headers=headers)
@@ -136,7 +136,7 @@ async def test_a_signed_webhook_runs_its_workflow_once_and_nothing_else_does(
 
 async def test_the_list_of_workflows_says_where_signed_webhooks_go(hooks: WebServer, database: Database) -> None:
     token, _ = await create_token(database, "reader", "viewer", by="test")
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as web:
+    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=150) as web:
         answer = (await web.get(f"{hooks.url}{API}/triggers")).json()
     told = {each["name"]: (each["webhook"], each["signature"]) for each in answer["items"]}
     assert told["pushed"] == ("/api/v1/webhooks/pushed", "github")

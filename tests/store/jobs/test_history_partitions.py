@@ -29,6 +29,13 @@ def noon(day: date) -> datetime:
 
 
 @pytest.fixture
+async def database(database: Database) -> Database:
+    """The fresh database without the partitions of days, which other tests find there."""
+    await drop_partitions(database, date(9000, 1, 1), keep_days=1)
+    return database
+
+
+@pytest.fixture
 def app(app: App) -> App:
     @app.task
     async def quick(n: int = 0) -> int:
