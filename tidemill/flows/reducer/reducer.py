@@ -105,7 +105,7 @@ class FlowProgram:
         elif kind is Migrated:
             self._migrated(state, tick, out)  # pyright: ignore[reportArgumentType]
             return out
-        if state.status == "running":
+        if state.status == "running" and (state.idle or not state.running):  # Else it goes on as before.
             watch_idle(self, state, out)
         return out
 
