@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidemill import App, current_job
+from tidemill.core.errors import ConfigError
 from tidemill.core.schedule import (
     MOST_WAITING,
     OVERLAPS,
@@ -162,6 +163,18 @@ def test_a_failed_fire_is_told_with_its_reason(tidemill: TestKit, app: App) -> N
         told = explained(tidemill, app, "s")
         assert told.fires[0].outcome == "failed"
         assert any("It could not fire at" in each for each in told.why)
+
+
+def test_a_backfill_of_too_much_or_of_the_future_is_refused(tidemill: TestKit, app: App) -> None:
+    put_args = PutSchedule(name="s", start="note", every="1m")
+    do(tidemill, app, put_schedule, put_args)
+    for since, why in (
+        (datetime(1, 1, 2, tzinfo=UTC), "year 2000 or later"),
+        (datetime(9999, 12, 30, tzinfo=UTC), "begins in the past"),
+        (datetime(2020, 1, 1, tzinfo=UTC), "fires more than 1,000 times"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            do(tidemill, app, backfill_schedule, BackfillSchedule(name="s", since=since))
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)

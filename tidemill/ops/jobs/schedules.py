@@ -31,6 +31,7 @@ from tidemill.store.transaction import Reader, Transaction
 
 FORESEEN = 4
 PAST_FIRES = 20
+FIRST_YEAR = 2000
 
 
 class ScheduleRef(Arguments, frozen=True, kw_only=True):
@@ -102,7 +103,7 @@ class BackfillSchedule(ScheduleRef, frozen=True, kw_only=True):
     """The time range whose fires to start."""
 
     since: Annotated[datetime, doc("The beginning of the range.")]
-    until: Annotated[datetime | None, doc("Its end, which is included; now, if not given.")] = None
+    until: Annotated[datetime | None, doc("Its end, which is included; now at the latest.")] = None
 
 
 class Backfilled(msgspec.Struct, frozen=True):
@@ -196,11 +197,13 @@ async def run_schedule(tx: Transaction, args: ScheduleRef) -> WorkStarted:
 @operation("POST /schedules/{name}/backfill", role="operator", status=202)
 async def backfill_schedule(tx: Transaction, args: BackfillSchedule) -> Backfilled:
     """Start what a schedule would have started in a time range; what is started knows the fire times."""
-    until = float(await tx.fetchval(store.DATABASE_NOW) or 0.0) if args.until is None else zoned(args.until).timestamp()
-    since = zoned(args.since).timestamp()
-    if since >= until:
-        raise ConfigError("the range of a backfill ends after it begins")
-    return Backfilled(args.name, await store.backfill(tx, args.name, since, until))
+    now = float(await tx.fetchval(store.DATABASE_NOW) or 0.0)
+    since, until = zoned(args.since), now if args.until is None else min(now, zoned(args.until).timestamp())
+    if since.year < FIRST_YEAR:
+        raise ConfigError(f"a backfill begins in the year {FIRST_YEAR} or later")
+    if since.timestamp() >= until:
+        raise ConfigError("the range of a backfill ends after it begins, and begins in the past")
+    return Backfilled(args.name, await store.backfill(tx, args.name, since.timestamp(), until))
 
 
 @operation("POST /schedules/{name}/pause", role="operator")

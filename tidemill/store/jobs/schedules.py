@@ -119,7 +119,7 @@ PlaceJob = Callable[[NewJob, str, WaitingFire, float], NewJob]
 CancelRun = Callable[[Transaction, int, str], Awaitable[object]]
 
 CHECK_SHARE, SHORTEST_CHECK, LONGEST_CHECK = 0.1, 1.0, 60.0
-MOST_BACKFILLED = 10_000
+MOST_BACKFILLED = 1_000
 
 
 class RunTemplate(msgspec.Struct, frozen=True):
