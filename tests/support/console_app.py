@@ -11,6 +11,7 @@ from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, sustained
+from tidemill.sinks import HttpSink
 from tidemill.sources import JsonlSource
 from tidemill.streams import Plan, Stream, task as plan_task
 
@@ -141,6 +142,8 @@ class Sort(Plan, eligibility="sort"):
     async def sort(self, ctx: Any) -> dict:
         if ctx.value.get("bad") and not Path("forgiven").exists():
             raise ValueError("no address")
+        if ctx.value.get("abroad"):
+            ctx.emit("ferry", {"number": ctx.value["number"]})
         return {"shelf": ctx.value.get("number")}
 
 
@@ -152,6 +155,7 @@ app.stream(
         retry=app.retry(2, backoff="10ms"),
         grpc=os.environ.get("HARBOUR_LIVE"),
         sources=[JsonlSource(path="letters.jsonl", name="box", weight=1, eligibilities=frozenset({"sort"}))],
+        sinks=[HttpSink("http://127.0.0.1:9/quay", name="ferry")],  # Nothing listens there.
     )
 )
 

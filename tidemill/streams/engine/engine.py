@@ -14,6 +14,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 MOST_TRACEBACK = 8000
+PACKAGE = str(Path(__file__).parents[2])
 LIVE = "live"
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
@@ -359,7 +361,10 @@ def attempt_of(ctx: Context, plan: str, error: BaseException, began: float) -> M
     failure = failure_of(plan, error)
     if failure.verdict == "snooze":
         return failure
-    written = storable("".join(traceback.format_exception(error))[-MOST_TRACEBACK:])
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next  # The engine's own frames say nothing about the cause.
+    written = storable("".join(traceback.format_exception(type(error), error, frames))[-MOST_TRACEBACK:])
     took = time.perf_counter() - began
     return msgspec.structs.replace(failure, traceback=written, lines=ctx.lines_json(), seconds=took)
 

@@ -35,6 +35,7 @@ log = structlog.get_logger("tidemill.streams")
 
 EVERY = 1.0
 LAG_EVERY = 5.0
+MANY_ITEMS = 10_000
 _OUTCOMES = tuple(field.removesuffix("s") for field in SourceCounts.__struct_fields__)
 
 
@@ -51,10 +52,12 @@ class StreamReporter:
         self._lag_at = 0.0
         self._counted: dict[Key, float] = {}
         self._outbox: dict[str, tuple[int, float | None]] = {}
+        self._outbox_at = 0.0
 
     async def run(self) -> None:
         while True:
             await self._read_lags()
+            await self._count_outbox()
             self.count()
             status = encode(self.status())
             try:
@@ -155,16 +158,22 @@ class StreamReporter:
         yield ("stream_gc_seconds", (stream,)), garbage.seconds
         yield ("stream_restarts", (stream,)), dispatcher.engines.restarts
 
+    async def _count_outbox(self) -> None:
+        """Count what waits for sinks: every time, or less often while there is much."""
+        if not self._dispatcher.sinks or time.monotonic() < self._outbox_at:
+            return
+        try:
+            self._outbox = {**await count_items(self._database, self._dispatcher.stream.name)}
+        except Exception as error:
+            if not is_transient(error):
+                raise
+        many = sum(waiting for waiting, _ in self._outbox.values()) > MANY_ITEMS
+        self._outbox_at = time.monotonic() + (LAG_EVERY if many else 0.0)
+
     async def _read_lags(self) -> None:
         if time.monotonic() < self._lag_at:
             return
         self._lag_at = time.monotonic() + LAG_EVERY
-        if self._dispatcher.sinks:
-            try:
-                self._outbox = {**await count_items(self._database, self._dispatcher.stream.name)}
-            except Exception as error:
-                if not is_transient(error):
-                    raise
         for index, consumer in enumerate(self._dispatcher.consumers):
             if self._dispatcher.health[index].state == "connecting":
                 continue

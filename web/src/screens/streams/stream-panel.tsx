@@ -56,7 +56,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                 <td>{source.name}</td>
                 <td>
                   {source.enabled ? <State state="enabled" /> : <State state="disabled" />}
-                  {source.health === "failing" && <div className="bad-text" role="status">Cannot be read: {source.error}</div>}
+                  {source.health === "failing" && <div className="connection-error" role="status">Cannot be read: {source.error}</div>}
                 </td>
                 <td className="num">{count(Math.round(source.rate))}/s</td>
                 <td className="num">{source.lag === null ? <span className="faint">–</span> : count(source.lag)}</td>
@@ -90,7 +90,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                   <td>
                     {sink.enabled ? <State state="enabled" /> : <State state="disabled" />}
                     {sink.health === "standby" && <div className="soft">Another dispatcher sends</div>}
-                    {sink.health === "failing" && <div className="bad-text" role="status">Cannot be reached: {sink.error}</div>}
+                    {sink.health === "failing" && <div className="connection-error" role="status">Cannot be reached: {sink.error}</div>}
                   </td>
                   <td className="num">{count(sink.waiting)}</td>
                   <td className="num"><Duration seconds={sink.oldest} /></td>

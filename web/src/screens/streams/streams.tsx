@@ -19,7 +19,7 @@ export function Streams() {
   });
   return (
     <>
-      <PageHeader title="Streams" subtitle="Message rate and lag of each source, and dead letters." />
+      <PageHeader title="Streams" subtitle="Message rate and lag of each source, what waits for each sink, and dead letters." />
       <LoadStatus query={found} />
       {found.data?.items.length === 0 && (
         <Panel>
@@ -41,6 +41,6 @@ export function Streams() {
 function controlMessage({ stream, source, mode, weight, max_qps, enabled }: StreamControl): string {
   const target = source ? `source ${source} of ${stream}` : `stream ${stream}`;
   if (mode) return mode === "drain" ? `Draining ${target}: running messages finish, no new ones start.` : `Resumed ${target}.`;
-  if (enabled !== undefined) return `${enabled ? "Enabled" : "Disabled"} ${target}.`;
+  if (enabled !== undefined) return `${enabled ? "Enabled" : "Disabled"} ${source} of ${stream}.`;
   return weight !== undefined ? `Set the weight of ${target} to ${weight}.` : `Limited ${target} to ${max_qps} messages per second.`;
 }
