@@ -64,7 +64,7 @@ FROM sums AS s ORDER BY seconds DESC, name
 FORGET_WORK = f"DELETE FROM tidemill.work_history WHERE at < now() - interval '{KEPT_DAYS} days'"
 
 
-class Work(msgspec.Struct):
+class CountedWork(msgspec.Struct):
     """What a process did of one task, in one queue or on one host since its last report."""
 
     kind: Kind
@@ -76,12 +76,12 @@ class Work(msgspec.Struct):
     waited: list[int] = msgspec.field(default_factory=lambda: [0] * len(_PLACES))
 
 
-def work_of(host: str, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> list[Work]:
+def work_of(host: str, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> list[CountedWork]:
     """The counts of a process by task, queue and host."""
-    found: dict[tuple[Kind, str], Work] = {}
+    found: dict[tuple[Kind, str], CountedWork] = {}
 
-    def of(kind: Kind, name: str) -> Work:
-        return found.setdefault((kind, name), Work(kind, name))
+    def of(kind: Kind, name: str) -> CountedWork:
+        return found.setdefault((kind, name), CountedWork(kind, name))
 
     for (name, labels), value in counts.items():
         if name in ("ended", "run", "run_sum"):
