@@ -26,7 +26,7 @@ from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
-from tidemill.store.jobs.declared import Template
+from tidemill.store.jobs.declared import WorkTemplate
 from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
@@ -190,9 +190,9 @@ class Declarations:
             for periodic in self.schedules.values()
         ] + (self.pipelines.schedules() if self._workflow_folder() or self.uses("pipelines") else [])
 
-    def templates(self) -> list[Template]:
+    def templates(self) -> list[WorkTemplate]:
         """What the tasks, workflows and dags are like, for the SQL functions that start them."""
-        tasks = [Template("task", task.name, task.template()) for task in self.tasks.values()]
+        tasks = [WorkTemplate("task", task.name, task.template()) for task in self.tasks.values()]
         return tasks + (self.runs.templates() if self.uses("runs") else [])
 
     def served_queues(self) -> Iterable[str]:

@@ -41,7 +41,7 @@ from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
-from tidemill.store.jobs.declared import Template
+from tidemill.store.jobs.declared import WorkTemplate
 from tidemill.store.jobs.schedules import RunTemplate
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
@@ -296,13 +296,15 @@ class Runs:
             new = _new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
         return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input))
 
-    def templates(self) -> list[Template]:
+    def templates(self) -> list[WorkTemplate]:
         """What a run of each workflow and dag is like, for the SQL function `start`."""
         flows = [
-            Template("flow", kind.name, encode({"kind": kind.name, "version": kind.version, "type": _start_type(kind)}))
+            WorkTemplate(
+                "flow", kind.name, encode({"kind": kind.name, "version": kind.version, "type": _start_type(kind)})
+            )
             for kind in self.flows.values()
         ]
-        return flows + [Template("dag", dag.name, self._dag_template(dag)) for dag in self.dags.values()]
+        return flows + [WorkTemplate("dag", dag.name, self._dag_template(dag)) for dag in self.dags.values()]
 
     def _dag_template(self, dag: Dag) -> bytes:
         data = dag.to_json()

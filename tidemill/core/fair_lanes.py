@@ -21,7 +21,7 @@ SPREAD = 20
 MOST_VISITED = 200
 
 
-class Lane:
+class FairLane:
     """The jobs of one priority and fair key, and where the last claim of them ended."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class Lane:
 class Offer(NamedTuple):
     """How many jobs a lane may start before the next one has its turn; that may take several claims."""
 
-    lane: Lane
+    lane: FairLane
     share: int
 
 
@@ -61,9 +61,9 @@ class FairLanes:
     def __init__(self, *, lowest_first: bool = False) -> None:
         self.weights: Mapping[str, int] = {}
         self._largest = 1
-        self._lanes: dict[tuple[int, str | None], Lane] = {}
-        self._new: list[deque[Lane]] = [deque() for _ in PRIORITIES]
-        self._old: list[deque[Lane]] = [deque() for _ in PRIORITIES]
+        self._lanes: dict[tuple[int, str | None], FairLane] = {}
+        self._new: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
+        self._old: list[deque[FairLane]] = [deque() for _ in PRIORITIES]
         self._order = PRIORITIES if lowest_first else PRIORITIES[::-1]
         self._later: list[tuple[float, int, str]] = []
         self._due: dict[tuple[int, str], float] = {}
@@ -83,11 +83,11 @@ class FairLanes:
         """When the next lane that is known to become due does."""
         return self._later[0][0] if self._later else math.inf
 
-    def wake(self, priority: int, key: str | None) -> Lane:
+    def wake(self, priority: int, key: str | None) -> FairLane:
         """A lane may have due jobs: it enters the ring, before the lanes that have had a turn."""
         lane = self._lanes.get((priority, key))
         if lane is None:
-            lane = self._lanes[priority, key] = Lane(priority, key)
+            lane = self._lanes[priority, key] = FairLane(priority, key)
         lane.is_woken = True
         lane.is_flowing = lane.is_flowing or key is not None
         if not lane.is_active:

@@ -20,7 +20,7 @@ from tidemill.engine.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
-from tidemill.store.jobs.declared import Template, declare
+from tidemill.store.jobs.declared import WorkTemplate, declare
 from tidemill.store.jobs.schedules import (
     PROGRAM,
     SCHEDULES_CHANNEL,
@@ -48,7 +48,7 @@ class Scheduler:
         declared: Sequence[DeclaredSchedule] | None,
         *,
         declared_by: Collection[str] = (PROGRAM,),
-        templates: Callable[[], Sequence[Template]] | None = None,
+        templates: Callable[[], Sequence[WorkTemplate]] | None = None,
         clock: Clock = SYSTEM_CLOCK,
         cancel_run: CancelRun | None = None,
     ) -> None:

@@ -41,7 +41,7 @@ from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.claims import find_cancels, next_suspect, report_progress
-from tidemill.store.jobs.declared import Template, declare
+from tidemill.store.jobs.declared import WorkTemplate, declare
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.workers import (
@@ -101,7 +101,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         limits: Iterable[QueueLimit] = (),
-        templates: Callable[[], Sequence[Template]] = tuple,
+        templates: Callable[[], Sequence[WorkTemplate]] = tuple,
         models: Iterable[ModelSpec] = (),
         invoke_context: InvokeContext | None = None,
         app_path: str | None = None,

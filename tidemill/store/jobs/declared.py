@@ -17,7 +17,7 @@ ON CONFLICT (shape, name) DO UPDATE SET template = excluded.template
 """
 
 
-class Template(NamedTuple):
+class WorkTemplate(NamedTuple):
     """What a job or run of something declared is like, without its arguments, as JSON."""
 
     shape: Literal["task", "flow", "dag"]
@@ -25,7 +25,7 @@ class Template(NamedTuple):
     template: bytes
 
 
-async def declare(database: Database, templates: Sequence[Template]) -> None:
+async def declare(database: Database, templates: Sequence[WorkTemplate]) -> None:
     """Store what an application declares."""
     if templates:
         await database.fetch(DECLARE, *columns(templates, 3))
