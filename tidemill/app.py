@@ -164,6 +164,7 @@ class App:
         max_concurrency: int = 1,
         fair_key: str | None = None,
         required_model: str | None = None,
+        on_failure: Task[Any, Any, Any] | None = None,
         cron: str | None = None,
         every: Duration | None = None,
         timezone: str = "UTC",
@@ -185,6 +186,7 @@ class App:
         concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
         fair_key         jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
+        on_failure       the task to enqueue when a job has failed for good: it takes any of job, task, args, error
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """

@@ -155,6 +155,7 @@ def declare_task(
     max_concurrency: int = 1,
     fair_key: str | None = None,
     required_model: str | None = None,
+    on_failure: Task[Any, Any, Any] | None = None,
     cron: str | None = None,
     every: Duration | None = None,
     timezone: str = "UTC",
@@ -176,6 +177,7 @@ def declare_task(
         max_concurrency=max_concurrency,
         fair_key=fair_key,
         required_model=required_model,
+        on_failure=None if on_failure is None else on_failure.callback(),
     )
 
     def declare(body: Callable[..., Any]) -> Task[Any, Any]:

@@ -133,7 +133,7 @@ class Signature:
         self.names = tuple(parameters)
         self.returns: Any = hints.get("return", Any)
         self._positional = tuple(name for name, each in parameters.items() if each.kind is not each.KEYWORD_ONLY)
-        self._required = tuple(name for name, each in parameters.items() if each.default is each.empty)
+        self.required = tuple(name for name, each in parameters.items() if each.default is each.empty)
         try:
             self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
             self._decoder = msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
@@ -196,7 +196,7 @@ class Signature:
         for name in arguments:
             if name not in self.names:
                 raise self.unknown(name)
-        for name in self._required:
+        for name in self.required:
             if name not in arguments:
                 raise PayloadError(f"{self._where}: the argument {name!r} is missing")
 

@@ -23,6 +23,15 @@ DEFAULT_QUEUE = "default"
 MAX_KEY_BYTES = 1800
 
 
+class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job that follows from the end of another one: its task, queue and options, and which facts it takes."""
+
+    task: str
+    queue: str
+    takes: tuple[str, ...]
+    options: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The options that are fixed when a job is enqueued and applied when it runs, even if the code has changed."""
 
@@ -36,6 +45,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     run: int | None = None
     node: str | None = None
     """The run and the node that the job belongs to."""
+    on_failure: Callback | None = None
+    """What is enqueued when the job has failed for good."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):

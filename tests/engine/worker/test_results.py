@@ -10,8 +10,9 @@ import msgspec
 import pydantic
 import pytest
 
-from tests.support import find_live, finished, running_worker, value
+from tests.support import eventually, find_live, finished, running_worker, value
 from tidemill import App
+from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 
 
@@ -85,3 +86,44 @@ async def test_a_finished_job_leaves_everything_about_it_in_the_history(app: App
     assert (row["tags"], row["unique_key"], row["concurrency_key"]) == (["a", "b"], "u", "c")
     assert await find_live(database, ref.id) is None
     assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
+
+
+async def test_a_failed_job_enqueues_its_task_for_failures_with_the_facts_that_it_takes(
+    app: App, database: Database
+) -> None:
+    told: list[tuple[int, str, dict[str, int], str]] = []
+
+    @app.task(queue="news", retry=3)
+    async def tell(job: int, task: str, args: dict[str, int], error: str) -> None:
+        told.append((job, task, args, error))
+
+    @app.task(queue="news")
+    async def note(job: int) -> None:
+        told.append((job, "", {}, ""))
+
+    @app.task(on_failure=tell, retry=app.retry(max_attempts=2, schedule=[0]))
+    async def broken(n: int) -> None:
+        raise RuntimeError(f"no {n}")
+
+    @app.task(on_failure=note)
+    async def fine(n: int) -> None:
+        if n:
+            raise ValueError
+
+    async with running_worker(app, ["default", "news"]):
+        failing = await app.enqueue(broken.call(7))
+        await app.enqueue(fine.call(0))
+        other = await app.enqueue(fine.call(1))
+        await eventually(lambda: len(told) == 2, timeout=20)
+    assert sorted(told) == sorted([(failing.id, "broken", {"n": 7}, "no 7"), (other.id, "", {}, "")])
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE queue = 'news'") == 2
+    attempts = "SELECT options #>> '{retry,max_attempts}' FROM tidemill.job_history WHERE task = 'tell'"
+    assert await value(database, attempts) == "3"
+
+
+def test_a_task_for_failures_that_needs_something_else_is_refused(app: App) -> None:
+    @app.task
+    async def tell(order: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="needs 'order': a task for failures takes any of job, task, args, error"):
+        app.task(on_failure=tell)(lambda: None)

@@ -14,7 +14,7 @@ from tidemill.core.codec import Signature, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
-from tidemill.core.job import DEFAULT_PRIORITY, JobOptions, NewJob, Origin, check_key, check_name
+from tidemill.core.job import DEFAULT_PRIORITY, Callback, JobOptions, NewJob, Origin, check_key, check_name
 from tidemill.core.resources import Resources
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import OVERLAPS, Catchup, Overlap, Schedule, parse_schedule
@@ -25,6 +25,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T", default=R)
+
+
+#: What a task for failures may take: the failed job's id, task and arguments, and its last error.
+FAILURE_FACTS = ("job", "task", "args", "error")
 
 
 class TaskOptions(msgspec.Struct, frozen=True):
@@ -41,6 +45,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     max_concurrency: int = 1
     fair_key: str | None = None
     required_model: str | None = None
+    on_failure: Callback | None = None
     memory: int | None = None
     """How much memory an isolated task may take beyond what its process takes before it."""
     resources: Resources | None = None
@@ -60,6 +65,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
             stall=self.stall,
             isolation=self.isolation,
             required_model=self.required_model,
+            on_failure=self.on_failure,
         )
         return None if options == JobOptions() else options
 
@@ -178,6 +184,16 @@ class Task(Generic[P, R, T]):
         except (KeyError, IndexError, AttributeError, ValueError) as error:
             raise PayloadError(f"task {self.name}: {what} {template!r} does not fit: {error!r}") from error
         return check_key(what, made)
+
+    def callback(self) -> Callback:
+        """What another job's end enqueues, if this is the task for it; a `ConfigError` if it takes something else."""
+        if unknown := [name for name in self.signature.required if name not in FAILURE_FACTS]:
+            raise ConfigError(
+                f"task {self.name} needs {unknown[0]!r}: a task for failures takes any of {', '.join(FAILURE_FACTS)}"
+            )
+        takes = tuple(name for name in FAILURE_FACTS if name in self.signature.names)
+        options = msgspec.Raw(b"null" if self.job_options is None else encode(self.job_options))
+        return Callback(self.name, self.options.queue, takes, options)
 
     def template(self) -> bytes:
         """What a job of this task is like without its arguments, for the SQL function `enqueue`."""

@@ -33,6 +33,7 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
+FAIR_PREFETCH = 0.2  # of what is prefetched from other queues
 SUSPECTS_WAIT = 10.0  # suspects and other jobs wait for each other so long, in a worker without a quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
@@ -280,7 +281,8 @@ class Claimer:
         self._turn += 1
         wanted = share_slots(room, queues, self._dry, self._turn) if queues else {}
         # Prefetched jobs start in the order of their claim: few of them, so that a new lane does not wait for many.
-        most = 2 * self._runner.max_concurrency - self._runner.count
+        prefetched = max(self._runner.max_concurrency, int(self._appetite.extra * FAIR_PREFETCH))
+        most = self._runner.max_concurrency + prefetched - self._runner.count
         for queue in [queue for queue in wanted if queue in fair_claims]:
             wanted[queue] = min(wanted[queue], most)
             if most <= 0:

@@ -93,6 +93,21 @@ def _archive_ended(where: str) -> str:
     )
 
 
+# Enqueues what the options of failed jobs ask for, with those facts of the failure that its task takes.
+_CALL_BACK = """
+called AS (
+    INSERT INTO tidemill.job (queue, task, args, options, origin)
+    SELECT callback ->> 'queue', callback ->> 'task', (
+               SELECT json_object_agg(key, value) FROM json_each(json_build_object(
+                   'job', failed.id, 'task', failed.task, 'args', failed.args, 'error', failed.error ->> 'message'))
+               WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))),
+           nullif(callback -> 'options' #>> '{{}}', '')::json,
+           json_build_object('by', 'failed job ' || failed.id, 'parent', failed.id)
+    FROM (SELECT id, task, args, error, options -> 'on_failure' AS callback FROM owned
+          WHERE final = 'failed' AND options IS NOT NULL AND {where}) AS failed
+    WHERE callback IS NOT NULL RETURNING queue)"""
+_NOTIFY_CALLED = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM called) AS calls)"
+
 #: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
 #: concurrent progress report or cancel request cannot interfere.
 FINISH_JOBS = f"""
@@ -103,8 +118,8 @@ WITH locked AS MATERIALIZED (
 owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
-{_archive_ended("id IN (SELECT id FROM gone)")}
-SELECT id, concurrency_key, {NOTIFY_RUNS} FROM archived
+{_archive_ended("id IN (SELECT id FROM gone)")},{_CALL_BACK.format(where="id IN (SELECT id FROM gone)")}
+SELECT id, concurrency_key, {NOTIFY_RUNS}, {_NOTIFY_CALLED} FROM archived
 """
 
 
@@ -134,7 +149,7 @@ def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = ()) ->
     claim = _CLAIM.format(pick=pick, worker=worker, more="".join(f", {name}" for name in more))
     given = [f"${parameters + n}" for n in range(1, 8)]
 
-    def finish_and(owned: str, archive: str) -> str:
+    def finish_and(owned: str, archive: str, told: str = NOTIFY_RUNS) -> str:
         return f"""
 WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
 gone AS (
@@ -145,7 +160,7 @@ gone AS (
 claimed AS ({claim})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT count(*), ({told})::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 {", NULL" * len(more)} FROM archived
 """
 
@@ -153,7 +168,11 @@ SELECT count(*), {NOTIFY_RUNS}::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
     return ClaimStatements(
         claim,
         finish_and(_SUCCEEDED.format(*given), succeeded),
-        finish_and(_ENDED.format(*given), _archive_ended(_GONE)),
+        finish_and(
+            _ENDED.format(*given),
+            f"{_archive_ended(_GONE)},{_CALL_BACK.format(where=_GONE)}",
+            f"{NOTIFY_RUNS} + {_NOTIFY_CALLED}",
+        ),
     )
 
 
