@@ -44,7 +44,7 @@ async def test_code_that_misbehaves_hurts_only_itself(
     settings = {
         "lease_seconds": LEASE,
         "heartbeat_seconds": 0.5,
-        "stall_limit": 8,
+        "stall_limit": 12,
         "grace_seconds": 2,
         "contained": tmp_path,
     }

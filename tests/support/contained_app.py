@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import sys
 import threading
@@ -167,6 +168,14 @@ for kind in (StepAsync, StepPlain, StepQueue):
 dag = app.dag(Dag("dag_node", nodes=[node("act", "job_async", args={"how": ref("run.how"), "name": "node"})]))
 
 
+def decode_message(payload: bytes) -> Any:
+    """The decoder of the stream."""
+    message = json.loads(payload)
+    if message["place"] == "stream_decoder":
+        misbehave(message["how"])
+    return message
+
+
 class Act(Plan, eligibility="act", timeout=LIMIT):
     """A message says in which of the tasks it misbehaves."""
 
@@ -196,7 +205,7 @@ app.stream(
     Stream(
         "messages",
         plans=[Act],
-        sources=[LogSource("messages", eligibilities=frozenset({"act"}))],
+        sources=[LogSource("messages", eligibilities=frozenset({"act"}), decoder=decode_message)],
         engines=1,
         retry=retry(3, backoff=0.1),
         max_losses=LOSSES,

@@ -8,7 +8,8 @@ from __future__ import annotations
 JOBS = ("job_async", "job_plain", "job_isolated")
 STEPS = ("step_async", "step_plain", "step_queue")
 STREAMS = ("stream_async", "stream_plain", "stream_batch")
-STAGES = ("stage_plain", "stage_loop")
+DECODER = ("stream_decoder",)
+STAGES = ("stage_plain", "stage_loop", "stage_worker")
 MONITORS = ("monitor_entity", "monitor_fold", "monitor_trigger")
 
 #: Each place, and what it is called in the guide.
@@ -23,8 +24,10 @@ PLACES = {
     "stream_async": "async task of a stream",
     "stream_plain": "plain task of a stream",
     "stream_batch": "micro-batch of a stream",
+    "stream_decoder": "decoder of a stream",
     "stage_plain": "plain stage in process",
     "stage_loop": "async stage in process",
+    "stage_worker": "async stage on workers",
     "monitor_entity": "`entity=` of a monitor",
     "monitor_fold": "fold of a monitor",
     "monitor_trigger": "trigger of a monitor",
@@ -36,6 +39,7 @@ GROUPS = {
     "sizes": ("unencodable", "output", "result", "memory"),
     "exit": ("exit",),
     "segfault": ("segfault",),
+    "gil": ("gil",),
     "blocks": ("blocks", "hangs", "late", "swallows"),
 }
 
@@ -50,6 +54,7 @@ MISBEHAVIOURS = {
     "memory": "takes more memory than its limit",
     "exit": "`os._exit`",
     "segfault": "segfault",
+    "gil": "holds the interpreter",
     "blocks": "never yields",
     "hangs": "hangs",
     "late": "blocks for five times its limit, then returns",
@@ -60,23 +65,33 @@ _PLAIN = ("job_plain", "job_isolated", "step_plain", "stream_plain", "stage_plai
 
 IMPOSSIBLE: dict[tuple[str, str], str] = {
     **{(place, "memory"): "only a process of its own can have a limit of its own" for place in PLACES},
-    **{(place, "result"): "its result is not stored" for place in (*STREAMS, *MONITORS)},
-    **{(place, "swallows"): "a plain function is not cancelled" for place in (*_PLAIN, *MONITORS)},
-    **{(place, "swallows"): "not contained: its message stays open until its engine ends" for place in STREAMS},
-    **{(place, "hangs"): "it runs on the event loop, which it blocks" for place in MONITORS},
+    **{(place, "result"): "its result is not stored" for place in (*STREAMS, *DECODER, *MONITORS)},
+    **{(place, "swallows"): "a plain function is not cancelled" for place in (*_PLAIN, *DECODER, *MONITORS)},
+    **{
+        (place, "swallows"): "its engine is replaced after 5 s; messages that wait for the same batch may time out"
+        for place in STREAMS
+        if place not in _PLAIN
+    },
+    **{(place, "hangs"): "it runs on the event loop, which it blocks" for place in (*DECODER, *MONITORS)},
 }
+for _place in ("step_queue", "dag_node", "stage_worker"):
+    IMPOSSIBLE[_place, "gil"] = "a worker runs it as a job: see there"
+IMPOSSIBLE["stage_worker", "segfault"] = "as with `os._exit`: the worker that builds it ends"
 IMPOSSIBLE["monitor_entity", "late"] = "as when it never yields: a monitor stores the last problem of `entity=` only"
 del IMPOSSIBLE["job_isolated", "memory"]
 
 _BUDGET = "longer than its budget of"
 _LOST = {
     **dict.fromkeys(("job_async", "job_plain"), "failed: its worker died 2 times while running it"),
-    "job_isolated": "failed: the process of the isolated task",
+    "job_isolated": "failed: ChildDied: the process of the isolated task",
     **dict.fromkeys(("step_async", "step_plain"), "needs_attention: the process that ran it died 3 times"),
-    "step_queue": "failed: WorkerLost",
+    "step_queue": "of the step failed: worker",
     "dag_node": "failed: node 'act' failed: WorkerLost",
-    **dict.fromkeys(STREAMS, "dead letter: lost Lost its engine died 2 times while running nothing but it"),
+    **dict.fromkeys(
+        (*STREAMS, *DECODER), "dead letter: lost Lost its engine died 2 times while running nothing but it"
+    ),
     **dict.fromkeys(("stage_plain", "stage_loop"), "failed: its process died 3 times while it ran nothing else"),
+    "stage_worker": "failed: its job failed: worker",
     **dict.fromkeys(MONITORS, "RefusedCallError: its process died 3 times while it ran nothing else"),
 }
 _BLOCKED = {
@@ -85,11 +100,12 @@ _BLOCKED = {
     "step_plain": "failed: TimeoutError: step act",
     "step_queue": _BUDGET,
     "dag_node": _BUDGET,
-    **dict.fromkeys(("stream_async", "stream_batch"), "dead letter: lost Lost its engine died 2 times"),
+    **dict.fromkeys(("stream_async", "stream_batch", *DECODER), "dead letter: lost Lost its engine died 2 times"),
+    "stage_worker": _BUDGET,
     "stream_plain": "dead letter: failed",
     "stage_plain": "failed: it took longer than its budget of 8 s",
     "stage_loop": "failed: it ran longer than its budget of 8s and blocked the event loop",
-    **dict.fromkeys(MONITORS, "RefusedCallError: it blocked the event loop for 8s"),
+    **dict.fromkeys(MONITORS, "RefusedCallError: it blocked the event loop for 12s"),
 }
 _TIMED_OUT = {
     **_BLOCKED,
@@ -98,7 +114,7 @@ _TIMED_OUT = {
     "stage_loop": "failed: it took longer than its budget of 8 s",
 }
 _TABLE: dict[str, dict[str, str]] = {
-    "raises": dict.fromkeys(PLACES, "ValueError: misbehaved"),
+    "raises": {**dict.fromkeys(PLACES, "ValueError: misbehaved"), "stream_decoder": "ValueError misbehaved"},
     "unencodable": {
         **dict.fromkeys(PLACES, "(its message cannot be read: RuntimeError)"),
         **dict.fromkeys(MONITORS, "Unencodable: its text cannot be read"),
@@ -110,6 +126,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "memory": {"job_isolated": "OutOfMemoryError: it took more than the 400 MB"},
     "exit": _LOST,
     "segfault": _LOST,
+    "gil": {**_LOST, "job_isolated": _BUDGET},
     "blocks": _BLOCKED,
     "late": _BLOCKED,
     "hangs": _TIMED_OUT,
