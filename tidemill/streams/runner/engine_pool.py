@@ -234,7 +234,7 @@ class EnginePool:
         ended = asyncio.ensure_future(process.wait())
         try:
             while not (await asyncio.wait([ended], timeout=self._stream.silence / LOOKS))[0]:
-                handle.silent_for += handle.ready
+                handle.silent_for += handle.ready or handle.is_retiring  # A task may block it while it ends the others.
                 if handle.silent_for > LOOKS:
                     log.error("ENGINE SILENT: killing it", engine=handle.number, pid=process.pid)
                     process.kill()
