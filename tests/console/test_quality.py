@@ -198,9 +198,9 @@ def test_a_list_of_twenty_thousand_jobs_is_read_narrowed_and_cancelled(browser: 
         page = watched.open("/jobs?tag=flood", "Jobs")
         rows = page.locator("main tbody tr")
         expect(rows).to_have_count(50)
-        for _ in range(3):
+        for count in (100, 150, 200):
             page.get_by_role("button", name="Load more").click()
-        expect(rows).to_have_count(200)
+            expect(rows).to_have_count(count)
         assert watched.seen_by_all("jobs-many") == []
         page.get_by_role("searchbox", name="Tag").fill(f"flood:{number}")
         expect(page).to_have_url(re.compile("tag=flood%3A3"))

@@ -69,13 +69,22 @@ def explain_origin(job: Job) -> str:
     by = origin["by"]
     if origin.get("retry_of"):
         return f"Enqueued by {by}, to repeat job {origin['retry_of']}."
-    if origin.get("schedule") and origin.get("fire"):
-        fire = datetime.fromtimestamp(origin["fire"], UTC)
-        return f"Enqueued by schedule {origin['schedule']}, for {fire:%Y-%m-%d %H:%M:%S} UTC."
     if origin.get("schedule"):
-        return f"Enqueued by {by}, who ran schedule {origin['schedule']} by hand."
+        return _explain_fire(by, origin)
     place = f" on {origin['host']} (pid {origin['pid']})" if origin.get("host") and "@" not in by else ""
     return f"Enqueued by {by}{place}."
+
+
+def _explain_fire(by: str, origin: Mapping[str, Any]) -> str:
+    """The fire of a schedule that a job comes from."""
+    reason, schedule = origin.get("reason"), origin["schedule"]
+    if reason == "run now" or not origin.get("fire"):
+        return f"Enqueued by {by}, who ran schedule {schedule} by hand."
+    fire = f"{datetime.fromtimestamp(origin['fire'], UTC):%Y-%m-%d %H:%M:%S} UTC"
+    if reason == "backfill":
+        return f"Enqueued by {by}, who had schedule {schedule} started for {fire}."
+    late = ", which was missed" if reason == "catch-up" else ""
+    return f"Enqueued by schedule {schedule}, for {fire}{late}."
 
 
 def explain_ready(job: Job) -> list[str]:

@@ -21,14 +21,14 @@ class Asked(StartEvent):
     topic: str
 
 
-class Approved(Event):
+class LetterApproved(Event):
     by: str
 
 
 class Letter(Workflow):
     @step
     async def wait(self, ctx: Context, event: Asked) -> StopEvent:
-        answer = await ctx.wait_for_event(Approved)
+        answer = await ctx.wait_for_event(LetterApproved)
         return StopEvent(result=f"{event.topic} approved by {answer.by}")
 
 
@@ -136,11 +136,11 @@ async def test_runs_are_started_and_get_events(app: App, sql: Any) -> None:
     async with app.running():
         handle = await app.runs.get(run)
         await eventually(lambda: _knows_events(sql))
-        await sql.execute("""SELECT tidemill.send($1, 'Approved', '{"by": "ann"}')""", run)
+        await sql.execute("""SELECT tidemill.send($1, 'LetterApproved', '{"by": "ann"}')""", run)
         assert await handle.result(timeout=30) == "tides approved by ann"
         assert await (await app.runs.get(night)).result(timeout=30) is not None
     with pytest.raises(asyncpg.NoDataFoundError, match="has ended"):
-        await sql.execute("""SELECT tidemill.send($1, 'Approved', '{"by": "ann"}')""", run)
+        await sql.execute("""SELECT tidemill.send($1, 'LetterApproved', '{"by": "ann"}')""", run)
 
 
 async def _knows_events(sql: Any) -> bool:
@@ -166,8 +166,8 @@ async def test_messages_are_those_that_publish_appends(app: App, sql: Any) -> No
         ("enqueue('send_receipt', '{}', prioritty => 1)", "does not exist"),
         ("start('nothing')", "there is no workflow or dag nothing"),
         ("start('Letter', '1')", "must be a JSON object"),
-        ("send(99, 'Approved')", "there is no event Approved"),
-        ("send(99, 'shop.Approved')", "there is no run 99"),
+        ("send(99, 'LetterApproved')", "there is no event LetterApproved"),
+        ("send(99, 'shop.LetterApproved')", "there is no run 99"),
     ],
 )
 async def test_a_wrong_call_says_what_is_wrong(sql: Any, call: str, said: str) -> None:

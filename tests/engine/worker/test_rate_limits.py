@@ -114,7 +114,7 @@ async def test_a_limit_that_passes_while_the_claimer_decides_how_long_to_wait_is
         return ["calls"]
 
     runner = JobRunner(app.declarations.tasks, 1, Children(None), clock, news.set)
-    claimer = Claimer(database, runner, ("calls",), 1, clock, news, open_queues)
+    claimer = Claimer(database, runner, ("calls",), clock, news, open_queues)
     claimer.limited = {"calls": 0.0}
     async with puppet(database, "calls") as registered:
         claiming = asyncio.create_task(claimer.run(registered.worker_id))

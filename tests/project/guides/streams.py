@@ -11,6 +11,7 @@ from tests.support.streams import all_read, running_stream
 from tidemill import App
 from tidemill.flows import Context, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.pipelines import DatabaseStates, Pipeline
+from tidemill.sinks import LogSink
 from tidemill.sources import LogSource
 from tidemill.streams import Stream
 
@@ -58,12 +59,19 @@ async def body(source: str, names: dict[str, Any]) -> None:
     text = textwrap.indent(source, " " * 8)
     exec(f"class Handing(Plan, eligibility='all'):\n    @task\n    async def hand(self, ctx):\n{text}\n", names)
     mails = LogSource("mails", eligibilities={"all"})
-    stream = app.stream(Stream("all", plans=[names["Handing"]], sources=[mails], engines=0))
+    stream = app.stream(
+        Stream("all", plans=[names["Handing"]], sources=[mails], sinks=[LogSink("verdicts")], engines=0)
+    )
     async with app.database() as database:
         await database.fetch("CREATE TABLE verdict (id integer, verdict text)")
         await app.streams.publish("mails", {"id": 7, "author": "ann", "date": "2026-01-15", "text": "free money"})
         async with app.running(), running_stream(stream, database_url()):
             await all_read(database, "mails")
-            assert await run == "approved"
-        assert await value(database, "SELECT verdict FROM verdict WHERE id = 7") == "spam"
+            if "run_id" in source:
+                assert await run == "approved"
+        if "verdict WHERE" in source or "INTO verdict" in source or "UPDATE verdict" in source:
+            assert await value(database, "SELECT verdict FROM verdict WHERE id = 7") == "spam"
+        emitted = "SELECT count(*) > 0 FROM tidemill.log_message WHERE topic = 'verdicts'"
+        assert await value(database, emitted) is ("ctx.emit" in source)
+        await database.fetch("DROP TABLE verdict")
     await app.close()

@@ -32,7 +32,7 @@ FILL = (
     # Three at each moment, of the same run or of others.
     """
     INSERT INTO tidemill.run (workflow, kind, version, input, state)
-    SELECT 'order', 'dag', 'v', '{}', 'needs_attention' FROM generate_series(1, 10)
+    SELECT 'order', 'dag', 'v', '{}', 'running' FROM generate_series(1, 10)
     """,
     """
     INSERT INTO tidemill.run_input (run_id, node, prompt, asked_at)

@@ -255,10 +255,11 @@ def test_the_proto_file_follows_from_the_operations() -> None:
 
 def test_a_field_keeps_its_number_and_a_new_one_gets_the_next() -> None:
     stored = PROTO.read_text()
-    before = stored.replace("  optional string cursor = 9;\n", "", 1).replace(
-        "int64 limit = 8;", "int64 limit = 12;", 1
+    start = stored.index("message ListAuditRequest {")
+    before = stored[:start] + stored[start:].replace("  optional string cursor = 4;\n", "", 1).replace(
+        "int64 limit = 3;", "int64 limit = 12;", 1
     )
-    found = write_proto(before)
+    found = write_proto(before)[start:]
     assert "int64 limit = 12;" in found
     assert "optional string cursor = 13;" in found
 

@@ -74,7 +74,8 @@ async def kafka_place(broker: Kafka) -> tuple[Sink, Read]:
                 if message.error() is not None:
                     ends += 1
                 else:
-                    found.append((message.key().decode(), json.loads(message.value())["number"]))
+                    key, text = message.key() or b"", message.value() or b""
+                    found.append((key.decode(), json.loads(text)["number"]))
         finally:
             reader.close()
         return found
