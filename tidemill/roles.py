@@ -45,7 +45,7 @@ def jobs_role(
     for task in declared.tasks.values():
         require_model(task.options.required_model, declared.models, where=f"task {task.name}: ")
     if max_concurrency is None and cluster is not None:
-        max_concurrency = cluster.capacity
+        max_concurrency = cluster.capacity()
     if max_concurrency is None:
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
         max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])

@@ -11,7 +11,7 @@ SETTLED = 60.0
 
 
 class Check(msgspec.Struct, frozen=True):
-    """A statement that returns the names of what is wrong; `$1` is how many seconds it must have lasted."""
+    """A statement that returns the names of what is wrong; `$1`, if it has one, is how many seconds that has lasted."""
 
     name: str
     problem: str
@@ -68,7 +68,7 @@ CHECKS = (
         "messages to runs that do not exist",
         "the runs were deleted or not restored: restore them from a backup, or delete these rows of tidemill.inbox",
         """SELECT DISTINCT 'r' || i.run_id FROM tidemill.inbox AS i
-        WHERE $1::float8 >= 0 AND NOT EXISTS (SELECT FROM tidemill.run AS r WHERE r.id = i.run_id)""",
+        WHERE NOT EXISTS (SELECT FROM tidemill.run AS r WHERE r.id = i.run_id)""",
     ),
     Check(
         "stuck-concurrency-keys",
@@ -94,14 +94,14 @@ CHECKS = (
             ('tidemill.run_id_seq', (SELECT max(id) FROM tidemill.run)),
             ('tidemill.inbox_id_seq', (SELECT max(id) FROM tidemill.inbox)),
             ('tidemill.worker_id_seq', (SELECT max(id) FROM tidemill.worker))) AS s (name, most)
-        WHERE $1::float8 >= 0 AND most > coalesce(pg_sequence_last_value(name::regclass), 0)""",
+        WHERE most > coalesce(pg_sequence_last_value(name::regclass), 0)""",
     ),
     Check(
         "indexes",
         "indexes that are not valid and not used",
         "rebuild each: REINDEX INDEX CONCURRENTLY NAME",
         """SELECT i.indexrelid::regclass::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-        WHERE $1::float8 >= 0 AND NOT i.indisvalid AND c.relnamespace = (
+        WHERE NOT i.indisvalid AND c.relnamespace = (
             SELECT relnamespace FROM pg_class WHERE oid = 'tidemill.job'::regclass)""",
     ),
     Check(
@@ -122,7 +122,7 @@ async def check_database(database: Database, *, settled: float = SETTLED) -> lis
     """Everything that does not fit together in the tables of an application."""
     found: list[Finding] = []
     for check in CHECKS:
-        rows = await database.fetch(check.statement, settled)
+        rows = await database.fetch(check.statement, *([settled] if "$1" in check.statement else []))
         if rows:
             examples = [row[0] for row in rows[:MOST_EXAMPLES]]
             found.append(Finding(check.name, check.problem, check.advice, len(rows), examples))

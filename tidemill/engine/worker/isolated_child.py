@@ -110,7 +110,7 @@ class OrderedJobs:
             say(ChildReport(begun=True))
             with limited_memory(task.options.memory):
                 data = encode_result(task.name, copy_context().run(call))
-        except BaseException as error:  # noqa: BLE001 - whatever a task raises is reported to the worker
+        except BaseException as error:  # noqa: BLE001 - every error of a task is reported to its worker
             say(_word_of(error))
         else:
             say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))

@@ -104,9 +104,8 @@ class JobProcesses(Protocol):
 class ClusterProcesses(JobProcesses, Protocol):
     """Processes of a cluster, which may grow and shrink."""
 
-    @property
     def capacity(self) -> int:
-        """How many jobs the cluster has room for."""
+        """How many jobs the cluster has room for now. Asks the cluster."""
         ...
 
 

@@ -239,8 +239,9 @@ class Worker:
     async def _follow_capacity(self, cluster: ClusterProcesses) -> None:
         """Claim as many jobs as the cluster has room for, which may change while the worker runs."""
         while True:
-            capacity = await asyncio.to_thread(lambda: cluster.capacity)
-            if capacity > self.runner.max_concurrency:
+            capacity = await asyncio.to_thread(cluster.capacity)
+            if capacity != self.runner.max_concurrency:
+                log.info("size of the cluster", worker=self.runner.worker, jobs=capacity)
                 self._claimer.claim_soon()
             self.runner.max_concurrency = capacity
             await asyncio.sleep(CAPACITY_EVERY)

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.resources import Resources
@@ -30,11 +28,8 @@ try:
 except ImportError as error:
     raise ConfigError("jobs on a Ray cluster need the extra of that name: pip install 'tidemill[ray]'") from error
 
-log = structlog.get_logger("tidemill.ray")
-
 NOT_SHIPPED = [".git", ".venv", "venv", ".tidemill", "node_modules", "__pycache__"]
 WAITS_AFTER = 2.0  # Seconds after which a job says that it waits for room in the cluster.
-CAPACITY_FOR = 5.0  # Seconds for which the size of the cluster is believed.
 
 
 class RayCluster:
@@ -44,17 +39,10 @@ class RayCluster:
         self._most = most
         self._app = app
         self._remote: Any = ray.remote(max_retries=0, num_returns="streaming")(run_remote_job)
-        self._processors, self._seen_at = 0, 0.0
 
-    @property
     def capacity(self) -> int:
-        """How many jobs the cluster has room for; a cluster may grow and shrink."""
-        if time.monotonic() - self._seen_at > CAPACITY_FOR:
-            processors = int(ray.cluster_resources().get("CPU", 0))
-            if processors != self._processors:
-                log.info("size of the Ray cluster", processors=processors)
-            self._processors, self._seen_at = processors, time.monotonic()
-        return max(1, self._processors if self._most is None else self._most)
+        """How many jobs the cluster has room for now; a cluster may grow and shrink."""
+        return self._most or max(1, int(ray.cluster_resources().get("CPU", 0)))
 
     async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
         """Run one job in the cluster and return its result; its process is killed on cancellation."""

@@ -353,7 +353,7 @@ async def read_weights(database: Database, queues: Sequence[str]) -> dict[str, d
 
 
 async def set_weight(tx: Transaction, queue: str, fair_key: str, weight: int) -> None:
-    """Set the weight of a fair key as an operator: at once for all workers, whatever the code declares."""
+    """Set the weight of a fair key as an operator: at once for all workers, in place of what the code declares."""
     check_name("queue", queue)
     check_key("fair_key", fair_key)
     before = await tx.fetchval(SET_WEIGHT, queue, fair_key, check_weight(weight), tx.by)
@@ -361,7 +361,7 @@ async def set_weight(tx: Transaction, queue: str, fair_key: str, weight: int) ->
 
 
 async def set_limit(tx: Transaction, limit: QueueLimit) -> None:
-    """Set a queue's rate limit as an operator: at once for all workers, whatever the code declares."""
+    """Set a queue's rate limit as an operator: at once for all workers, in place of what the code declares."""
     before = await tx.fetchval(SET_LIMIT, limit.name, limit.rate, limit.burst, tx.by)
     await tx.audit("queue.limit", limit.name, before={"rate": before}, after={"rate": limit.rate})
 
