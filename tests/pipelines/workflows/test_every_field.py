@@ -11,9 +11,9 @@ import pytest
 
 from tidemill.core.errors import ConfigError
 from tidemill.pipelines.workflows import parse_workflow
-from tidemill.pipelines.workflows.check import find_problems
+from tidemill.pipelines.workflows.checks.check import find_problems
+from tidemill.pipelines.workflows.checks.kinds import FIELDS, NEEDS, OPEN, REFUSED, kinds
 from tidemill.pipelines.workflows.folder import WorkflowFolder
-from tidemill.pipelines.workflows.kinds import FIELDS, NEEDS, OPEN, REFUSED, kinds
 from tidemill.pipelines.workflows.nodes import NODE_TYPES
 
 

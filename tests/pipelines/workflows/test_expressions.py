@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from tidemill.pipelines.workflows.expressions import ExpressionError, evaluate, fill
+from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, evaluate, fill
 
 CONTEXT = {
     "rd": {"content": "Hello, tides", "n": 3, "none": None},

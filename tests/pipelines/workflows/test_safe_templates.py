@@ -14,10 +14,10 @@ from hypothesis import given, settings, strategies as st
 from tests.support.receiver import Request, receiver
 from tidemill.core.errors import ConfigError
 from tidemill.engine.outbound_http import allowing_hosts
-from tidemill.pipelines.workflows.expressions import naming
+from tidemill.pipelines.workflows.expressions.javascript import naming
+from tidemill.pipelines.workflows.expressions.safe_templates import shell_template, sql_template
 from tidemill.pipelines.workflows.load import parse_workflow
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, run_node
-from tidemill.pipelines.workflows.safe_templates import shell_template, sql_template
 
 #: Pieces that mean something to a shell or to SQL, and plain text between them.
 HOSTILE = st.lists(

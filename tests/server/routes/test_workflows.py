@@ -20,7 +20,8 @@ from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.web import API, LOGIN_NEEDED, WebServer
 from tidemill.dags.definition.kinds import ABOUT, KINDS
-from tidemill.pipelines.workflows import kinds, node_graph, nodes, read
+from tidemill.pipelines.workflows import node_graph, nodes, read
+from tidemill.pipelines.workflows.checks import kinds
 from tidemill.store.database import Database, DatabaseSettings
 
 APP = """

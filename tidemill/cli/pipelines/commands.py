@@ -64,8 +64,8 @@ from tidemill.pipelines.runner.driver import Driver, run_once
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.pipelines.view.state_details import Build
 from tidemill.pipelines.workflows import TriggerWorkflow, load_workflow
+from tidemill.pipelines.workflows.expressions.names import credential_names
 from tidemill.pipelines.workflows.folder import read_folder
-from tidemill.pipelines.workflows.names import credential_names
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 from tidemill.store.migrate import OWN_CHAIN

@@ -23,7 +23,8 @@ from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.workflows.required_role import known_roots
 from tidemill.ops.workflows.text import Checked, check, form_of, parse
-from tidemill.pipelines.workflows import dry_run, kinds
+from tidemill.pipelines.workflows import dry_run
+from tidemill.pipelines.workflows.checks import kinds
 from tidemill.pipelines.workflows.files import (
     MOST_FILES,
     MOST_TEXT,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.task_roles import fields_in
-from tidemill.pipelines.workflows.kinds import is_known
+from tidemill.pipelines.workflows.checks.kinds import is_known
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 
 #: Fields that name the folder in which a pipeline reads and writes states.

@@ -20,7 +20,7 @@ from tidemill.dags.definition.parse import read_json, read_yaml
 from tidemill.dags.errors import DagError
 from tidemill.declarations import Declarations
 from tidemill.ops.workflows.required_role import admin_reason
-from tidemill.pipelines.workflows.check import find_problems
+from tidemill.pipelines.workflows.checks.check import find_problems
 from tidemill.pipelines.workflows.read import form_of as workflow_form, has_states
 
 Form = Literal["graph", "stages", "dag"]

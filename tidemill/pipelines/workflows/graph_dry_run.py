@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.dry_run import Field
-from tidemill.pipelines.workflows.expressions import ExpressionError, bare, expressions_in, fill, roots_of
+from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, bare, expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
 

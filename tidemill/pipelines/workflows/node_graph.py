@@ -16,9 +16,9 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Entity, Pipeline
 from tidemill.pipelines.runner.build import SKIP, BuildError, File
 from tidemill.pipelines.stores.database import DatabaseStates
-from tidemill.pipelines.workflows.expressions import is_true
+from tidemill.pipelines.workflows.expressions.javascript import is_true
+from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import Graph, as_content, concurrency_limit, content_of, read_groups
-from tidemill.pipelines.workflows.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, NodeError, find_type
 
 _HOLE = re.compile(r"\{\{\s*\$\.([\w-]+)\.([\w.]+)\s*\}\}")

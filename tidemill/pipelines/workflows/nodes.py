@@ -19,9 +19,9 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.worker.threads import in_thread
-from tidemill.pipelines.workflows.expressions import ExpressionError, current_names, fill
+from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, current_names, fill
+from tidemill.pipelines.workflows.expressions.safe_templates import TemplateError, check_templates
 from tidemill.pipelines.workflows.llm import ModelCallError
-from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates
 
 #: Custom transforms and node types by their names in files.
 TRANSFORMS: dict[str, Callable[..., Any]] = {}

@@ -16,8 +16,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.schedule import Schedule, parse_schedule
 from tidemill.core.web.webhook_signature import WebhookSignature, read_signature
 from tidemill.pipelines.definition.pipeline import Pipeline
+from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import Graph, concurrency_limit, read_graph, read_groups
-from tidemill.pipelines.workflows.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.node_graph import read_wired
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, find_type
 from tidemill.pipelines.workflows.stage_list import read_stages

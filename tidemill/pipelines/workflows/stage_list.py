@@ -14,8 +14,8 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Entity, Pipeline
 from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
+from tidemill.pipelines.workflows.expressions.names import credential_names, with_names
 from tidemill.pipelines.workflows.graph import as_content
-from tidemill.pipelines.workflows.names import credential_names, with_names
 from tidemill.pipelines.workflows.node_graph import read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
 

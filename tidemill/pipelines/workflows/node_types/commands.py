@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions import current_names, evaluate, fill, shown
+from tidemill.pipelines.workflows.expressions.javascript import current_names, evaluate, fill, shown
+from tidemill.pipelines.workflows.expressions.safe_templates import (
+    check_option,
+    filled_path,
+    shell_template,
+    takes_no_options,
+)
 from tidemill.pipelines.workflows.nodes import node_type
-from tidemill.pipelines.workflows.safe_templates import check_option, filled_path, shell_template, takes_no_options
 
 PATIENCE = 300.0
 

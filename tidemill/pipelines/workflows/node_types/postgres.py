@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions import evaluate, shown
+from tidemill.pipelines.workflows.expressions.javascript import evaluate, shown
+from tidemill.pipelines.workflows.expressions.safe_templates import sql_template
 from tidemill.pipelines.workflows.node_types.values import pairs
 from tidemill.pipelines.workflows.nodes import credential_of, node_type
-from tidemill.pipelines.workflows.safe_templates import sql_template
 
 _NAMED = re.compile(r"%\(([^)]+)\)s|%%")
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions import bare, evaluate, fill, find_holes, is_true, shown
+from tidemill.pipelines.workflows.expressions.javascript import bare, evaluate, fill, find_holes, is_true, shown
 from tidemill.pipelines.workflows.nodes import node_type
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tidemill.core.codec import MASK
 from tidemill.engine.secrets.credentials import read_credentials
 from tidemill.engine.secrets.environment import allowed_env
-from tidemill.pipelines.workflows.expressions import bare, expressions_in, names_in, naming
+from tidemill.pipelines.workflows.expressions.javascript import bare, expressions_in, names_in, naming
 from tidemill.pipelines.workflows.nodes import Node, NodeError
 
 #: The credential of a kind of node that names none.

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.expressions import Hole, alone_in, find_holes, replace_holes
+from tidemill.pipelines.workflows.expressions.javascript import Hole, alone_in, find_holes, replace_holes
 
 _ASSIGNMENT = re.compile(r"\w+=")
 

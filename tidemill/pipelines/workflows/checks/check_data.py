@@ -7,15 +7,7 @@ from typing import Any
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.expressions.paths import Path
-from tidemill.pipelines.workflows.expressions import (
-    ExpressionError,
-    bare,
-    check_expression,
-    expressions_in,
-    names_in,
-    required_roots,
-)
-from tidemill.pipelines.workflows.kinds import (
+from tidemill.pipelines.workflows.checks.kinds import (
     FIELDS,
     IDLE_FIELDS,
     NEEDS,
@@ -25,9 +17,17 @@ from tidemill.pipelines.workflows.kinds import (
     REFUSED_FIELDS,
     fields_of,
 )
+from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
+from tidemill.pipelines.workflows.expressions.javascript import (
+    ExpressionError,
+    bare,
+    check_expression,
+    expressions_in,
+    names_in,
+    required_roots,
+)
+from tidemill.pipelines.workflows.expressions.safe_templates import TemplateError, check_templates
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
-from tidemill.pipelines.workflows.problem import WorkflowProblem
-from tidemill.pipelines.workflows.safe_templates import TemplateError, check_templates
 
 _BARE = {("if", "condition"), ("transform", "expression")}
 

@@ -16,8 +16,13 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.paths import Path
-from tidemill.pipelines.workflows.check_data import data_problems, expression_problems, is_number, template_problems
-from tidemill.pipelines.workflows.kinds import (
+from tidemill.pipelines.workflows.checks.check_data import (
+    data_problems,
+    expression_problems,
+    is_number,
+    template_problems,
+)
+from tidemill.pipelines.workflows.checks.kinds import (
     AGENT_FIELDS,
     FILE,
     LABELS,
@@ -31,8 +36,8 @@ from tidemill.pipelines.workflows.kinds import (
     is_known,
     kinds,
 )
+from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
-from tidemill.pipelines.workflows.problem import WorkflowProblem
 from tidemill.pipelines.workflows.read import Loaded, has_states, read_workflow
 
 MOST_NODES = 1000
