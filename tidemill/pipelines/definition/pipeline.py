@@ -255,6 +255,11 @@ class Pipeline:
     def __repr__(self) -> str:
         return f"<Pipeline {self.name}: {' -> '.join(self.stages) or 'no stages'}>"
 
+    def hash_stages(self) -> None:
+        """Hash the code of all stages now: code that runs later may change module-level values that they read."""
+        for stage in self.stages.values():
+            _ = stage.code
+
     def stage(
         self,
         *,

@@ -85,6 +85,8 @@ class PipelineRunner:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Without `task_of`, there are no workers: everything is built in this process."""
+        for pipeline in pipelines:
+            pipeline.hash_stages()
         self.record = crash_record()
         self.containment = BuildContainment(self.record)
         self.control = OperatorControl(database, self._parts, self._control_changed)
