@@ -32,6 +32,7 @@ from tidemill.flows import Workflow, step
 from tidemill.flows.definition.events import StartEvent, StopEvent
 from tidemill.pipelines import Pipeline
 from tidemill.sources import LogSource
+from tidemill.store.access.tokens import find_token
 from tidemill.store.jobs.pages import JobFilter, match_jobs
 from tidemill.store.jobs.queues import list_queues
 from tidemill.store.jobs.schedules import declare_schedules, list_schedules
@@ -40,7 +41,6 @@ from tidemill.store.migrate import migrate
 from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.streams import streams as stream_store
 from tidemill.store.streams.dead_letters import DeadFilter, list_dead
-from tidemill.store.tokens import find_token
 from tidemill.streams import Plan, Stream, task
 
 NAMES = ("north", "south")

@@ -26,7 +26,7 @@ from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.runs.migrate import ListVersions, list_versions, older_runs
 from tidemill.store.database import Database
-from tidemill.store.deploy import read_only
+from tidemill.store.maintenance.deploy import read_only
 from tidemill.store.runs.runs import show_run
 from tidemill.store.transaction import Transaction
 

@@ -8,12 +8,13 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.job import JobRef
-from tidemill.store import audit, retention_settings, tokens
+from tidemill.store.access import audit, tokens
 from tidemill.store.database import Database
 from tidemill.store.jobs import operate, schedules, workers
 from tidemill.store.jobs.operate import Outcome
 from tidemill.store.jobs.workers import Mode
-from tidemill.store.retention_settings import Retention
+from tidemill.store.maintenance import retention_settings
+from tidemill.store.maintenance.retention_settings import Retention
 from tidemill.store.states import requests
 from tidemill.store.transaction import transaction
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from tidemill.core.accounts import Caller, role_in
 from tidemill.core.errors import ForbiddenError, TooManyAttemptsError
+from tidemill.store.access.sessions import find_live_sessions, find_session, record_session_use
+from tidemill.store.access.tokens import Holder, find_token, find_valid_tokens, record_token_use
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
-from tidemill.store.sessions import find_live_sessions, find_session, record_session_use
-from tidemill.store.tokens import Holder, find_token, find_valid_tokens, record_token_use
 
 _KNOWN_FOR = 5.0
 _MOST_KNOWN = 10_000

@@ -23,8 +23,8 @@ from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs import history_partitions, sweeps
 from tidemill.store.jobs.log import keep_job_log
+from tidemill.store.maintenance.retention_settings import read_retention
 from tidemill.store.migrate import OWN_CHAIN, Chain
-from tidemill.store.retention_settings import read_retention
 from tidemill.store.runs.claims import free_runs
 from tidemill.store.runs.log import keep_run_log
 from tidemill.store.runs.runs import forget_runs

@@ -19,7 +19,7 @@ import msgspec
 from tidemill.core.accounts import grants_of
 from tidemill.core.errors import TidemillError
 from tidemill.server.oidc_settings import OidcSettings
-from tidemill.store.tokens import Holder
+from tidemill.store.access.tokens import Holder
 
 #: Asymmetric signatures only: with a shared secret, every client of the provider could sign.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

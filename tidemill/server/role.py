@@ -25,7 +25,7 @@ from tidemill.server.middleware.connection_limits import HttpServer, Parser, roo
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import LOOPBACK, ServerSettings
-from tidemill.store.tokens import create_login_link, has_tokens, login_url
+from tidemill.store.access.tokens import create_login_link, has_tokens, login_url
 from tidemill.store.transaction import Reader
 
 log = structlog.get_logger("tidemill.server")

@@ -19,11 +19,11 @@ from tidemill.pipelines.view.pipeline_cache import PipelineCache
 from tidemill.server.live.hub import Hub
 from tidemill.server.oidc import OidcClient
 from tidemill.server.settings import ServerSettings
-from tidemill.store.audit import write_audit
+from tidemill.store.access.audit import write_audit
+from tidemill.store.access.idempotency import IdempotencyKey
+from tidemill.store.access.tokens import create_server_token
 from tidemill.store.database import Database
-from tidemill.store.idempotency import IdempotencyKey
 from tidemill.store.states.states import STATES_CHANNEL
-from tidemill.store.tokens import create_server_token
 
 if TYPE_CHECKING:
     from litestar import Request

@@ -9,9 +9,9 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.accounts import AccountRole, Caller
-from tidemill.store.audit import write_audit
+from tidemill.store.access.audit import write_audit
+from tidemill.store.access.idempotency import IdempotencyKey, claim_key
 from tidemill.store.database import Database, Executor
-from tidemill.store.idempotency import IdempotencyKey, claim_key
 
 PATIENCE = 30.0
 

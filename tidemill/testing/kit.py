@@ -49,8 +49,8 @@ from tidemill.store.databases_for_tests import (
     read_published,
     set_clock,
 )
+from tidemill.store.maintenance.work_left import count_work
 from tidemill.store.migrate import migrate
-from tidemill.store.work_left import count_work
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
 

@@ -9,10 +9,10 @@ from tidemill.engine.secrets.credentials import seal_fields
 from tidemill.engine.secrets.key_ring import read_keys
 from tidemill.ops.admin import audit, credentials, forget, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
-from tidemill.store.credentials import set_credential as store_credential
-from tidemill.store.retention_settings import Retention
-from tidemill.store.sessions import BrowserInfo, open_session
-from tidemill.store.tokens import find_token
+from tidemill.store.access.credentials import set_credential as store_credential
+from tidemill.store.access.sessions import BrowserInfo, open_session
+from tidemill.store.access.tokens import find_token
+from tidemill.store.maintenance.retention_settings import Retention
 from tidemill.store.transaction import transaction
 
 KEY = "a2V5IGZvciB0ZXN0cywgMzIgYnl0ZXMgbG9uZyAuLi4="

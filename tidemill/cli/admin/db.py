@@ -20,7 +20,8 @@ from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
-from tidemill.store.backup import (
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.maintenance.backup import (
     BackupReport,
     back_up,
     find_program,
@@ -28,8 +29,7 @@ from tidemill.store.backup import (
     restore as restore_backup,
     without_password,
 )
-from tidemill.store.check import Finding, check_database
-from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.maintenance.check import Finding, check_database
 from tidemill.store.migrate import (
     OWN_CHAIN,
     Chain,

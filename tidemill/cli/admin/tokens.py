@@ -26,7 +26,7 @@ from tidemill.ops.admin.tokens import (
     revoke_token,
 )
 from tidemill.ops.operator.operation import Nothing
-from tidemill.store.tokens import login_url
+from tidemill.store.access.tokens import login_url
 
 token = App(name="token", help="Make, list and revoke API tokens.")
 

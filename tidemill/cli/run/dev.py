@@ -32,8 +32,8 @@ from tidemill.ops.admin.tokens import create_login_link
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.server.settings import PORT
+from tidemill.store.access.tokens import login_url
 from tidemill.store.database import Database
-from tidemill.store.tokens import login_url
 
 WATCHED = (".py", ".yaml", ".yml", ".toml", ".sql")
 GRACE_SECONDS = 5.0

@@ -38,8 +38,8 @@ from tidemill.engine.worker.isolation import ClusterProcesses
 from tidemill.engine.workflow_access import grant_access
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
+from tidemill.store.maintenance.work_left import count_running, count_work
 from tidemill.store.migrate import Chain, migrate
-from tidemill.store.work_left import count_running, count_work
 
 try:
     from uvloop import run as run_loop

@@ -22,7 +22,7 @@ from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.store.audit import write_audit
+from tidemill.store.access.audit import write_audit
 from tidemill.store.caller_connection import run_async
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from tidemill.core.codec import decode, encode
 from tidemill.engine.secrets.key_ring import KeyRing, find_key_ring
-from tidemill.store.credentials import read_sealed
+from tidemill.store.access.credentials import read_sealed
 from tidemill.store.database import Database
 
 #: Reads credentials by name: their fields; unknown names are left out.

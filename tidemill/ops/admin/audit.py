@@ -11,7 +11,7 @@ from msgspec import Meta
 from tidemill.core.json_rows import readable
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
-from tidemill.store.audit import page_audit
+from tidemill.store.access.audit import page_audit
 from tidemill.store.transaction import Reader
 
 

@@ -14,7 +14,14 @@ from tidemill.core.schedule import Schedule
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, doc, operation
 from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
-from tidemill.store.deploy import known_monitors, known_streams, read_only, state_codes, stored_schedules, waiting_jobs
+from tidemill.store.maintenance.deploy import (
+    known_monitors,
+    known_streams,
+    read_only,
+    state_codes,
+    stored_schedules,
+    waiting_jobs,
+)
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.versions import live_runs, load_journals
 from tidemill.store.transaction import Reader, Transaction

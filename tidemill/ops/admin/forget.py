@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import Arguments, doc, operation
-from tidemill.store import forget as store
+from tidemill.store.maintenance import forget as store
 from tidemill.store.transaction import Reader
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]

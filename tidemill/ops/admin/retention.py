@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, operation
-from tidemill.store import retention_settings as store
-from tidemill.store.retention_settings import Retention
+from tidemill.store.maintenance import retention_settings as store
+from tidemill.store.maintenance.retention_settings import Retention
 from tidemill.store.transaction import Reader
 
 

@@ -11,7 +11,7 @@ from tidemill.core.accounts import Grants
 from tidemill.core.errors import NotFoundError
 from tidemill.ops.admin.tokens import administered
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
-from tidemill.store import sessions as store
+from tidemill.store.access import sessions as store
 from tidemill.store.transaction import Reader, Transaction
 
 

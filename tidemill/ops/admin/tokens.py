@@ -11,7 +11,7 @@ from tidemill.core.accounts import AccountRole
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ForbiddenError, NotFoundError
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
-from tidemill.store import tokens as store
+from tidemill.store.access import tokens as store
 from tidemill.store.transaction import Reader, Transaction
 
 ROLE_HELP = (

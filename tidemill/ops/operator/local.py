@@ -14,9 +14,9 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
+from tidemill.store.access.idempotency import IdempotencyKey, check_key, keep_answer
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
-from tidemill.store.idempotency import IdempotencyKey, check_key, keep_answer
 from tidemill.store.large_values import read_whole, value_place
 from tidemill.store.transaction import Reader, Transaction
 

@@ -12,7 +12,7 @@ from tidemill.core.ticks import CancelAsked, Resumed
 from tidemill.ops.operator.bulk import SAMPLE, Preview
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.runs.runs import RunRef, find_flow, find_run, is_dag, stored_id
-from tidemill.store.audit import targets
+from tidemill.store.access.audit import targets
 from tidemill.store.jobs.pages import RunFilter, match_runs
 from tidemill.store.runs.inbox import cancel_within, retry_stopped
 from tidemill.store.runs.runs import LIVE_RUN_STATES, find_runs

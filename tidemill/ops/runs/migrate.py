@@ -13,7 +13,7 @@ import msgspec
 from tidemill.core.errors import PayloadError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
-from tidemill.store.audit import targets
+from tidemill.store.access.audit import targets
 from tidemill.store.database import Database
 from tidemill.store.jobs.pages import Word
 from tidemill.store.runs.claims import DAG_KIND

@@ -22,6 +22,8 @@ from tidemill.core.errors import ConfigError, StoreError
 from tidemill.engine.authentication import Authenticator
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.server.problems import Refused
+from tidemill.store.access.idempotency import forget_answers
+from tidemill.store.access.tokens import ACCOUNTS_CHANNEL
 from tidemill.store.change_log import (
     CHANGES_CHANNEL,
     Change,
@@ -33,10 +35,8 @@ from tidemill.store.change_log import (
 )
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_full, is_unavailable
-from tidemill.store.idempotency import forget_answers
 from tidemill.store.notify import Callback, Listener
 from tidemill.store.telemetry.throughput import EVERY, note_pace
-from tidemill.store.tokens import ACCOUNTS_CHANNEL
 
 log = structlog.get_logger("tidemill.server")
 

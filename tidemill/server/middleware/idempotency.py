@@ -1,6 +1,6 @@
 """Requests with an `Idempotency-Key`: a repeated request acts once and gets the first one's answer.
 
-Operations claim their key in the transaction that acts (`store/idempotency.py`). For other requests, which an
+Operations claim their key in the transaction that acts (`store/access/idempotency.py`). For other requests, which an
 application's own pages handle, the key is leased while the handler runs, and refused (409) to others. If the server
 dies, the lease lapses and the request can be sent again: handlers of an application's own act at least once.
 """
@@ -17,8 +17,7 @@ from tidemill.core.accounts import Caller
 from tidemill.core.errors import StoreError
 from tidemill.ops.operator.registry import all_operations
 from tidemill.server.problems import Refused
-from tidemill.store.database import Database
-from tidemill.store.idempotency import (
+from tidemill.store.access.idempotency import (
     LEASE_SECONDS,
     AnsweredError,
     IdempotencyKey,
@@ -27,6 +26,7 @@ from tidemill.store.idempotency import (
     lease_key,
     renew_key,
 )
+from tidemill.store.database import Database
 
 if TYPE_CHECKING:
     from tidemill.server.middleware.middleware import Reply

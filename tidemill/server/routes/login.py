@@ -18,7 +18,7 @@ from tidemill.server.oidc import LoginRequest, OidcClient, OidcError
 from tidemill.server.routes.session import client_of, open_browser_session
 from tidemill.server.server_state import ServerState, TheServerState
 from tidemill.server.settings import ServerSettings
-from tidemill.store.sessions import end_sessions_of
+from tidemill.store.access.sessions import end_sessions_of
 from tidemill.store.transaction import transaction
 
 log = structlog.get_logger("tidemill.server")

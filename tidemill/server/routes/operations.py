@@ -17,7 +17,7 @@ from tidemill.ops.operator.validation import read_arguments, read_json, read_val
 from tidemill.server.json_response import JsonBytes
 from tidemill.server.middleware.idempotency import KEY, REPLAYED
 from tidemill.server.server_state import ServerState, caller_of
-from tidemill.store.idempotency import AnsweredError
+from tidemill.store.access.idempotency import AnsweredError
 
 
 class _Versioned(msgspec.Struct):

@@ -16,8 +16,8 @@ from tidemill.server.middleware.authentication import CALLER, OPEN, csrf_token
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState
-from tidemill.store.sessions import BrowserInfo, close_session, open_session
-from tidemill.store.tokens import Holder, find_token, use_login_link
+from tidemill.store.access.sessions import BrowserInfo, close_session, open_session
+from tidemill.store.access.tokens import Holder, find_token, use_login_link
 from tidemill.store.transaction import transaction
 from tidemill.version import VERSION
 

@@ -20,7 +20,7 @@ from tidemill.server.middleware.authentication import OPEN
 from tidemill.server.middleware.idempotency import REPLAYED
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState
-from tidemill.store.idempotency import AnsweredError, IdempotencyKey
+from tidemill.store.access.idempotency import AnsweredError, IdempotencyKey
 
 log = structlog.get_logger("tidemill.server")
 

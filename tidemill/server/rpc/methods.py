@@ -20,7 +20,7 @@ from tidemill.server.rpc import live_pb2, operations_pb2
 from tidemill.server.rpc.messages import fill_message, read_request
 from tidemill.server.rpc.proto import method_of, service_of
 from tidemill.server.server_state import ServerState
-from tidemill.store.idempotency import AnsweredError, IdempotencyKey
+from tidemill.store.access.idempotency import AnsweredError, IdempotencyKey
 
 VALUE_PIECE = 1 << 20
 DESCRIPTORS = (operations_pb2.DESCRIPTOR, live_pb2.DESCRIPTOR)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import date
 
-from tidemill.store import partitions
 from tidemill.store.database import Database
+from tidemill.store.maintenance import partitions
 
 #: The table of finished jobs, and the column that it is partitioned by.
 HISTORY = ("job_history", "finished_at")

@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from tidemill.store.database import Database, Executor, columns
-from tidemill.store.partitions import keep_daily
+from tidemill.store.maintenance.partitions import keep_daily
 
 #: Stores the lines of attempts so far; the lines of a running attempt are overwritten as they grow.
 WRITE_LOGS = """

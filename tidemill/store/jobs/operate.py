@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
-from tidemill.store.audit import targets
+from tidemill.store.access.audit import targets
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.store.audit import targets
+from tidemill.store.access.audit import targets
 from tidemill.store.database import Database, Executor
 from tidemill.store.monitors.notices import send_silenced_now
 from tidemill.store.transaction import Reader, Transaction

@@ -11,8 +11,8 @@ import asyncpg
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
 from tidemill.store.large_values import cut, place_of
+from tidemill.store.maintenance.partitions import drop_partition, list_partitions, make_partition
 from tidemill.store.monitors.settings_history import DELETE_OLD_SETTINGS
-from tidemill.store.partitions import drop_partition, list_partitions, make_partition
 
 WEEK = 604_800
 _PARTITION = re.compile(r"monitor_event_w(\d+)\Z")

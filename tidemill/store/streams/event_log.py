@@ -23,7 +23,7 @@ import msgspec
 from tidemill.core.errors import StoreError
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
-from tidemill.store.partitions import keep_daily
+from tidemill.store.maintenance.partitions import keep_daily
 from tidemill.store.schemas import in_schema
 
 #: Notifies readers; the payload is the topic, or the stream whose control has changed.

@@ -13,8 +13,8 @@ import msgspec
 from tidemill.core.accounts import Grants
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
+from tidemill.store.access.tokens import NOTIFY_ACCOUNTS, VALID, Holder, hash_secret, token_holder
 from tidemill.store.database import Database
-from tidemill.store.tokens import NOTIFY_ACCOUNTS, VALID, Holder, hash_secret, token_holder
 from tidemill.store.transaction import Transaction
 
 #: Sessions with their accounts. A session of a token ends with the token.

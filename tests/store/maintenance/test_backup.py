@@ -14,8 +14,8 @@ from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
-from tidemill.store.backup import back_up, restore
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.maintenance.backup import back_up, restore
 
 
 class Go(Event):

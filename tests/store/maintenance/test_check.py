@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from tests.support.cli import make_folder, run
-from tidemill.store.check import CHECKS, check_database
 from tidemill.store.database import Database
+from tidemill.store.maintenance.check import CHECKS, check_database
 
 LONG_AGO = "now() - interval '1 hour'"
 JOB = (

@@ -1,0 +1,1 @@
+"""Tokens, accounts and their sessions, credentials, the audit log and idempotency keys."""

@@ -1,0 +1,1 @@
+"""Backups, checks, partitions, and what is deleted when it is old."""
