@@ -28,7 +28,7 @@ CLAIM = """
 UPDATE tidemill.job SET state = 'running', attempt = attempt + 1, worker_id = $2, started_at = now()
 WHERE ctid = ANY (ARRAY (
     SELECT ctid FROM tidemill.job
-    WHERE queue = $1 AND priority = 5 AND state = 'ready' AND due_at <= now()
+    WHERE queue = $1 AND priority = 5 AND state = 'ready' AND fair_key IS NULL AND due_at <= now()
     ORDER BY due_at, id LIMIT $3
     FOR UPDATE SKIP LOCKED
 ))
