@@ -14,6 +14,7 @@ import pytest
 from tests.support import eventually, value
 from tests.support.stream_app import TABLES
 from tests.support.streams import all_read, lives, publish, stream_process, worked_on
+from tidemill.ops.streams.dead_letters import history_of
 from tidemill.store.database import Database
 from tidemill.store.streams.dead_letters import DeadFilter, list_dead
 
@@ -94,6 +95,9 @@ async def test_a_message_that_kills_engines_is_given_up_and_the_others_are_not(
     (dead,) = await list_dead(tables, DeadFilter())
     assert dead["why"] == "lost"
     assert "its engine died 3 times while running nothing but it; the last time: it failed (exit 13)" in dead["error"]
+    deaths = history_of(dead)
+    assert [each.error for each in deaths[-3:]] == ["its engine died: it failed (exit 13)"] * 3
+    assert all(each.kind == "Lost" and "engine" in each.engine for each in deaths), "each death names its engine"
 
 
 async def test_a_dead_dispatcher_is_started_again_and_loses_nothing(tables: Database, database_url: str) -> None:

@@ -66,6 +66,67 @@ async def test_a_message_is_explained_from_its_arrival_to_its_end(
         await explained(app, database, "s/other:1")
 
 
+async def places(database: Database) -> list[int]:
+    return [row["position"] for row in await database.fetch("SELECT position FROM tidemill.log_message ORDER BY 1")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_stream", "waits_for", "says"),
+    [
+        ({"max_qps": 0.01, "burst": 1}, {}, "limit", "waits for the limit of its source, 0.01 messages a second"),
+        ({"ordered": True}, {}, "key", "waits for its key, which message 0:"),
+        ({}, {"max_concurrency": 1}, "slot", "waits for a slot: all of them are in use"),
+        ({"max_concurrency": 1}, {}, "max_concurrency", "as many are in flight as may be"),
+    ],
+)
+async def test_a_message_that_was_read_is_explained_by_what_it_waits_for(
+    app: App,
+    database: Database,
+    database_url: str,
+    settings: dict[str, Any],
+    of_stream: dict[str, Any],
+    waits_for: str,
+    says: str,
+) -> None:
+    Judging.gate = asyncio.Event()
+    source = LogSource("posts", eligibilities=frozenset({"judge"}), **settings)
+    stream = app.stream(Stream("s", plans=[Judging], sources=[source], engines=0, **of_stream))
+    await publish(database, "posts", ["slow"] * 3, key="one")
+    first, _, last = await places(database)
+    async with running_stream(stream, database_url) as dispatcher:
+        await eventually(lambda: dispatcher.reducer.busy and dispatcher.reducer.waiting(0))
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.stream_status"))
+        running = (await explained(app, database, f"s/posts:{first}")).message
+        assert running is not None
+        assert (running.state, running.waits_for) == ("in_flight", None)
+        assert "engine 0" in str(running.engine)
+        assert running.seconds is not None
+        found = await explained(app, database, f"s/posts:{last}")
+        assert found.message is not None
+        assert (found.state, found.message.waits_for) == ("waiting", waits_for), found.why
+        assert says in found.why[0]
+        assert found.message.dispatcher is not None
+        if waits_for == "key":
+            assert found.message.behind == f"0:{first}"
+        else:
+            assert found.message.ahead == 1
+        Judging.gate.set()
+        dispatcher.life.stop()
+        dispatcher.life.stop()
+
+
+async def test_an_id_that_looks_like_another_is_still_found(app: App, database: Database, database_url: str) -> None:
+    stream = declare(app)
+    await publish(database, "posts", ["bad"], key="12")
+    async with running_stream(stream, database_url) as dispatcher:
+        await eventually(lambda: dispatcher.reducer.counts[0].dead == 1)
+    for id in ("12", "s/posts:12"):
+        found = await explained(app, database, id)
+        assert (found.kind, found.message and found.message.message_id) == ("dead letter", "12")
+    with pytest.raises(NotFoundError, match="job 13"):
+        await explained(app, database, "13")
+
+
 async def test_a_message_that_failed_is_explained_with_its_error(
     app: App, database: Database, database_url: str
 ) -> None:
@@ -90,3 +151,7 @@ async def test_a_message_that_was_given_up_is_explained_as_its_dead_letter(
     found = await explained(app, database, "three")
     assert found.kind == "dead letter"
     assert "ValueError: bad news" in found.why[1]
+    assert found.dead_letter is not None
+    (attempt,) = found.dead_letter.history
+    assert attempt.waited is not None
+    assert set(attempt.waited) <= {"source", "dispatcher"}

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.core.accounts import Caller
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
@@ -26,6 +26,7 @@ from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
 from tidemill.ops.streams.messages import MessageDetails, message_at, message_with_id
 from tidemill.pipelines.view.state_details import StateDetails
+from tidemill.sources.redis import position_of
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
 from tidemill.store.transaction import Reader
@@ -34,7 +35,8 @@ MOST_FOLLOWED = 100
 
 FORMS = (
     "a job is 7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the path of its output or "
-    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id"
+    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id "
+    "(also as STREAM/SOURCE:ID)"
 )
 
 
@@ -83,12 +85,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 async def explain(at: Reader, args: ExplainObject, declared: Declarations | None) -> Explanation:
     """Explain a job, run, node, state, alert, trigger, message or dead letter: why it is so, what followed from it."""
     here = Local(at.database, Caller(at.by, "viewer"), declared)
+    first: TidemillError | None = None
     for form, read in _READERS:
         if match := form.fullmatch(args.id):
-            found = await read(here, *match.groups())
+            try:
+                found = await read(here, *match.groups())
+            except (NotFoundError, ConfigError) as error:
+                first = first or error  # The id of a message may look like any other.
+                continue
             if found is not None:
                 return found if args.forward else msgspec.structs.replace(found, followed=[])
-    raise NotFoundError(f"{args.id!r} is not an id of anything: {FORMS}")
+    raise first or NotFoundError(f"{args.id!r} is not an id of anything: {FORMS}")
 
 
 @operation("GET /why-not", role="viewer")
@@ -150,9 +157,16 @@ async def _dead_letter(at: Local, id: str) -> Explanation:
 
 
 async def _message(at: Local, stream: str, source: str, place: str) -> Explanation | None:
+    if "-" in place:  # Redis counts entries by milliseconds.
+        place = str(position_of(place))
     place = place if ":" in place else f"0:{place}"
     found = await message_at(at.database, at.declared, stream, source, place)
     return None if found is None else await _explained_message(at, f"{stream}/{source}:{place}", found)
+
+
+async def _message_of(at: Local, stream: str, source: str, id: str) -> Explanation | None:
+    found = await message_with_id(at.database, at.declared, id, stream, source)
+    return None if found is None else await _explained_message(at, f"{stream}/{source}:{id}", found)
 
 
 async def _message_id(at: Local, id: str) -> Explanation | None:
@@ -161,8 +175,8 @@ async def _message_id(at: Local, id: str) -> Explanation | None:
 
 
 async def _explained_message(at: Local, id: str, found: MessageDetails) -> Explanation:
-    if found.dead_letter is not None:
-        return await _dead_letter(at, str(found.dead_letter))
+    if found.state == "dead":
+        return msgspec.structs.replace(await _dead_letter(at, str(found.dead_letter)), message=found)
     return Explanation(id=id, kind="message", state=found.state, why=found.why, message=found)
 
 
@@ -204,7 +218,8 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | Non
     (re.compile(r"a([0-9]+)"), _alert),
     (re.compile(r"d([0-9]+)"), _dead_letter),
     (re.compile(r"r([0-9]+)/(.+)", re.DOTALL), _node),
-    (re.compile(r"([^/:]+)/([^/]+?):([0-9]+(?::[0-9]+)?)"), _message),
+    (re.compile(r"([^/:]+)/([^/]+?):([0-9]+(?:[:-][0-9]+)?)"), _message),
+    (re.compile(r"([^/:]+)/([^/]+?):(.+)", re.DOTALL), _message_of),
     (re.compile(r"([^/]+)/([^/]+)/(.+)", re.DOTALL), _trigger),
     (re.compile(r"(.+)", re.DOTALL), _message_id),
     (re.compile(r"(.+)", re.DOTALL), _state),

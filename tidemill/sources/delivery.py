@@ -42,6 +42,10 @@ class Delivery(msgspec.Struct, gc=False):
     """Its failed attempts so far, for people."""
     suspicions: int = 0
     """How often its engine has died while it ran other messages too."""
+    arrived: float = 0.0
+    """When the dispatcher took it for this attempt, in seconds since 1970."""
+    for_key: float = 0.0
+    """How many seconds it has waited for its key; while it waits, minus the time at which that began."""
 
     @property
     def place(self) -> str:

@@ -26,7 +26,7 @@ from tidemill.core.web.public_url import check_http_url, site_of
 from tidemill.engine.outbound_http import REDIRECTS, OutboundHttp, OutboundHttpError
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.page_consumer import PageConsumer, WindowConsumer
+from tidemill.sources.page_consumer import LEASE, PageConsumer, WindowConsumer
 
 
 class HttpSource(Source, frozen=True, tag="http"):
@@ -64,6 +64,8 @@ class HttpSource(Source, frozen=True, tag="http"):
     """The first and the longest pause of a stream while there is nothing new; a monitor has its own."""
     most_pages: int = 10_000
     """How many pages one sweep by time may have."""
+    lease: float = LEASE
+    """How many seconds a dispatcher that has stopped answering stays the reader."""
 
     def __post_init__(self) -> None:
         for each in filter(None, (self.url, self.token_url)):
@@ -86,8 +88,8 @@ class HttpSource(Source, frozen=True, tag="http"):
 
     def consumer(self, context: SourceContext) -> PageConsumer | WindowConsumer:
         if self.since is None:
-            return PageConsumer(self, CursorReader(self), context, part=self.url, numbered=True)
-        return WindowConsumer(self, TimeReader(self, self.since), context, part=self.url)
+            return PageConsumer(self, CursorReader(self), context, part=self.url, numbered=True, lease=self.lease)
+        return WindowConsumer(self, TimeReader(self, self.since), context, part=self.url, lease=self.lease)
 
 
 class CursorReader:

@@ -15,7 +15,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError, read_event
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.page_consumer import PageConsumer
+from tidemill.sources.page_consumer import LEASE, PageConsumer
 
 PAGE_BYTES = 1 << 22
 LONGEST_LINE = 1 << 26
@@ -33,6 +33,8 @@ class JsonlSource(Source, frozen=True, tag="jsonl"):
     """Whether more lines may be appended; if not, the last line needs no line end."""
     of: str | None = None
     """The field of a record with the entity that it is about, for backfills."""
+    lease: float = LEASE
+    """How many seconds a dispatcher that has stopped answering stays the reader."""
 
     @property
     def default_name(self) -> str:
@@ -42,7 +44,8 @@ class JsonlSource(Source, frozen=True, tag="jsonl"):
         return JsonlReader(self, restart=True)
 
     def consumer(self, context: SourceContext) -> PageConsumer:
-        return PageConsumer(self, JsonlReader(self, restart=False), context, part=str(self.path), numbered=False)
+        reader = JsonlReader(self, restart=False)
+        return PageConsumer(self, reader, context, part=str(self.path), numbered=False, lease=self.lease)
 
 
 class JsonlReader:

@@ -35,7 +35,7 @@ from tidemill.sources.base import Begin, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery, size_of
 from tidemill.sources.kafka_client import delivery_of, new_client
 from tidemill.sources.kafka_reader import KafkaReader
-from tidemill.sources.offsets import Offsets
+from tidemill.sources.offsets import Offsets, PositionState
 from tidemill.sources.stored_positions import StoredPositions
 from tidemill.store.database import Executor
 
@@ -206,6 +206,10 @@ class KafkaConsumer:
 
     async def lag(self) -> int | None:
         return self._behind
+
+    async def state_of(self, part: int, position: int) -> PositionState | None:
+        offsets = self._offsets.get(part)
+        return None if offsets is None else offsets.state_of(position)
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
         self._problem = None

@@ -17,6 +17,7 @@ from tidemill.sources.base import Begin, Consumer, Source, SourceContext
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.nats_client import NatsConnection, delivery_of
 from tidemill.sources.nats_ordered import OrderedNatsConsumer
+from tidemill.sources.offsets import PositionState
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")
@@ -152,6 +153,14 @@ class NatsConsumer:
     async def lag(self) -> int | None:
         info = await self._subscription.consumer_info()
         return info.num_pending
+
+    async def state_of(self, part: int, position: int) -> PositionState | None:
+        if position in self._open:
+            return "open"
+        info = await self._subscription.consumer_info()
+        if info.ack_floor is not None and position <= info.ack_floor.stream_seq:
+            return "done"
+        return "unread" if info.delivered is not None and position > info.delivered.stream_seq else None
 
     async def _keep_alive(self) -> None:
         """Tell the server that the messages in flight are still being processed."""

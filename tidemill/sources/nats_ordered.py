@@ -16,26 +16,21 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from tidemill.engine.containment.cancellation import end
-from tidemill.sources.base import Backoff, Begin, SourceContext, SourceError
+from tidemill.sources.base import Begin, FencedError, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.nats_client import NatsConnection, delivery_of
+from tidemill.sources.offsets import PositionState
+from tidemill.sources.reader_lease import ReaderLease
 from tidemill.sources.stored_positions import StoredPositions
 from tidemill.store.database import Executor
-from tidemill.store.database_errors import is_transient
-from tidemill.store.streams.streams import cursor_topic
 
 if TYPE_CHECKING:
     from tidemill.sources.nats import NatsSource
 
-log = structlog.get_logger("tidemill.sources")
-
 WAIT = 1.0
 AT_ONCE = 500
 UNUSED_FOR = 600.0  # seconds after which the server deletes a consumer whose reader has died
-SAFETY_POLL = (0.1, 1.0)
 
 
 class OrderedNatsConsumer:
@@ -54,21 +49,17 @@ class OrderedNatsConsumer:
         lease: float,
     ) -> None:
         self._source, self._context, self._connection = source, context, connection
-        self._durable, self._begin, self._lease = durable, begin, lease
+        self._durable, self._begin = durable, begin
         self._positions = StoredPositions(source.name, context)
-        self._backoff = Backoff(*SAFETY_POLL)
-        context.on_notify(cursor_topic(context.name, source.name), self._backoff.wake)
+        self._lease = ReaderLease(source.name, source.subject, context, lease, self._lost)
         self._stream = ""
         self._is_work_queue = False
         self._subscription: Any = None
-        self._reading: object | None = None
-        """What marks the deliveries of this time as the reader; None while another process reads."""
         self._last = 0
         """The number of the last message that arrived, in the stream."""
         self._arrived = 0
         """And the count of those that this consumer at the server has delivered."""
         self._fetching: asyncio.Task[list[Any]] | None = None
-        self._renewing: asyncio.Task[None] | None = None
         self._to_ack: dict[int, Any] = {}
         self._acked: list[Any] = []
 
@@ -91,18 +82,21 @@ class OrderedNatsConsumer:
                 "they cannot be read in order: give it the retention limits or workqueue, or leave out ordered=True"
             )
         self._is_work_queue = retention == RetentionPolicy.WORK_QUEUE
-        self._renewing = asyncio.create_task(self._renew())
+        self._lease.start()
 
     async def poll(self, most: int) -> list[Delivery]:
         from nats.errors import Error
 
         try:
-            if self._reading is None and not await self._take_over():
-                await self._backoff.wait()
+            if self._lease.held is None and not await self._take_over():
+                await self._lease.wait()
                 return []
             if self._subscription is None:
                 await self._subscribe()
+            held = self._lease.held
             messages = await self._fetch(min(most, AT_ONCE))
+            if self._lease.held is not held:
+                return []  # Another process reads by now.
             deliveries = self._in_order(messages)
             if len(deliveries) < len(messages) or (not messages and await self._has_lost_some()):
                 await self._unsubscribe()
@@ -113,9 +107,10 @@ class OrderedNatsConsumer:
 
     async def _take_over(self) -> bool:
         """Become the reader, if no other process is; find out where to begin."""
-        cursor = await self._positions.lease(0, self._source.subject, self._lease)
+        cursor = await self._lease.take()
         if cursor is None:
             return False
+        self._positions.use(0, self._source.subject, cursor)
         found = await self._connection.jetstream.stream_info(self._stream)
         created, last = str(found.created), found.state.last_seq
         position = cursor.position
@@ -123,12 +118,13 @@ class OrderedNatsConsumer:
             position = 0 if self._begin == "earliest" else last
             await self._positions.begin(0, position, created)
         elif position > last:
-            await self._positions.release(0)
+            await self._lease.release()
             raise SourceError(
                 f"source {self._source.name}: its position {position} is ahead of stream {self._stream}, which ends at "
                 f"{last}: the stream is an older copy of itself; give the source another name to begin anew"
             )
-        self._last, self._reading = position, object()
+        self._last = position
+        self._lease.begin()
         return True
 
     async def _subscribe(self) -> None:
@@ -195,7 +191,7 @@ class OrderedNatsConsumer:
     def _take(self, messages: Sequence[Any]) -> list[Delivery]:
         new: list[Delivery] = []
         for message in messages:
-            delivery = delivery_of(message, self._reading)
+            delivery = delivery_of(message, self._lease.held)
             if self._is_work_queue:
                 self._to_ack[delivery.position] = message
             if delivery.position > self._last:  # A new consumer of a work queue gives again what is in flight here.
@@ -207,7 +203,7 @@ class OrderedNatsConsumer:
         return fresh
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        mine = [each for each in deliveries if each.token is self._reading]
+        mine = [each for each in deliveries if each.token is self._lease.held]
         self._positions.ack(mine)
         self._done({each.position for each in mine})
 
@@ -225,18 +221,22 @@ class OrderedNatsConsumer:
         """Nothing to do: they are read again from the stored position."""
 
     async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        if any(each.token is not self._lease.held for each in deliveries):
+            raise FencedError(f"source {self._source.name}: another reader has taken over some of its messages")
         await self._positions.commit(connection, deliveries)
 
     async def stop(self) -> None:
-        if self._renewing is not None:
-            await end([self._renewing])
+        await self._lease.stop()
         try:
             await self.flush()
             await self._unsubscribe()
         finally:
-            if self._reading is not None:
-                await self._positions.release(0)
+            if self._lease.held is not None:
+                await self._lease.release()
             await self._connection.close()
+
+    async def state_of(self, part: int, position: int) -> PositionState | None:
+        return self._positions.state_of(part, position)
 
     async def lag(self) -> int | None:
         if self._subscription is None:
@@ -248,23 +248,9 @@ class OrderedNatsConsumer:
         """What keeps the client from its servers; it goes on trying by itself."""
         return self._connection.problem
 
-    async def _renew(self) -> None:
-        """Renew the lease; what was read ahead is dropped if another process reads by now."""
-        while True:
-            await asyncio.sleep(self._lease / 4)
-            reading = self._reading
-            if reading is None:
-                continue
-            try:
-                is_ours = await self._positions.renew(0, self._lease)
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                continue
-            if not is_ours:
-                log.warning("another dispatcher reads this source by now", source=self._source.name)
-                self._reading = None
-                self._to_ack.clear()
-                self._positions.disown(0)
-                await self._unsubscribe()
-                self._context.on_lost(lambda delivery, lost=reading: delivery.token is lost)
+    async def _lost(self, held: object) -> None:
+        """Drop what was read ahead: another process reads by now."""
+        self._to_ack.clear()
+        self._positions.disown(0)
+        await self._unsubscribe()
+        self._context.on_lost(lambda delivery: delivery.token is held)

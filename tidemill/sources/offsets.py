@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable
+from typing import Literal
 
 from tidemill.store.streams.streams import Span
+
+#: Not read yet, read and not done, or done (or skipped, if the source began after it).
+PositionState = Literal["unread", "open", "done"]
 
 
 class Offsets:
@@ -38,6 +42,12 @@ class Offsets:
         if is_first:
             self.committable = open_[next(iter(open_))] if open_ else self._last
         return is_first
+
+    def state_of(self, position: int) -> PositionState:
+        """What has happened to a position."""
+        if position in self._open:
+            return "open"
+        return "unread" if self._last is None or position > self._last else "done"
 
     def done_beyond(self, after: int | None, more: Container[int] = ()) -> list[Span]:
         """The done ranges after a position up to which everything is done; positions in `more` count as done."""

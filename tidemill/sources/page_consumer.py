@@ -3,6 +3,8 @@
 `PageConsumer` is for readers with a position of their own: a byte of a file, the cursor of an API. A position moves
 when everything before it is done. `WindowConsumer` is for readers that are asked by time: each sweep begins a little
 before the newest record, so that records that were committed late are found; records that were seen are skipped.
+
+One process at a time reads; the others wait until its lease ends.
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from tidemill.sources.base import (
     read_event,
 )
 from tidemill.sources.delivery import Delivery
+from tidemill.sources.offsets import PositionState
+from tidemill.sources.reader_lease import ReaderLease
 from tidemill.sources.stored_positions import StoredPositions
 from tidemill.store.database import Executor
-from tidemill.store.streams.streams import move_cursor, own_cursor
+from tidemill.store.streams.streams import move_cursor
 
 POLL = (0.05, 1.0)
+LEASE = 10.0
 
 
 class _Sweeps:
@@ -51,6 +56,10 @@ class _Sweeps:
             self._pages = pages
         return page
 
+    def restart(self) -> None:
+        """Begin a new sweep."""
+        self._pages = None
+
 
 class PageConsumer:
     """Reads from a position of the source's own; the position is stored when everything before it is done."""
@@ -58,12 +67,20 @@ class PageConsumer:
     transactional = True
 
     def __init__(
-        self, source: Source, reader: PageReader, context: SourceContext, *, part: str, numbered: bool
+        self,
+        source: Source,
+        reader: PageReader,
+        context: SourceContext,
+        *,
+        part: str,
+        numbered: bool,
+        lease: float = LEASE,
     ) -> None:
         """`numbered`: records have no positions of their own and are counted; a position is stored page by page."""
-        self._source, self._reader = source, reader
+        self._source, self._reader, self._context = source, reader, context
         self._part, self._numbered = part, numbered
         self._positions = StoredPositions(source.name, context, named=numbered)
+        self._lease = ReaderLease(source.name, part, context, lease, self._lost)
         self._sweeps = _Sweeps(source, reader)
         self._waiting: deque[Delivery] = deque()
         self._page_ends: deque[tuple[int, str | None]] = deque()
@@ -71,29 +88,61 @@ class PageConsumer:
         self._number = 0
 
     async def start(self) -> None:
-        cursor = await self._positions.own(0, self._part)
+        await self._take_over()
+        self._lease.start()
+
+    async def _take_over(self) -> bool:
+        """Become the reader, if no other process is; find out where to begin."""
+        cursor = await self._lease.take()
+        if cursor is None:
+            return False
         self._number = cursor.position or 0
         self._token = cursor.note if self._numbered else str(self._number)
         if (check := getattr(self._reader, "check", None)) is not None:
-            await check(self._token)
+            try:
+                await check(self._token)
+            except BaseException:
+                await self._lease.release()
+                raise
+        self._positions.use(0, self._part, cursor)
+        self._lease.begin()
+        return True
+
+    async def _lost(self, held: object) -> None:
+        """Drop what was read ahead: another process reads by now."""
+        self._positions.disown(0)
+        self._waiting.clear()
+        self._page_ends.clear()
+        self._sweeps.restart()
+        self._context.on_lost(lambda delivery: delivery.token is held)
 
     async def poll(self, most: int) -> list[Delivery]:
+        if self._lease.held is None and not await self._take_over():
+            await self._lease.wait()
+            return []
+        held = self._lease.held
         if not self._waiting and (page := await self._sweeps.next(None, self._token)) is not None:
+            if self._lease.held is not held:
+                return []  # Another process reads by now.
             self._sweeps.backoff.reset()
             self._token = page.token
-            if self._numbered:
-                for record in page.records:
+            for record in page.records:
+                record.token = held
+                if self._numbered:
                     self._number += 1
                     record.position = self._number
+            if self._numbered:
                 self._page_ends.append((self._number, page.token))
             self._waiting.extend(self._positions.take(page.records))
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        self._positions.ack(deliveries)
+        self._positions.ack([each for each in deliveries if each.token is self._lease.held])
 
     async def flush(self) -> None:
         """Store positions. A numbered position moves by whole pages: only their ends have a name at the source."""
+        if self._lease.held is None:
+            return
         done = self._positions.committable(0) or 0
         while self._page_ends and self._page_ends[0][0] <= done:
             self._positions.note(0, *self._page_ends.popleft())
@@ -103,15 +152,30 @@ class PageConsumer:
         """Nothing to do: they are read again from the stored position."""
 
     async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
+        _check_reader(self._source, self._lease, [each.token for each in deliveries])
         await self._positions.commit(connection, deliveries)
 
     async def stop(self) -> None:
-        await self.flush()
-        await self._reader.close()
+        await self._lease.stop()
+        try:
+            await self.flush()
+        finally:
+            await self._reader.close()
+            if self._lease.held is not None:
+                await self._lease.release()
 
     async def lag(self) -> int | None:
         lag = getattr(self._reader, "lag", None)
-        return None if lag is None else await lag(self._token)
+        return None if lag is None or self._lease.held is None else await lag(self._token)
+
+    async def state_of(self, part: int, position: int) -> PositionState | None:
+        return self._positions.state_of(part, position)
+
+
+def _check_reader(source: Source, lease: ReaderLease, read_in: Sequence[object]) -> None:
+    """Refuse what was read before another process took over."""
+    if any(each is not lease.held for each in read_in):
+        raise FencedError(f"source {source.name}: another reader has taken over some of its messages")
 
 
 class _Window(msgspec.Struct, omit_defaults=True):
@@ -121,13 +185,23 @@ class _Window(msgspec.Struct, omit_defaults=True):
     done: tuple[str, ...] = ()
 
 
+class _Record(msgspec.Struct, eq=False):
+    """What the consumer knows of a delivery: its id and time, and when this process has read it."""
+
+    name: str
+    held: object
+
+
 class WindowConsumer:
     """Reads by time with an overlap; a record is known by its id and time."""
 
     transactional = True
 
-    def __init__(self, source: Source, reader: PageReader, context: SourceContext, *, part: str) -> None:
+    def __init__(
+        self, source: Source, reader: PageReader, context: SourceContext, *, part: str, lease: float = LEASE
+    ) -> None:
         self._source, self._reader, self._context, self._part = source, reader, context, part
+        self._lease = ReaderLease(source.name, part, context, lease, self._lost)
         self._sweeps = _Sweeps(source, reader)
         self._waiting: deque[Delivery] = deque()
         self._open: dict[str, float] = {}
@@ -140,17 +214,38 @@ class WindowConsumer:
         self._changed = False
 
     async def start(self) -> None:
-        context = self._context
-        cursor = await own_cursor(context.database, context.name, self._source.name, self._part, context.owner)
+        await self._take_over()
+        self._lease.start()
+
+    async def _take_over(self) -> bool:
+        """Become the reader, if no other process is; find out where to begin."""
+        cursor = await self._lease.take()
+        if cursor is None:
+            return False
         window = _Window() if cursor.note is None else msgspec.json.decode(cursor.note, type=_Window)
         self._number = cursor.position or 0
         self._settled = self._newest = self._stored = window.at
         self._done = {token: float(token.rpartition("@")[2]) for token in window.done}
+        self._lease.begin()
+        return True
+
+    async def _lost(self, held: object) -> None:
+        """Drop what was read ahead: another process reads by now."""
+        self._waiting.clear()
+        self._open.clear()
+        self._changed = False
+        self._sweeps.restart()
+        self._context.on_lost(lambda delivery: isinstance(delivery.token, _Record) and delivery.token.held is held)
 
     async def poll(self, most: int) -> list[Delivery]:
+        if self._lease.held is None and not await self._take_over():
+            await self._lease.wait()
+            return []
+        held = self._lease.held
         if not self._waiting:
             since = None if self._settled is None else self._settled - self._reader.overlap
-            if (page := await self._sweeps.next(since, None)) is not None:
+            page = await self._sweeps.next(since, None)
+            if page is not None and self._lease.held is held:  # Otherwise another process reads by now.
                 self._take(page)
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
@@ -167,7 +262,7 @@ class WindowConsumer:
             self._number += 1
             self._open[token] = at
             record.id, record.key, record.at = None, event.id.encode(), event.at
-            record.position, record.token = self._number, token
+            record.position, record.token = self._number, _Record(token, self._lease.held)
             self._waiting.append(record)
             self._sweeps.backoff.reset()
         if page.complete:
@@ -195,8 +290,9 @@ class WindowConsumer:
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            if (at := self._open.pop(delivery.token, None)) is not None:
-                self._done[delivery.token] = at
+            record: _Record = delivery.token
+            if record.held is self._lease.held and (at := self._open.pop(record.name, None)) is not None:
+                self._done[record.name] = at
                 self._changed = True
 
     async def flush(self) -> None:
@@ -208,12 +304,18 @@ class WindowConsumer:
         """Nothing to do: they are read again from the stored position."""
 
     async def commit(self, connection: Executor, deliveries: Sequence[Delivery]) -> None:
-        await self._move(connection, [delivery.token for delivery in deliveries])
+        _check_reader(self._source, self._lease, [each.token.held for each in deliveries])
+        await self._move(connection, [each.token.name for each in deliveries])
 
     async def stop(self) -> None:
-        if self._changed:
-            await self._store()
-        await self._reader.close()
+        await self._lease.stop()
+        try:
+            if self._changed:
+                await self._store()
+        finally:
+            await self._reader.close()
+            if self._lease.held is not None:
+                await self._lease.release()
 
     async def lag(self) -> int | None:
         return None

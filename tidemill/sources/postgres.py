@@ -19,7 +19,7 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.page_consumer import WindowConsumer
+from tidemill.sources.page_consumer import LEASE, WindowConsumer
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.streams.table_cursor import TableCursor, read_table
 
@@ -38,6 +38,8 @@ class PostgresSource(Source, frozen=True, tag="postgres"):
     overlap_most: Duration = "10m"
     poll: tuple[float, float] = (0.5, 5.0)
     """The first and the longest pause of a stream while there is nothing new; a monitor has its own."""
+    lease: float = LEASE
+    """How many seconds a dispatcher that has stopped answering stays the reader."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +62,7 @@ class PostgresSource(Source, frozen=True, tag="postgres"):
         return TableReader(self, context.database)
 
     def consumer(self, context: SourceContext) -> WindowConsumer:
-        return WindowConsumer(self, TableReader(self, context.database), context, part=self.table)
+        return WindowConsumer(self, TableReader(self, context.database), context, part=self.table, lease=self.lease)
 
 
 class TableReader:

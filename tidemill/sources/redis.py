@@ -18,6 +18,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
+from tidemill.sources.offsets import PositionState
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")
@@ -206,6 +207,13 @@ class RedisConsumer:
                 return group.get("lag")
         return None
 
+    async def state_of(self, part: int, position: int) -> PositionState | None:
+        milliseconds, sequence = divmod(position, _SEQUENCES)
+        id = f"{milliseconds}-{sequence}"
+        if await self._client.xpending_range(self._source.key, self._group, id, id, 1):
+            return "open"
+        return "unread" if (milliseconds, sequence) > _number(await self._last_delivered()) else "done"
+
     async def _keep_alive(self) -> None:
         """Renew the lease of the entries in flight."""
         while True:
@@ -220,6 +228,12 @@ class RedisConsumer:
                 except Exception as error:  # noqa: BLE001 - the server is unavailable; the next round retries
                     log.debug("the server does not answer", source=self._source.name, error=str(error))
                     break
+
+
+def position_of(id: str) -> int:
+    """The position of an entry in a stream, from its id at the server."""
+    milliseconds, sequence = _number(id.encode())
+    return milliseconds * _SEQUENCES + sequence
 
 
 def _number(id: bytes) -> tuple[int, int]:

@@ -13,17 +13,9 @@ import msgspec
 
 from tidemill.sources.base import FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.offsets import Offsets
+from tidemill.sources.offsets import Offsets, PositionState
 from tidemill.store.database import Executor
-from tidemill.store.streams.streams import (
-    Span,
-    StoredCursor,
-    lease_cursor,
-    move_cursor,
-    own_cursor,
-    release_cursor,
-    renew_cursor,
-)
+from tidemill.store.streams.streams import Span, StoredCursor, move_cursor, own_cursor
 
 
 class _Partition(msgspec.Struct):
@@ -59,17 +51,11 @@ class StoredPositions:
     async def own(self, number: int, name: str) -> StoredCursor:
         """Take a partition over; returns its stored position."""
         cursor = await own_cursor(self._database, self._stream, self._source, name, self._owner)
-        self._use(number, name, cursor)
+        self.use(number, name, cursor)
         return cursor
 
-    async def lease(self, number: int, name: str, seconds: float) -> StoredCursor | None:
-        """Take a partition over if no other process has it."""
-        cursor = await lease_cursor(self._database, self._stream, self._source, name, self._owner, seconds)
-        if cursor is not None:
-            self._use(number, name, cursor)
-        return cursor
-
-    def _use(self, number: int, name: str, cursor: StoredCursor) -> None:
+    def use(self, number: int, name: str, cursor: StoredCursor) -> None:
+        """Go on from this stored position of a partition."""
         self._partitions[number] = _Partition(name, Offsets(cursor.position), cursor.done, cursor.note, cursor.position)
 
     async def begin(self, number: int, position: int, note: str | None) -> None:
@@ -77,17 +63,6 @@ class StoredPositions:
         name = self._partitions[number].name
         self._partitions[number] = _Partition(name, Offsets(position), (), note, position, moved=True)
         await self.flush()
-
-    async def renew(self, number: int, seconds: float) -> bool:
-        """Renew the lease of a partition; False if another process owns it by now."""
-        partition = self._partitions[number]
-        return await renew_cursor(self._database, self._stream, self._source, partition.name, self._owner, seconds)
-
-    async def release(self, number: int) -> None:
-        """End the lease of a partition: the next process takes it over at once."""
-        partition = self._partitions.pop(number, None)
-        if partition is not None:
-            await release_cursor(self._database, self._stream, self._source, partition.name, self._owner)
 
     def disown(self, number: int) -> None:
         self._partitions.pop(number, None)
@@ -117,6 +92,11 @@ class StoredPositions:
 
     def committable(self, number: int) -> int | None:
         return self._partitions[number].offsets.committable
+
+    def state_of(self, number: int, position: int) -> PositionState | None:
+        """What has happened to a position of a partition; None if the partition is not read here."""
+        partition = self._partitions.get(number)
+        return None if partition is None else partition.offsets.state_of(position)
 
     async def flush(self) -> None:
         moved = [partition for partition in self._partitions.values() if partition.moved]

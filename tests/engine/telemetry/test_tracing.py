@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry import trace
@@ -19,13 +20,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.util._once import Once
 
 from tests.support import eventually, find_live, finished, running_scheduler, running_worker, value
-from tests.support.traced import app as traced
+from tests.support.streams import publish, running_stream
+from tests.support.traced import alone, app as traced
 from tests.support.waiting import PATIENT
 from tidemill import App
-from tidemill.core.codec import decode
+from tidemill.core.codec import decode, encode
 from tidemill.core.job import JobOptions
 from tidemill.engine.telemetry.tracing import configure_tracing, current_trace, is_tracing
+from tidemill.sources import LogSource
 from tidemill.store.database import Database
+from tidemill.streams import Plan, Stream, task
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -213,6 +217,32 @@ async def test_without_a_provider_jobs_carry_nothing(app: App, database: Databas
     row = await find_live(database, job.id)
     assert row is not None
     assert row["options"] is None
+
+
+class Judging(Plan, eligibility="judge"):
+    @task
+    async def look(self, ctx: Any) -> None: ...
+
+    @task(after="look")
+    def judge(self, ctx: Any) -> None:
+        ctx.enqueue(alone.call())
+
+
+async def test_a_message_of_a_stream_continues_the_trace_of_its_headers_in_every_task(
+    database: Database, database_url: str, spans: Spans
+) -> None:
+    source = LogSource("posts", eligibilities=frozenset({"judge"}))
+    await publish(database, "posts", ["one"], headers=encode({"traceparent": TRACEPARENT}))
+    async with running_stream(Stream("s", plans=[Judging], sources=[source], engines=0), database_url):
+        message, look, judge = [
+            await spans.one(name) for name in ("message s/posts", "task Judging.look", "task Judging.judge")
+        ]
+        options = await eventually(lambda: value(database, "SELECT options->>'trace' FROM tidemill.job"))
+    assert {trace_of(span) for span in (message, look, judge)} == {TRACE}
+    assert format(parent_of(message), "016x") == TRACEPARENT.split("-")[2]
+    assert parent_of(look) == parent_of(judge) == id_of(message)
+    assert (message.attributes or {})["tidemill.message.attempt"] == 1
+    assert options.split("-")[1:3] == [TRACE, format(id_of(judge), "016x")], "the job goes on from its task"
 
 
 async def test_a_trace_that_cannot_be_read_harms_nobody(app: App, database: Database, spans: Spans) -> None:

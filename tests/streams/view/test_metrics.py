@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support import eventually
+from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
 from tidemill.core.retry import retry
+from tidemill.engine.load_app import load_module
 from tidemill.engine.telemetry import exposition
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.sources import LogSource
@@ -49,6 +52,41 @@ async def scrape(database: Database) -> dict[tuple[str, frozenset[str]], float]:
         for sample in family.samples
         if sample.name.startswith("tidemill_stream")
     }
+
+
+COLLECTING = """
+from tidemill.sources import LogSource
+from tidemill.streams import Plan, Stream, task
+
+class Making(Plan, eligibility="make"):
+    @task
+    async def make(self, ctx):
+        knot = []
+        knot.append(knot)
+
+source = LogSource("posts", eligibilities={"make"})
+stream = Stream("knots", plans=[Making], sources=[source], engines=1, gc_every="10ms")
+"""
+
+
+async def test_engines_collect_garbage_on_a_period_and_tell_how_long_that_took(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "knots_app.py"
+    file.write_text(COLLECTING)
+    try:
+        stream = load_module(str(file)).stream
+        async with running_stream(stream, database_url, target=str(file)) as dispatcher:
+            await eventually(lambda: dispatcher.engines.garbage().count >= 2, what="two collections")
+            garbage = dispatcher.engines.garbage()
+            assert 0 < garbage.longest <= garbage.seconds
+            status = "SELECT (status->'garbage'->>'count')::int FROM tidemill.stream_status"
+            await eventually(lambda: value(database, status))
+    finally:
+        sys.modules.pop("knots_app", None)
+    told = await scrape(database)
+    assert told["tidemill_stream_gc_total", frozenset({"knots"})] >= 2
+    assert told["tidemill_stream_gc_seconds_total", frozenset({"knots"})] > 0
 
 
 async def test_every_number_tells_its_stream_and_its_source(database: Database, database_url: str) -> None:

@@ -19,6 +19,7 @@ from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pau
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import expire_lease
+from tidemill.store.streams.streams import end_leases
 
 log = structlog.get_logger("tidemill.quarantine")
 
@@ -112,6 +113,7 @@ def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
     async def announce(pid: int) -> None:
         try:
             await expire_lease(database, socket.gethostname(), pid)
+            await end_leases(database, socket.gethostname(), pid)
         except StoreError as error:
             log.warning("a death could not be announced: the lease will lapse by itself", pid=pid, error=str(error))
 

@@ -60,6 +60,10 @@ class FailedAttemptLine(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     traceback: str = ""
     lines: Annotated[list[Any] | None, doc("What the plan logged: time, level, event and fields of each line.")] = None
+    waited: Annotated[
+        dict[str, float] | None,
+        doc("How many seconds it has waited before: at its source, in the dispatcher, and of that for its key."),
+    ] = None
 
 
 class DeadLetterLine(msgspec.Struct, frozen=True):

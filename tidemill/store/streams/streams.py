@@ -34,6 +34,15 @@ WITH released AS (
 SELECT pg_notify('tidemill_streams', $5) FROM released
 """
 
+#: Ends the leases of a dispatcher that has died, and tells those that wait for them.
+END_LEASES = """
+WITH ended AS (
+    UPDATE tidemill.source_cursor AS c SET held_until = NULL FROM tidemill.stream_status AS s
+    WHERE c.owner = s.dispatcher AND s.host = $1 AND s.pid = $2 AND c.held_until IS NOT NULL
+    RETURNING c.stream, c.source)
+SELECT pg_notify('tidemill_streams', 'cursor ' || stream || '/' || source) FROM ended
+"""
+
 #: Moves a cursor, if it is still ours.
 MOVE_CURSOR = """
 UPDATE tidemill.source_cursor SET position = $5, note = $6, done = $7, moved_at = now()
@@ -224,6 +233,11 @@ async def renew_cursor(database: Database, stream: str, source: str, part: str, 
 async def release_cursor(database: Database, stream: str, source: str, part: str, owner: UUID) -> None:
     """End the lease of a cursor: the next process takes it over at once."""
     await database.fetch(RELEASE_CURSOR, stream, source, part, owner, cursor_topic(stream, source))
+
+
+async def end_leases(database: Database, host: str, pid: int) -> None:
+    """End the leases of a dispatcher that has died. Only its supervisor, which saw it die, may call this."""
+    await database.fetch(END_LEASES, host, pid, patience=5.0)
 
 
 async def add_retries(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:

@@ -36,6 +36,8 @@ class FailedAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
     lines: msgspec.Raw | None = None
     """What the plan logged."""
+    waited: dict[str, float] | None = None
+    """How many seconds it has waited before this attempt, by where."""
 
 
 class OutboxItem(msgspec.Struct, frozen=True, array_like=True):

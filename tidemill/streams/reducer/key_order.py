@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.reducer.waiting import take_matching
@@ -21,7 +21,12 @@ class KeyOrder:
         """How many messages of each source wait for their key."""
         self._behind: dict[Key, deque[Delivery]] = {}
 
-    def enter(self, delivery: Delivery) -> bool:
+    def __iter__(self) -> Iterator[Delivery]:
+        """The messages that wait for their key."""
+        for queue in self._behind.values():
+            yield from queue
+
+    def enter(self, delivery: Delivery, now: float) -> bool:
         """Take the key if it is free; otherwise the message waits until `leave` returns it."""
         name = _key(delivery)
         queue = self._behind.get(name)
@@ -29,16 +34,19 @@ class KeyOrder:
             self._behind[name] = deque()
             return True
         queue.append(delivery)
+        delivery.for_key = -now
         self.held[delivery.source] += 1
         return False
 
-    def leave(self, delivery: Delivery) -> Delivery | None:
+    def leave(self, delivery: Delivery, now: float) -> Delivery | None:
         """Release the key of a finished message; returns the message that gets it next."""
         name = _key(delivery)
         queue = self._behind.get(name)
         if queue:
             self.held[delivery.source] -= 1
-            return queue.popleft()
+            following = queue.popleft()
+            following.for_key += now
+            return following
         self._behind.pop(name, None)
         return None
 
@@ -57,7 +65,7 @@ class KeyOrder:
 
     def clear(self) -> list[Delivery]:
         """Release all keys; returns the messages that waited."""
-        waiting = [delivery for queue in self._behind.values() for delivery in queue]
+        waiting = list(self)
         self._behind.clear()
         self.held = [0] * len(self.held)
         return waiting

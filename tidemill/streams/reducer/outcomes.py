@@ -8,9 +8,7 @@ import msgspec
 
 from tidemill.core.retry import GiveUp, RetryPolicy, decide
 from tidemill.sources.delivery import Delivery
-from tidemill.streams.definition.message import FailedAttempt, MessageFailure
-
-MOST_HISTORY = 20
+from tidemill.streams.definition.message import MessageFailure
 
 MOST_NAMED = 5
 
@@ -113,19 +111,6 @@ def suspects_text(suspects: Sequence[Delivery], sources: Sequence[str]) -> str |
 
 def _messages(count: int, one: str, many: str) -> str:
     return f"1 message {one}" if count == 1 else f"{count} messages {many}"
-
-
-def note_attempts(delivery: Delivery, failures: Sequence[MessageFailure], engine: str, at: float) -> None:
-    """Add failures to the history of a message, of which the last ones are kept."""
-    new = [
-        FailedAttempt(
-            delivery.attempt, each.plan, each.kind, each.error, at, engine, round(each.seconds, 4), each.traceback,
-            msgspec.Raw(each.lines) if each.lines else None,
-        )
-        for each in failures
-        if each.verdict != "snooze"
-    ]  # fmt: skip
-    delivery.history = [*(delivery.history or ()), *new][-MOST_HISTORY:] or None
 
 
 def lost(delivery: Delivery, why: str) -> MessageOutcome:

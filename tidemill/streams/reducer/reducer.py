@@ -11,23 +11,23 @@ carries out the decisions. The same sequence of reports gives the same decisions
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tidemill.core.blame import suspected_again
 from tidemill.core.retry import RetryPolicy
-from tidemill.sources.base import Source, identify
+from tidemill.sources.base import Source
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.history import note_attempts, note_loss
 from tidemill.streams.reducer.key_order import KeyOrder
-from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost, note_attempts
+from tidemill.streams.reducer.lane_limits import apply_limits, what_holds
+from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, decide_outcome, lost
 from tidemill.streams.reducer.source_limits import Choice, SourceCounts, SourceLimits, most_slots
 from tidemill.streams.reducer.suspects import choose_suspects
-from tidemill.streams.reducer.token_bucket import TokenBucket
-from tidemill.streams.reducer.waiting import WaitingMessages, take_matching
+from tidemill.streams.reducer.waiting import WaitingMessages, prepare, take_matching
 
 
 class StreamReducer:
@@ -77,24 +77,16 @@ class StreamReducer:
 
     # -- arrivals ---------------------------------------------------------------------------------
 
-    def arrived(self, index: int, deliveries: Sequence[Delivery]) -> None:
+    def arrived(self, index: int, deliveries: Sequence[Delivery], wall: float = 0.0) -> None:
         """Take messages that a source has delivered."""
-        source = self.sources[index]
-        for delivery in deliveries:
-            delivery.source = index
-        if source.message_id is not None:
-            for delivery in deliveries:
-                delivery.id = identify(source, delivery)
-        if source.max_age is not None:
-            for delivery in deliveries:
-                if delivery.deadline is None and delivery.at:
-                    delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
+        prepare(self.sources[index], index, deliveries, wall)
         self.counts[index].arrived += len(deliveries)
         self._waiting[index].put(deliveries)
 
-    def due_again(self, deliveries: Sequence[Delivery]) -> None:
+    def due_again(self, deliveries: Sequence[Delivery], wall: float = 0.0) -> None:
         """Take stored messages that are due for another attempt."""
         for delivery in deliveries:
+            delivery.arrived = wall
             self._waiting[delivery.source].put_again((delivery,))
 
     def waiting(self, index: int) -> int:
@@ -148,6 +140,21 @@ class StreamReducer:
         """The messages that wait for the quarantine engine or run there. May be called in another thread."""
         running = [self.flights.get(ticket) for ticket in list(self._quarantined)]
         return [*list(self._suspects), *(each for each in running if each is not None)]
+
+    def places(self) -> Iterator[tuple[str, Delivery]]:
+        """Every message that is here, with where it is; those of a source that wait, in their order."""
+        yield from (("in_flight", each) for each in self.flights.values())
+        yield from (("committing", each) for each in self._committing.values())
+        yield from (("quarantine", each) for each in self._suspects)
+        yield from (("retry", entry[2]) for entry in self._later)
+        for waiting in self._waiting:
+            yield from (("waiting", each) for each in waiting)
+        yield from (("key", each) for each in self._keys)
+
+    def waits_for(self, index: int, now: float) -> str:
+        """What keeps the messages of a source that could be sent: its limits, a free slot, or nothing but the order."""
+        room, free = self._most[index] - self.in_flight[index], self._max - self.busy
+        return "resume" if not self.accepting else what_holds(self._lanes[index], room, free, now)
 
     # -- sending ----------------------------------------------------------------------------------
 
@@ -210,7 +217,7 @@ class StreamReducer:
             if delivery.id is not None and self._is_duplicate(delivery, choice, now):
                 continue
             if self._is_ordered(delivery):
-                if not self._keys.enter(delivery):
+                if not self._keys.enter(delivery, now):
                     waiting.size += len(delivery.payload)
                     continue
                 if delivery.not_before > wall:
@@ -365,7 +372,9 @@ class StreamReducer:
         self._committing.pop(id(outcome.delivery), None)
         self._finish(outcome.delivery, now, succeeded=False, acks=[])
 
-    def engine_died(self, tickets: Iterable[int], why: str, *, alone: bool) -> list[MessageOutcome]:
+    def engine_died(
+        self, tickets: Iterable[int], why: str, *, alone: bool, engine: str = "", wall: float = 0.0
+    ) -> list[MessageOutcome]:
         """An engine died while running these: they run in quarantine.
 
         If it ran only one, that is a loss of this message, which is given up if that has happened too often.
@@ -375,6 +384,7 @@ class StreamReducer:
             delivery = self._end_flight(ticket)
             if delivery is None:
                 continue
+            note_loss(delivery, why, engine, wall, alone=alone)
             delivery.losses += alone
             delivery.suspicions = suspected_again(delivery.suspicions, alone=alone)
             self.counts[delivery.source].lost += alone
@@ -452,15 +462,7 @@ class StreamReducer:
     # -- internals --------------------------------------------------------------------------------
 
     def _apply_limits(self, index: int, now: float) -> None:
-        lane, limits = self._lanes[index], self.limits[index]
-        lane.enabled, lane.weight = limits.enabled, limits.weight
-        rate, burst = limits.rate_here
-        if rate is None or math.isinf(rate):
-            lane.bucket = None
-        elif lane.bucket is None:
-            lane.bucket = TokenBucket(rate, burst, now=now)
-        else:
-            lane.bucket.change(rate, now, burst)
+        apply_limits(self._lanes[index], self.limits[index], now)
         total = sum(each.weight for each in self.limits if each.enabled) or 1.0
         self._most = [most_slots(each, min(1.0, each.weight / total), self._max) for each in self.limits]
 
@@ -482,7 +484,7 @@ class StreamReducer:
         if not self._is_ordered(delivery):
             return
         if self.accepting:
-            following = self._keys.leave(delivery)
+            following = self._keys.leave(delivery, now)
             if following is not None:
                 waiting = self._waiting[following.source]
                 waiting.size -= len(following.payload)

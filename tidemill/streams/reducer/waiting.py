@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from tidemill.sources.base import Source, identify
 from tidemill.sources.delivery import Delivery, size_of
 
 
@@ -73,6 +74,20 @@ class WaitingMessages:
             queue.clear()
         self.size = self.again_size = 0
         return every
+
+
+def prepare(source: Source, index: int, deliveries: Sequence[Delivery], wall: float) -> None:
+    """Note on new messages which source they are of, when they arrived, their ids, and their deadlines by age."""
+    for delivery in deliveries:
+        delivery.source = index
+        delivery.arrived = wall
+    if source.message_id is not None:
+        for delivery in deliveries:
+            delivery.id = identify(source, delivery)
+    if source.max_age is not None:
+        for delivery in deliveries:
+            if delivery.deadline is None and delivery.at:
+                delivery.deadline = delivery.at + float(source.max_age)  # pyright: ignore[reportArgumentType]
 
 
 def take_matching(queue: deque[Delivery], matches: Callable[[Delivery], bool]) -> list[Delivery]:

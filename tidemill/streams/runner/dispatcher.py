@@ -51,6 +51,7 @@ from tidemill.streams.runner.control import StreamController, stream_part
 from tidemill.streams.runner.engine_pool import EngineHandle, EnginePool
 from tidemill.streams.runner.link import ToDispatcher, message_work
 from tidemill.streams.runner.live_requests import LiveRequests
+from tidemill.streams.runner.message_lookup import MessageLookup
 from tidemill.streams.runner.prefetch import Prefetch
 from tidemill.streams.runner.retries import RetryFeeder
 from tidemill.streams.runner.shared_limits import SharedLimits
@@ -105,6 +106,7 @@ class Dispatcher:
         self.retries = RetryFeeder(database, self)
         self.limits = SharedLimits(database, self)
         self.ids = StoredIds(database, self)
+        self._lookup = MessageLookup(database, self)
         self._attempts = OrderedAttempts(database, stream.name, [source.name for source in stream.sources])
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
@@ -241,7 +243,6 @@ class Dispatcher:
                     log.info("draining", stream=self.stream.name, left=self.reducer.unfinished, limit=f"{left:.0f}s")
         finally:
             hurry.cancel()
-        took = time.monotonic() - began
         if self.reducer.unfinished:
             log.warning(
                 "not all messages finished in time: the others will be delivered again",
@@ -249,7 +250,7 @@ class Dispatcher:
                 messages=self.reducer.unfinished,
             )
         else:
-            log.info("drained", stream=self.stream.name, took=f"{took:.2f}s")
+            log.info("drained", stream=self.stream.name, took=f"{time.monotonic() - began:.2f}s")
 
     async def _close(self, helpers: Sequence[asyncio.Task[None]]) -> None:
         finished = not self.reducer.unfinished
@@ -342,7 +343,7 @@ class Dispatcher:
                 if source.message_id is not None:
                     await self.ids.load(index, deliveries)
                 ahead.update_size(deliveries)
-                self.reducer.arrived(index, deliveries)
+                self.reducer.arrived(index, deliveries, time.time())
                 self.schedule_dispatch()
 
     def schedule_dispatch(self) -> None:
@@ -436,11 +437,11 @@ class Dispatcher:
         self.live_requests.answered(answer)
         self.schedule_dispatch()
 
-    def on_death(self, tickets: set[int], why: str) -> None:
+    def on_death(self, handle: EngineHandle, tickets: set[int], why: str) -> None:
         """An engine died: send its messages to another one."""
         self.live_requests.lost({ticket for ticket in tickets if ticket < 0}, why)
-        messages = {ticket for ticket in tickets if ticket > 0}
-        for outcome in self.reducer.engine_died(messages, why, alone=len(tickets) == 1):
+        lost, alone = {ticket for ticket in tickets if ticket > 0}, len(tickets) == 1
+        for outcome in self.reducer.engine_died(lost, why, alone=alone, engine=handle.name, wall=time.time()):
             self._committer.put(PendingCommit(outcome))
         self.schedule_dispatch()
 
@@ -479,6 +480,7 @@ class Dispatcher:
         self._topic_callbacks.setdefault(topic, []).append(callback)
 
     def _notified(self, payload: str) -> None:
+        self._lookup.asked(payload)
         if payload in (ANYTHING, self.stream.name):
             self.control.wake()
             self.retries.check_all()

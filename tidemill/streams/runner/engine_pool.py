@@ -13,6 +13,9 @@ import asyncio
 import os
 import socket
 import sys
+import time
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -34,6 +37,7 @@ log = structlog.get_logger("tidemill.streams")
 SETTLED = 3.0
 CHUNK = 128
 LAST_WORDS = 1.0
+MOST_SENT = 10_000  # times of sending that are remembered
 LOOKS = 4  # how often the silence of an engine is checked within the time that it may be silent
 
 
@@ -62,7 +66,7 @@ class AnswerListener(Protocol):
 
     def on_frame(self, handle: EngineHandle, frame: ToDispatcher) -> None: ...
     def on_ready(self) -> None: ...
-    def on_death(self, tickets: set[int], why: str) -> None: ...
+    def on_death(self, handle: EngineHandle, tickets: set[int], why: str) -> None: ...
 
 
 class EnginePool:
@@ -80,6 +84,8 @@ class EnginePool:
         self._suspects = asyncio.Event()
         self.restarts = 0
         self._none_ready = asyncio.Event()
+        self._sent: deque[tuple[int, float]] = deque(maxlen=MOST_SENT)
+        """The last ticket of each time that messages were sent, and when that was."""
 
     @property
     def ready(self) -> int:
@@ -117,6 +123,7 @@ class EnginePool:
 
     def submit(self, work: Sequence[MessageWork]) -> None:
         """Distribute messages over the ready engines."""
+        self._sent.append((work[-1].ticket, time.monotonic()))
         ready = [handle for handle in self.handles if handle.ready]
         if len(ready) == 1:
             handle = ready[0]
@@ -132,6 +139,7 @@ class EnginePool:
 
     def submit_suspects(self, work: Sequence[MessageWork]) -> None:
         """Send suspects to the quarantine engine, which must be ready."""
+        self._sent.append((work[-1].ticket, time.monotonic()))
         self.quarantine.tickets.update([each.ticket for each in work])
         self.quarantine.send(ToEngine(list(work)))
 
@@ -149,6 +157,13 @@ class EnginePool:
         handle = min((each for each in self.handles if each.ready), key=lambda each: len(each.tickets))
         handle.tickets.add(work.ticket)
         handle.send(ToEngine(live=[work]))
+
+    def where(self, ticket: int) -> tuple[str | None, float | None]:
+        """Which engine has a message, and for how many seconds; None if that is not known any more."""
+        name = next((each.name for each in (*self.handles, self.quarantine) if ticket in each.tickets), None)
+        at = bisect_left(self._sent, ticket, key=lambda sent: sent[0])
+        is_known = at < len(self._sent) and (at > 0 or len(self._sent) < MOST_SENT)
+        return name, time.monotonic() - self._sent[at][1] if is_known else None
 
     def garbage(self) -> CollectedGarbage:
         """The full collections of garbage of all engines since the dispatcher started."""
@@ -285,7 +300,7 @@ class EnginePool:
         handle.statistics, handle.lost_threads, handle.trouble = {}, [], ""
         tickets, handle.tickets = handle.tickets, set()
         if tickets:
-            self._listener.on_death(tickets, why)
+            self._listener.on_death(handle, tickets, why)
 
     # -- an engine in this process ----------------------------------------------------------------
 

@@ -6,6 +6,7 @@ A row belongs to the dispatcher that claimed it while that dispatcher renews its
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class RetryFeeder:
                 self._ahead[index].update_size([each for each in deliveries if each.source == index])
             self._held.update(each.retry_row for each in deliveries if each.retry_row is not None)
             await self._dispatcher.ids.load_stored(deliveries)
-            reducer.due_again(deliveries)
+            reducer.due_again(deliveries, time.time())
             self._dispatcher.schedule_dispatch()
         taken = Counter(row["source"] for row in rows)
         if any(taken[name] == most for name, most in room.items()):

@@ -30,7 +30,7 @@ export const SCREENS: ScreenEntry[] = [
   { path: "/pipelines", label: "Pipelines", icon: "pipelines", group: "Work", key: "p", screen: lazily(() => import("../screens/pipelines/pipelines"), "Pipelines"), detail: lazily(() => import("../screens/pipelines/pipeline-page"), "PipelinePage") },
   { path: "/editor", label: "Editor", icon: "editor", group: "Work", key: "e", screen: lazily(() => import("../screens/editor/editor"), "Editor"), detail: lazily(() => import("../screens/editor/editor"), "EditorPage") },
   { path: "/schedules", label: "Schedules", icon: "schedules", group: "Work", key: "c", screen: lazily(() => import("../screens/schedules/schedules"), "Schedules") },
-  { path: "/streams", label: "Streams", icon: "streams", group: "Events", key: "s", screen: lazily(() => import("../screens/streams/streams"), "Streams") },
+  { path: "/streams", label: "Streams", icon: "streams", group: "Events", key: "s", screen: lazily(() => import("../screens/streams/streams"), "Streams"), detail: lazily(() => import("../screens/streams/message-page"), "MessagePage") },
   { path: "/monitors", label: "Monitors", icon: "monitors", group: "Events", key: "m", screen: lazily(() => import("../screens/monitors/monitors"), "Monitors") },
   { path: "/workers", label: "Workers and hosts", icon: "workers", group: "Machines", key: "w", screen: lazily(() => import("../screens/workers/workers"), "Workers"), detail: lazily(() => import("../screens/workers/host-page"), "HostPage") },
   { path: "/audit", label: "Audit log", icon: "audit", group: "Admin", key: "a", screen: lazily(() => import("../screens/audit/audit"), "Audit") },

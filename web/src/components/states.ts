@@ -73,6 +73,12 @@ const STATES: Record<string, StateStyle> = {
   not_running: { tone: "bad", about: "no process runs it" },
   not_started: { tone: "wait", about: "it has not completed a tick yet" },
   unhealthy: { tone: "bad", about: "its source or its ticks keep failing" },
+  // Messages of streams.
+  in_flight: { tone: "run", about: "an engine runs it" },
+  retrying: { tone: "wait", about: "an attempt failed; the next one is due later" },
+  done: { tone: "ok" },
+  dead: { tone: "bad", about: "given up; it can be replayed" },
+  unknown: { tone: "off", about: "nothing is stored of it, and no dispatcher has it" },
   // Alerts and tokens.
   open: { tone: "bad" },
   fired: { tone: "wait", about: "it happened once, and is not acknowledged" },

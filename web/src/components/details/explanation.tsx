@@ -12,11 +12,12 @@ export function Explanation({ lines }: { lines: string[] }) {
   );
 }
 
-/** A sentence with commands as code, and ids of runs and jobs as links. */
+/** A sentence with commands as code, and ids of runs, jobs and dead letters as links. */
 export function linked(line: string): ReactNode[] {
-  return line.split(/(`[^`]+`|\br\d+\b|\bjob \d+\b)/g).map((part, index) => {
+  return line.split(/(`[^`]+`|\b[rd]\d+\b|\bjob \d+\b)/g).map((part, index) => {
     if (part.startsWith("`")) return <code key={index}>{part.slice(1, -1)}</code>;
     if (/^r\d+$/.test(part)) return <Link key={index} to={`/runs/${part.slice(1)}`}>{part}</Link>;
+    if (/^d\d+$/.test(part)) return <Link key={index} to={`/streams/${part}`}>{part}</Link>;
     if (/^job \d+$/.test(part)) return <Link key={index} to={`/jobs/${part.slice(4)}`}>{part}</Link>;
     return part;
   });

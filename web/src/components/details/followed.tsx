@@ -36,9 +36,10 @@ export function FollowedPanel({ id }: { id: string }) {
   );
 }
 
-/** An id of a job or a run as a link; other ids as text. */
+/** An id of a job, a run or a dead letter as a link; other ids as text. */
 function ExplainedLink({ id }: { id: string }) {
   if (/^\d+$/.test(id)) return <Link to={`/jobs/${id}`}>{id}</Link>;
   if (/^r\d+$/.test(id)) return <Link to={`/runs/${id.slice(1)}`}>{id}</Link>;
+  if (/^d\d+$/.test(id)) return <Link to={`/streams/${id}`}>{id}</Link>;
   return <>{id}</>;
 }

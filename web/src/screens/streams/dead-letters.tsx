@@ -1,19 +1,15 @@
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
 import { get, post } from "../../api/client";
 import { useAction } from "../../api/use-action";
+import { Link } from "../../app/router";
 import { Button } from "../../components/button";
-import { Explanation } from "../../components/details/explanation";
-import { explain } from "../../components/details/followed";
-import { JsonView } from "../../components/details/json";
-import { Dialog } from "../../components/dialog";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { plural } from "../../components/format";
 import { Panel } from "../../components/layout";
 import { num, RowActions, Table } from "../../components/lists/table";
 import { Tag } from "../../components/state";
 import { Ago } from "../../components/times";
-import { FailedAttempts } from "./failed-attempts";
+import { messageUrl } from "./message-page";
 import type { DeadLetter } from "./types";
 
 export function DeadLetters({ may }: { may: boolean }) {
@@ -22,7 +18,6 @@ export function DeadLetters({ may }: { may: boolean }) {
     request: (which) => post<{ count: number }>("/dead-letters/replay", which),
     message: (result) => `Replayed ${plural(result.count, "dead letter")}.`,
   });
-  const [open, setOpen] = useState<number | null>(null);
   const letters = found.data?.items ?? [];
   const streams = [...new Set(letters.map((letter) => letter.stream))];
   return (
@@ -43,9 +38,9 @@ export function DeadLetters({ may }: { may: boolean }) {
           {letters.map((letter) => (
             <tr key={letter.id}>
               <td>
-                <button type="button" className="link" aria-label={`Explain d${letter.id}`} onClick={() => setOpen(letter.id)}>
+                <Link to={messageUrl(`d${letter.id}`)} aria-label={`Explain d${letter.id}`}>
                   d{letter.id}
-                </button>
+                </Link>
               </td>
               <td className="nowrap">{letter.stream}/{letter.source}{letter.sink && ` → ${letter.sink}`}</td>
               <td>
@@ -67,29 +62,6 @@ export function DeadLetters({ may }: { may: boolean }) {
           ))}
         </Table>
       )}
-      {open !== null && <DeadLetterDialog id={open} onClose={() => setOpen(null)} />}
     </Panel>
-  );
-}
-
-/** One dead letter in full: its explanation, headers and payload. */
-function DeadLetterDialog({ id, onClose }: { id: number; onClose: () => void }) {
-  const found = useQuery({ queryKey: ["dead", id], queryFn: () => explain(`d${id}`) });
-  const letter = found.data?.dead_letter;
-  return (
-    <Dialog title={`Dead letter d${id}`} onClose={onClose} wide>
-      <LoadStatus query={found} />
-      {found.data && letter && (
-        <>
-          <Explanation lines={found.data.why} />
-          <p className="soft">
-            Message {letter.place}{letter.key && <>, key {letter.key}</>}, given up <Ago at={letter.buried_at} />
-          </p>
-          {letter.headers !== null && <JsonView value={letter.headers} label="headers" />}
-          <pre tabIndex={0} aria-label="Payload">{letter.payload}</pre>
-          <FailedAttempts attempts={letter.history ?? []} />
-        </>
-      )}
-    </Dialog>
   );
 }

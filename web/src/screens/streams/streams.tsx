@@ -1,12 +1,16 @@
 /** Streams: their sources and dead letters. */
 import { useQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
 import { get, post } from "../../api/client";
 import type { List } from "../../api/types";
 import { useAction } from "../../api/use-action";
+import { go } from "../../app/router";
 import { useMay } from "../../app/session";
+import { Button } from "../../components/button";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { PageHeader, Panel } from "../../components/layout";
 import { DeadLetters } from "./dead-letters";
+import { messageUrl } from "./message-page";
 import { StreamPanel } from "./stream-panel";
 import type { Stream, StreamControl } from "./types";
 
@@ -19,7 +23,9 @@ export function Streams() {
   });
   return (
     <>
-      <PageHeader title="Streams" subtitle="Message rate and lag of each source, what waits for each sink, and dead letters." />
+      <PageHeader title="Streams" subtitle="Message rate and lag of each source, what waits for each sink, and dead letters.">
+        <FindMessage />
+      </PageHeader>
       <LoadStatus query={found} />
       {found.data?.items.length === 0 && (
         <Panel>
@@ -35,6 +41,23 @@ export function Streams() {
         {found.data && found.data.items.length > 0 && <DeadLetters may={may} />}
       </div>
     </>
+  );
+}
+
+/** Opens the page of a message. */
+function FindMessage() {
+  const [id, setId] = useState("");
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (id.trim()) go(messageUrl(id.trim()));
+  };
+  return (
+    <form className="row" role="search" onSubmit={submit}>
+      <input className="field" value={id} onChange={(event) => setId(event.target.value)} placeholder="STREAM/SOURCE:POSITION or id" aria-label="Message" />
+      <Button type="submit" disabled={!id.trim()}>
+        Explain message
+      </Button>
+    </form>
   );
 }
 

@@ -50,6 +50,7 @@ export interface Stream extends Omit<Schemas["StreamLine"], "dispatchers"> {
 }
 
 export type FailedAttempt = Schemas["FailedAttemptLine"];
+export type Message = Schemas["MessageDetails"];
 export type DeadLetter = Schemas["DeadLetterLine"];
 
 export interface StreamControl {
