@@ -13,6 +13,8 @@ from tidemill.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from tidemill.app import App
+    from tidemill.batches import BatchFailedError, BatchHandle
+    from tidemill.core.batch import BatchView
     from tidemill.core.errors import TidemillError
     from tidemill.core.injected import INJECTED
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "INJECTED": "core.injected",
     "App": "app",
+    "BatchFailedError": "batches",
+    "BatchHandle": "batches",
+    "BatchView": "core.batch",
     "Call": "engine.jobs.task",
     "Discard": "core.retry",
     "Invocation": "engine.middleware",
@@ -60,6 +65,9 @@ def __dir__() -> list[str]:
 __all__ = [
     "INJECTED",
     "App",
+    "BatchFailedError",
+    "BatchHandle",
+    "BatchView",
     "Call",
     "Discard",
     "Invocation",

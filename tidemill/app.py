@@ -21,19 +21,16 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import TypeVar, Unpack
 
 from tidemill.atomic import Atomic, AtomicSync, atomic, atomic_sync
+from tidemill.batches import BatchHandle, OnEnd
 from tidemill.core.accounts import Caller
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.expressions.refs import RefResolver
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE
-from tidemill.core.memory_size import Memory
-from tidemill.core.resources import Needs
-from tidemill.core.retry import RetryPolicy, retry
-from tidemill.core.schedule import Catchup
+from tidemill.core.retry import retry
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
@@ -47,13 +44,14 @@ from tidemill.engine.lifespan import Lifespan, LifespanHook
 from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, ScheduleOptions, check_task_options, declare_pipeline, declare_task, periodic_of
+from tidemill.jobs import Jobs, ScheduleOptions, declare_pipeline, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
 from tidemill.store.jobs.workers import QueueLimit, QueueOptions
 from tidemill.store.migrate import Chain
 from tidemill.store.schemas import identifier
+from tidemill.tasks import TaskDeclaration, declare_task
 
 if TYPE_CHECKING:
     from tidemill.dags.definition.model import ArgsT, Dag
@@ -146,31 +144,7 @@ class App:
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = DEFAULT_PRIORITY,
-        retry: RetryPolicy | int | None = None,
-        budget: Duration | None = None,
-        stall: Duration | None = None,
-        isolation: Literal["process"] | None = None,
-        memory: Memory | None = None,
-        resources: Needs | None = None,
-        tags: Iterable[str] = (),
-        concurrency_key: str | None = None,
-        max_concurrency: int = 1,
-        fair_key: str | None = None,
-        required_model: str | None = None,
-        on_failure: Task[Any, Any, Any] | None = None,
-        cron: str | None = None,
-        every: Duration | None = None,
-        timezone: str = "UTC",
-        catchup: Catchup = "one",
-        jitter: Duration = 0,
-    ) -> TaskDecorator: ...
+    def task(self, /, **options: Unpack[TaskDeclaration]) -> TaskDecorator: ...
 
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a function as a task, and with `cron=` or `every=` also a schedule that enqueues it.
@@ -190,7 +164,7 @@ class App:
         catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
         jitter           a schedule's jobs start up to this much later
         """
-        return declare_task(self.declarations, self.schedule, function, **check_task_options(options))
+        return declare_task(self.declarations, self.schedule, function, options)
 
     def schedule(
         self,
@@ -366,6 +340,29 @@ class App:
         """
         calls = what if arguments is None else calls_of_mappings(self.declarations.task(what), arguments)
         return await self.jobs.enqueue_many(calls, conn=conn, **options)
+
+    async def batch(
+        self,
+        calls: Iterable[Call[R]] = (),
+        /,
+        *,
+        on_success: OnEnd | None = None,
+        on_complete: OnEnd | None = None,
+        name: str | None = None,
+        keep_open: bool = False,
+        conn: Any = None,
+        **options: Unpack[ManyOptions],
+    ) -> BatchHandle[R]:
+        """Store jobs that are followed and cancelled as one, all of them or none: see docs/jobs.md.
+
+        on_success   enqueued when all jobs have succeeded: a call, or a task that takes any of batch, total, succeeded,
+                     failed, cancelled, expired
+        on_complete  the same, when all jobs have ended, however they ended
+        name         what it is called, for people
+        keep_open    do not end before `batch.close()`: `batch.add(calls)` adds jobs. Without it, too, until it ends
+        """
+        ends = {"on_success": on_success, "on_complete": on_complete}
+        return await self.jobs.batch(calls, **ends, name=name, keep_open=keep_open, conn=conn, **options)
 
     async def wait(self, job: JobHandle[Any] | int, *, timeout: Duration | None = None) -> JobView:
         """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""

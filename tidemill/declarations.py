@@ -111,9 +111,10 @@ class Declarations:
     @cached_property
     def runs(self) -> Runs:
         """The workflows and dags, and their runs."""
+        from tidemill.jobs import Jobs, StepJobs
         from tidemill.runs import Runs
 
-        return Runs(self.connections, self.origin, self.tasks, self.hooks, self.lifespan)
+        return Runs(self.connections, self.origin, self.tasks, self.hooks, self.lifespan, StepJobs(Jobs(self)))
 
     @cached_property
     def monitors(self) -> Monitors:

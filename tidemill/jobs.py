@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 from typing_extensions import Unpack
 
+from tidemill.batches import BatchHandle, OnEnd, read_callback, result_of
 from tidemill.core.accounts import Caller
+from tidemill.core.batch import BatchRef, NewBatch
 from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, JobRef, NewJob, check_name
-from tidemill.core.memory_size import Memory, parse_memory
-from tidemill.core.resources import Needs, parse_resources
-from tidemill.core.retry import RetryPolicy, retry as retry_policy
+from tidemill.core.job import JobRef, NewJob
 from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
+from tidemill.engine.connections import OpenConnection
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
+from tidemill.engine.jobs.enqueuer import MANY_CHUNK
 from tidemill.engine.jobs.job_handle import JobHandle
+from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Call, Periodic, R, Task, TaskOptions
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.models.spec import require_model
+from tidemill.engine.runs.durable_run import WorkEnd
 from tidemill.engine.telemetry.tracing import enqueueing, enqueueing_many
+from tidemill.ops.jobs.batches import BatchNumber, cancel_batch, close_batch
 from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Local
-from tidemill.store.caller_connection import run_async, run_sync
+from tidemill.ops.operator.operation import A, Operation
+from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.jobs.batches import add_statements, end_statements, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_statements
 
 if TYPE_CHECKING:
@@ -99,6 +105,69 @@ class Jobs:
                 refs = self._declared.connections.call(lambda opened: opened.enqueuer.put_many(many))
         return self._handles(many, refs)
 
+    async def batch(
+        self,
+        calls: Iterable[Call[R]] = (),
+        /,
+        *,
+        on_success: OnEnd | None = None,
+        on_complete: OnEnd | None = None,
+        name: str | None = None,
+        keep_open: bool = False,
+        conn: Any = None,
+        **options: Unpack[ManyOptions],
+    ) -> BatchHandle[R]:
+        """Store jobs that are followed and cancelled as one. See `App.batch`."""
+        new = self._new_batch(on_success, on_complete, name, keep_open)
+        return BatchHandle(self, await self.store_batch(new, calls, conn, options))
+
+    def batch_sync(self, calls: Iterable[Call[R]] = (), /, *, conn: Any = None, **options: Any) -> BatchHandle[R]:
+        """`batch` for plain code; `conn` is then a plain connection."""
+        on_success, on_complete, name = (options.pop(each, None) for each in ("on_success", "on_complete", "name"))
+        new = self._new_batch(on_success, on_complete, name, options.pop("keep_open", False))
+        if conn is None:
+            stored = self._declared.connections.call(lambda _: self.store_batch(new, calls, None, options))
+        else:
+            stored = run_sync(self._declared.connections.unopened, conn, self._batch_statements(new, calls, options))
+        return BatchHandle(self, stored)
+
+    async def store_batch(
+        self, new: NewBatch, calls: Iterable[Call[Any]], conn: Any, options: Mapping[str, Any]
+    ) -> BatchRef:
+        """Store a batch with its jobs: all of them, or none. If its key is taken, nothing is stored."""
+        if conn is not None:
+            return await run_async(
+                self._declared.connections.unopened, conn, self._batch_statements(new, calls, options)
+            )
+        return await (await self.opened()).enqueuer.put_batch(new, partial(self._chunks, calls, options))
+
+    async def add_to_batch(self, id: int, calls: Iterable[Call[Any]], conn: Any, options: Mapping[str, Any]) -> int:
+        """Store more jobs of a batch; returns how many."""
+        chunks = self._chunks(calls, options, id)
+        if conn is not None:
+            return await run_async(self._declared.connections.unopened, conn, _adding(id, chunks))
+        return await (await self.opened()).enqueuer.add_to_batch(id, chunks)
+
+    async def close_batch(self, id: int) -> None:
+        """Let a batch end when its jobs have."""
+        await self._do(close_batch, BatchNumber(id=id))
+
+    async def cancel_batch(self, id: int, *, by: str | None = None) -> None:
+        """Cancel the unfinished jobs of a batch."""
+        await self._do(cancel_batch, BatchNumber(id=id), by=by)
+
+    def get_batch(self, id: int) -> BatchHandle[Any]:
+        """A handle on a batch that was stored before, by any process."""
+        return BatchHandle(self, BatchRef(id, created=False))
+
+    async def opened(self) -> OpenConnection:
+        """The application's connection of this event loop."""
+        return await self._declared.connections.open()
+
+    def result_of(self, task: str, data: bytes | None) -> Any:
+        """The result of a job of a task, as the type that it declares."""
+        return result_of(self._declared.tasks.get(task), data)
+
     async def get(self, job: JobHandle[Any] | int) -> JobView:
         """A job as it is now, unfinished or finished."""
         return await self._handle(job).view()
@@ -109,10 +178,12 @@ class Jobs:
 
     async def cancel(self, *jobs: JobHandle[Any] | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
-        ids = [job if isinstance(job, int) else job.id for job in jobs]
-        if ids:
-            caller = Caller(by or f"app {self._declared.name}", "admin")
-            await Local(await self._declared.reach(), caller).do(cancel_jobs, JobSelection(ids=ids))
+        if ids := [job if isinstance(job, int) else job.id for job in jobs]:
+            await self._do(cancel_jobs, JobSelection(ids=ids), by=by)
+
+    async def _do(self, operation: Operation[A, Any], args: A, *, by: str | None = None) -> None:
+        caller = Caller(by or f"app {self._declared.name}", "admin")
+        await Local(await self._declared.reach(), caller).do(operation, args)
 
     def _handle(self, job: JobHandle[Any] | int) -> JobHandle[Any]:
         return JobHandle(self._declared.connections, JobRef(job)) if isinstance(job, int) else job
@@ -128,80 +199,38 @@ class Jobs:
         require_model(job.options and job.options.required_model, declared.models)
         return job
 
-    def _many(self, calls: Iterable[Call[Any]], options: Mapping[str, Any]) -> ManyJobs:
-        many = jobs_of_calls(calls, options, origin=self._declared.origin())
+    def _new_batch(
+        self, on_success: OnEnd | None, on_complete: OnEnd | None, name: str | None, keep_open: bool
+    ) -> NewBatch:
+        return NewBatch(
+            self._declared.origin(),
+            name,
+            keep_open,
+            read_callback("on_success", on_success),
+            read_callback("on_complete", on_complete),
+        )
+
+    def _chunks(self, calls: Iterable[Call[Any]], options: Mapping[str, Any], batch: int) -> Iterator[ManyJobs]:
+        """The jobs of a batch, some thousands at a time: a million of them need not be in memory."""
+        left = iter(calls)
+        while chunk := list(islice(left, MANY_CHUNK)):
+            yield self._many(chunk, options, batch)
+
+    def _batch_statements(
+        self, new: NewBatch, calls: Iterable[Call[Any]], options: Mapping[str, Any]
+    ) -> Statements[BatchRef]:
+        ref = yield from new_batch_statements(new)
+        if ref.created:
+            yield from _adding(ref.id, self._chunks(calls, options, ref.id))
+            yield from end_statements([ref.id])
+        return ref
+
+    def _many(self, calls: Iterable[Call[Any]], options: Mapping[str, Any], batch: int | None = None) -> ManyJobs:
+        many = jobs_of_calls(calls, options, origin=self._declared.origin(), batch=batch)
         for task in many.tasks:
             model = options.get("required_model") or self._declared.task(task).options.required_model
             require_model(model, self._declared.models)
         return many
-
-
-def declare_task(
-    declared: Declarations,
-    schedule: Callable[..., None],
-    function: Callable[..., Any] | None,
-    *,
-    name: str | None = None,
-    queue: str = DEFAULT_QUEUE,
-    priority: int = DEFAULT_PRIORITY,
-    retry: RetryPolicy | int | None = None,
-    budget: Duration | None = None,
-    stall: Duration | None = None,
-    isolation: Literal["process"] | None = None,
-    memory: Memory | None = None,
-    resources: Needs | None = None,
-    tags: Iterable[str] = (),
-    concurrency_key: str | None = None,
-    max_concurrency: int = 1,
-    fair_key: str | None = None,
-    required_model: str | None = None,
-    on_failure: Task[Any, Any, Any] | None = None,
-    cron: str | None = None,
-    every: Duration | None = None,
-    timezone: str = "UTC",
-    catchup: Catchup = "one",
-    jitter: Duration = 0,
-) -> Any:
-    """Declare a function as a task: see `App.task`."""
-    options = TaskOptions(
-        queue=check_name("queue", queue),
-        priority=priority,
-        retry=retry_policy(retry) if isinstance(retry, int) else retry,
-        budget=None if budget is None else parse_duration(budget, what="budget"),
-        stall=None if stall is None else parse_duration(stall, what="stall"),
-        isolation=isolation,
-        memory=None if memory is None else parse_memory(memory, what="memory"),
-        resources=None if resources is None else parse_resources(resources),
-        tags=tuple(tags),
-        concurrency_key=concurrency_key,
-        max_concurrency=max_concurrency,
-        fair_key=fair_key,
-        required_model=required_model,
-        on_failure=None if on_failure is None else on_failure.callback(),
-    )
-
-    def declare(body: Callable[..., Any]) -> Task[Any, Any]:
-        task = Task(body, name or getattr(body, "__name__", ""), options)
-        declared.tasks.add(declared.surround(task))
-        if cron is not None or every is not None:
-            schedule(task.name, task.call(), cron=cron, every=every, timezone=timezone, catchup=catchup, jitter=jitter)
-        return task
-
-    return declare if function is None else declare(function)
-
-
-#: The options of `app.task`.
-TASK_OPTIONS = frozenset(
-    name for name, each in signature(declare_task).parameters.items() if each.kind is each.KEYWORD_ONLY
-)
-
-
-def check_task_options(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a task; a `ConfigError` names one that it does not have."""
-    if unknown := options.keys() - TASK_OPTIONS:
-        hint = did_you_mean(min(unknown), TASK_OPTIONS) or f"; its options are {', '.join(sorted(TASK_OPTIONS))}"
-        raise ConfigError(f"task has no option {min(unknown)!r}{hint}")
-    return options
 
 
 def declare_pipeline(declared: Declarations, pipeline: Pipeline) -> Pipeline:
@@ -220,6 +249,36 @@ def declare_pipeline(declared: Declarations, pipeline: Pipeline) -> Pipeline:
     declared.pipelines.declare(pipeline)
     declared.tasks.add(Task(rebuild, f"rebuild/{pipeline.name}", TaskOptions(queue=pipeline.queue)))
     return pipeline
+
+
+class StepJobs:
+    """The jobs that steps of runs gather."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+
+    async def start(self, calls: Sequence[Call[Any]], key: str, parent: tuple[int, int]) -> WorkEnd | None:
+        """Enqueue jobs as a batch whose end the run is told; the end, if they were enqueued before and have ended."""
+        run, work = parent
+        new = NewBatch(origin_here(f"run r{run}"), name=f"r{run}", key=key, run=run, work=work)
+        ref = await self._jobs.store_batch(new, calls, None, {})
+        if ref.created:
+            return None
+        batch = await self._jobs.get_batch(ref.id).view()
+        return WorkEnd(batch.state, batch=ref.id, key=key) if batch.ended else None
+
+    async def results(self, batch: int) -> list[Any]:
+        """The results of the jobs; a `BatchFailedError` if one of them did not succeed."""
+        return await self._jobs.get_batch(batch).results()
+
+
+def _adding(batch: int, chunks: Iterable[ManyJobs]) -> Statements[int]:
+    """The statements that add jobs to a batch that is not over."""
+    yield from hold_statements(batch)
+    added = 0
+    for many in chunks:
+        added += yield from add_statements(batch, many.each())
+    return added
 
 
 class ScheduleOptions(TypedDict, total=False):

@@ -34,8 +34,9 @@ from tidemill.flows.definition.start_fields import check_start_event, check_star
 from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
 from tidemill.flows.encoding.classes import qualified_name
 from tidemill.flows.encoding.events import encode_event
+from tidemill.flows.runner.children import JobGatherer, child_end
 from tidemill.flows.runner.current_step import find_step
-from tidemill.flows.runner.durable import FlowKind, child_end
+from tidemill.flows.runner.durable import FlowKind
 from tidemill.flows.runner.fork import fork
 from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
@@ -85,8 +86,10 @@ class Runs:
         tasks: TaskRegistry,
         hooks: Hooks,
         lifespan: Lifespan,
+        gatherer: JobGatherer | None = None,
     ) -> None:
         self._lifespan = lifespan
+        self._gatherer = gatherer
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
         self.dag_kind = DagKind(tasks, hooks.ref_resolver, named=hooks.invoke_context is not None)
@@ -131,7 +134,7 @@ class Runs:
         declared(workflow).surround(partial(self._surrounded, name))
         for task in step_tasks(name, workflow, self._reach_runs):
             self._tasks.add(task)
-        self.flows[name] = FlowKind(name, workflow, self._start_child)
+        self.flows[name] = FlowKind(name, workflow, self._start_child, gatherer=self._gatherer)
 
     def _surrounded(self, workflow: str, spec: StepSpec) -> StepSpec:
         function = surrounded(self._lifespan, "step", f"{workflow}.{spec.name}", spec.function, _run_id)

@@ -40,6 +40,7 @@ COMMANDS = {
         "jobs.list:job",
         "jobs.cancel_retry:retry",
         "jobs.cancel_retry:cancel",
+        "jobs.batches:commands batch",
     ),
     "Workflows": (
         "runs.start:start",

@@ -24,12 +24,14 @@ MAX_KEY_BYTES = 1800
 
 
 class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A job that follows from the end of another one: its task, queue and options, and which facts it takes."""
+    """A job that follows from the end of another one or of a batch: its task, and which facts of the end it takes."""
 
     task: str
     queue: str
     takes: tuple[str, ...]
     options: msgspec.Raw = msgspec.Raw(b"null")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+    priority: int = DEFAULT_PRIORITY
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +63,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_of: int | None = None
     reason: str | None = None
     """Why its schedule has started it: due, catch-up, backfill or run now."""
+    batch: int | None = None
+    """The batch whose end it follows from."""
 
 
 class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,6 +87,7 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] | None = None
     options: JobOptions | None = None
     origin: Origin | None = None
+    batch: int | None = None
 
     @property
     def keyed(self) -> bool:

@@ -12,6 +12,7 @@ from tidemill.engine.jobs.enqueuer import Enqueuer
 from tidemill.engine.jobs.waits import JobWaits
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.database import Database
+from tidemill.store.jobs.batches import find_unfinished_batches
 from tidemill.store.migrate import wait_for_schema
 
 T = TypeVar("T")
@@ -20,11 +21,12 @@ DATABASE_PATIENCE, SCHEMA_PATIENCE = 30.0, 10.0
 
 
 class OpenConnection(NamedTuple):
-    """An open database, what puts jobs into it, and what waits for them."""
+    """An open database, what puts jobs into it, and what waits for jobs and batches."""
 
     database: Database
     enqueuer: Enqueuer
     waits: JobWaits
+    batch_waits: JobWaits
 
 
 class Connections:
@@ -72,6 +74,7 @@ class Connections:
         if opening is not None:
             opened = await opening
             await opened.waits.close()
+            await opened.batch_waits.close()
             await run_waits(opened.database).close()
             await opened.enqueuer.close()
             await opened.database.close()
@@ -98,7 +101,8 @@ class Connections:
             await database.close()
             raise
         database.translates_errors = True
-        return OpenConnection(database, Enqueuer(database), JobWaits(database))
+        batch_waits = JobWaits(database, find_unfinished_batches)
+        return OpenConnection(database, Enqueuer(database), JobWaits(database), batch_waits)
 
 
 class SyncBridge:

@@ -19,7 +19,8 @@ def explain_job(job: Job) -> list[str]:
         "no_worker": explain_no_worker,
         "running": explain_running,
     }.get(job["state"], explain_end)
-    return [explain_origin(job), *explain(job)]
+    batch = [] if job.get("batch_id") is None else [f"It is one of the jobs of batch b{job['batch_id']}."]
+    return [explain_origin(job), *batch, *explain(job)]
 
 
 def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
@@ -67,6 +68,8 @@ def explain_origin(job: Job) -> str:
     if not origin:
         return "Its origin is not recorded."
     by = origin["by"]
+    if origin.get("batch"):
+        return f"Enqueued when batch b{origin['batch']} had ended."
     if origin.get("retry_of"):
         return f"Enqueued by {by}, to repeat job {origin['retry_of']}."
     if origin.get("schedule"):
@@ -85,6 +88,28 @@ def _explain_fire(by: str, origin: Mapping[str, Any]) -> str:
         return f"Enqueued by {by}, who had schedule {schedule} started for {fire}."
     late = ", which was missed" if reason == "catch-up" else ""
     return f"Enqueued by schedule {schedule}, for {fire}{late}."
+
+
+def explain_batch(batch: Mapping[str, Any]) -> list[str]:
+    """What a batch waits for, or how it ended, origin first."""
+    said = [explain_origin(batch)]
+    ends = [(batch[state], state) for state in ("succeeded", "failed", "cancelled", "expired") if batch[state]]
+    counts = ", ".join(f"{count:,} {state}" for count, state in ends)
+    if batch["unfinished"]:
+        left = f"{batch['unfinished']:,} of {_count(batch['total'], 'job')} unfinished"
+        said.append(f"{left}; {counts}." if counts else f"{left}.")
+    elif batch["total"]:
+        said.append(f"Of {_count(batch['total'], 'job')}, {counts}.")
+    if batch["is_open"]:
+        said.append(f"It is open for more jobs: `tidemill batch close {batch['id']}` lets it end.")
+    if batch["cancel_reason"]:
+        said.append(f"{batch['cancel_reason'][0].upper()}{batch['cancel_reason'][1:]}.")
+    if batch["ended_at"] is None:
+        said += [f"When all have succeeded, {batch['on_success']} is enqueued."] if batch["on_success"] else []
+        said += [f"When all have ended, {batch['on_complete']} is enqueued."] if batch["on_complete"] else []
+    elif batch["failed"]:
+        said.append(f"`tidemill retry --batch {batch['id']}` runs its failed jobs again, in their place.")
+    return said
 
 
 def explain_ready(job: Job) -> list[str]:

@@ -22,6 +22,7 @@ from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs import history_partitions, sweeps
+from tidemill.store.jobs.batches import forget_batches, sweep_batches
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.maintenance.retention_settings import read_retention
 from tidemill.store.migrate import OWN_CHAIN, Chain
@@ -101,6 +102,8 @@ class Maintenance:
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
         if "no_worker" in found:
             await sweeps.route_jobs(database)
+        if "batches" in found:
+            await sweep_batches(database)
         if "unwanted" in found:
             await cancel_unwanted(database)
         if "orphans" in found:
@@ -136,6 +139,7 @@ class Maintenance:
         await keep_run_log(self._database, today, keep_days=runs)
         await keep_log(self._database, today, keep_days=wanted.events or self.settings.keep_days)
         await history_partitions.forget_leftovers(self._database)
+        await forget_batches(self._database, keep_days=jobs)
         await forget_telemetry(self._database)
         while await forget_runs(self._database, keep_days=runs):
             log.info("old runs forgotten", keep_days=runs)

@@ -31,7 +31,8 @@ from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.values import unpack
 from tidemill.flows.errors import StepDiverged
-from tidemill.flows.runner.durable import FlowKind, child_end
+from tidemill.flows.runner.children import child_end
+from tidemill.flows.runner.durable import FlowKind
 from tidemill.flows.runner.follow import EventHistory
 from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.restore import JournalFold

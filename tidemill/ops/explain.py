@@ -12,6 +12,7 @@ from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
+from tidemill.ops.jobs.batches import BatchDetails, BatchNumber, get_batch
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
 from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
 from tidemill.ops.monitors.monitors import ListMonitors, list_monitors
@@ -27,6 +28,7 @@ from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get
 from tidemill.ops.streams.messages import MessageDetails, message_at, message_with_id
 from tidemill.pipelines.view.state_details import StateDetails
 from tidemill.sources.redis import position_of
+from tidemill.store.jobs.batches import LIST_FOLLOWERS_OF_BATCH
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
 from tidemill.store.transaction import Reader
@@ -34,9 +36,9 @@ from tidemill.store.transaction import Reader
 MOST_FOLLOWED = 100
 
 FORMS = (
-    "a job is 7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the path of its output or "
-    "STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message STREAM/SOURCE:POSITION or its message id "
-    "(also as STREAM/SOURCE:ID)"
+    "a job is 7, a batch of jobs b7, a run r7, a node of a run r7/NODE, an alert a7, a dead letter d7, a state the "
+    "path of its output or STAGE/ENTITY, a trigger of a monitor MONITOR/TRIGGER/ENTITY, a message "
+    "STREAM/SOURCE:POSITION or its message id (also as STREAM/SOURCE:ID)"
 )
 
 
@@ -72,6 +74,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     why: list[str]
     followed: list[Followed] = []
     job: Job | None = None
+    batch: BatchDetails | None = None
     run: Run | None = None
     node: NodeView | None = None
     details: Annotated[StateDetails | None, doc("Of a state of a pipeline.")] = None
@@ -83,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 @operation("GET /explain/{id:path}", role="viewer")
 async def explain(at: Reader, args: ExplainObject, declared: Declarations | None) -> Explanation:
-    """Explain a job, run, node, state, alert, trigger, message or dead letter: why it is so, what followed from it."""
+    """Explain a job, batch, run, node, state, alert, trigger, message or dead letter, and what followed from it."""
     here = Local(at.database, Caller(at.by, "viewer"), declared)
     first: TidemillError | None = None
     for form, read in _READERS:
@@ -122,6 +125,13 @@ async def _job(at: Local, id: str) -> Explanation:
     rows = await list_followers(at.database, job.id, job.created_at, limit=MOST_FOLLOWED)
     followed = [Followed(row["id"], f"{row['kind']} {row['name']}", row["state"]) for row in rows]
     return Explanation(id=id, kind="job", state=job.state, why=job.why, followed=followed, job=job)
+
+
+async def _batch(at: Local, id: str) -> Explanation:
+    batch = await at.do(get_batch, BatchNumber(id=_number(id)))
+    rows = await at.database.fetch(LIST_FOLLOWERS_OF_BATCH, batch.id, batch.created_at, MOST_FOLLOWED)
+    followed = [Followed(str(row["id"]), f"job {row['task']}", row["state"]) for row in rows]
+    return Explanation(id=f"b{id}", kind="batch", state=batch.state, why=batch.why, followed=followed, batch=batch)
 
 
 async def _run(at: Local, id: str) -> Explanation:
@@ -214,6 +224,7 @@ def _number(text: str) -> int:
 #: The forms of ids in the order in which they are tried; a reader returns None if there is no such object.
 _READERS: tuple[tuple[re.Pattern[str], Callable[..., Awaitable[Explanation | None]]], ...] = (
     (re.compile(r"([0-9]+)"), _job),
+    (re.compile(r"b([0-9]+)"), _batch),
     (re.compile(r"r([0-9]+)"), _run),
     (re.compile(r"a([0-9]+)"), _alert),
     (re.compile(r"d([0-9]+)"), _dead_letter),

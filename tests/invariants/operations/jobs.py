@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from tests.invariants.operations.case import Case, World
 from tests.support.operate import cancel_jobs, set_control, set_paused
 from tidemill.ops.admin import history, hosts
-from tidemill.ops.jobs import jobs, queues, schedules, workers
+from tidemill.ops.jobs import batches, jobs, queues, schedules, workers
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.jobs.pages import JobFilter
 from tidemill.store.jobs.schedules import declare_schedules
@@ -21,6 +21,12 @@ async def two_jobs(world: World) -> None:
         await world.app.enqueue("send", args=args, tags=["case"])
     await world.app.enqueue("count", delay="1h")
     await cancel_jobs(world.database, [2], by="ann")
+
+
+async def two_batches(world: World) -> None:
+    """Batch 1 has two jobs that wait, batch 2 is open."""
+    await world.app.batch([world.app.declarations.task("send").call(n) for n in (1, 2)], name="orders")
+    await world.app.batch(keep_open=True)
 
 
 async def a_worker(world: World) -> None:
@@ -120,6 +126,30 @@ CASES: dict[str, Case] = {
         two_jobs,
         (jobs.RetryJobs(), jobs.RetryJobs(ids=[99]), jobs.RetryJobs(ids=[99], args={"order": 1})),
         command="retry --state cancelled --yes",
+    ),
+    "list_batches": Case(
+        batches.ListBatches(state="running"),
+        two_batches,
+        (batches.ListBatches(state="lost"), batches.ListBatches(cursor="?")),
+        command="batch --state running --json",
+        items=True,
+    ),
+    "get_batch": Case(
+        batches.BatchNumber(id=1), two_batches, (batches.BatchNumber(id=99),), command="batch show b1 --json"
+    ),
+    "enqueue_batch": Case(
+        batches.EnqueueBatch(task="send", each=[{"order": 1}, {"order": 2}], name="orders"),
+        wrong=(
+            batches.EnqueueBatch(task="nothing", each=[]),
+            batches.EnqueueBatch(task="send", each=[{"order": "x"}]),
+            batches.EnqueueBatch(task="send", each=[], on_success="send"),
+        ),
+    ),
+    "close_batch": Case(
+        batches.BatchNumber(id=2), two_batches, (batches.BatchNumber(id=99),), command="batch close b2 --json"
+    ),
+    "cancel_batch": Case(
+        batches.BatchNumber(id=1), two_batches, (batches.BatchNumber(id=99),), command="batch cancel b1 --json"
     ),
     "list_queues": Case(
         queues.ListQueues(ended_within=3600.0),

@@ -9,6 +9,7 @@ import asyncpg
 from tests.support.guide import database_url
 
 chunks = ["a", "b"]
+pages = [[1, 2], [3]]
 
 
 async def a_connection(names: dict[str, Any]) -> None:

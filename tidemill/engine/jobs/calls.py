@@ -72,7 +72,9 @@ def job_of_call(task: Task[Any, Any, Any], arguments: bytes, options: Mapping[st
     return task.new_job(arguments, origin=origin, **read_options(options, task))
 
 
-def jobs_of_calls(calls: Iterable[Call[Any]], options: Mapping[str, Any], *, origin: Origin) -> ManyJobs:
+def jobs_of_calls(
+    calls: Iterable[Call[Any]], options: Mapping[str, Any], *, origin: Origin, batch: int | None = None
+) -> ManyJobs:
     """The jobs of many calls, with the same options for all of them."""
     found: list[Call[Any]] = []
     for call in calls:
@@ -84,7 +86,7 @@ def jobs_of_calls(calls: Iterable[Call[Any]], options: Mapping[str, Any], *, ori
         name = min(unknown)
         known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
         raise ConfigError(f"enqueue_many has no option {name!r}{known}")
-    return ManyJobs(found, lambda task: {"origin": origin, **read_options(options, task)})
+    return ManyJobs(found, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
 
 
 def calls_of_mappings(task: Task[Any, Any, Any], each: Iterable[Mapping[str, Any]]) -> Iterable[Call[Any]]:

@@ -8,17 +8,20 @@ the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import asyncpg
 
+from tidemill.core.batch import BatchRef, NewBatch
 from tidemill.core.errors import StoreError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
-from tidemill.store.jobs.insert import insert_alike, insert_jobs, wake_of
+from tidemill.store.jobs.batch_end import END_BATCHES, end_batches
+from tidemill.store.jobs.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
+from tidemill.store.jobs.insert import insert_alike, insert_jobs, run_statements, wake_of
 from tidemill.store.notify import Notifier
 
 MAX_BATCH = 500
@@ -62,6 +65,36 @@ class Enqueuer:
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
         return refs
+
+    async def put_batch(self, new: NewBatch, chunks: Callable[[int], Iterable[ManyJobs]]) -> BatchRef:
+        """Store a batch with its jobs, all or none, in one transaction. If its key is taken, nothing is stored."""
+        try:
+            async with self._database.transaction(patience=30.0) as connection:
+                ref = await run_statements(self._database, connection, new_batch_statements(new))
+                if ref.created:
+                    await self._add(connection, ref.id, chunks(ref.id))
+                    await end_batches(self._database, connection, [ref.id])
+        except asyncpg.PostgresError as error:
+            raise _explained(error) from error
+        return ref
+
+    async def add_to_batch(self, batch: int, chunks: Iterable[ManyJobs]) -> int:
+        """Store more jobs of a batch, all or none; returns how many."""
+        try:
+            async with self._database.transaction(patience=30.0) as connection:
+                await run_statements(self._database, connection, hold_statements(batch))
+                added = await self._add(connection, batch, chunks)
+        except asyncpg.PostgresError as error:
+            raise _explained(error) from error
+        await self._database.fetch(END_BATCHES, [batch])  # Its other jobs may have ended meanwhile.
+        return added
+
+    async def _add(self, connection: Executor, batch: int, chunks: Iterable[ManyJobs]) -> int:
+        added = 0
+        for many in chunks:
+            added += sum(ref.created for ref in await self._insert_chunk(connection, many, slice(None)))
+        await connection.execute(self._database.sql(ADD_TO_TOTAL), batch, added)
+        return added
 
     async def _insert_chunk(self, connection: Executor, many: ManyJobs, chunk: slice) -> list[JobRef]:
         if many.alike:

@@ -185,15 +185,16 @@ class Task(Generic[P, R, T]):
             raise PayloadError(f"task {self.name}: {what} {template!r} does not fit: {error!r}") from error
         return check_key(what, made)
 
-    def callback(self) -> Callback:
-        """What another job's end enqueues, if this is the task for it; a `ConfigError` if it takes something else."""
-        if unknown := [name for name in self.signature.required if name not in FAILURE_FACTS]:
-            raise ConfigError(
-                f"task {self.name} needs {unknown[0]!r}: a task for failures takes any of {', '.join(FAILURE_FACTS)}"
-            )
-        takes = tuple(name for name in FAILURE_FACTS if name in self.signature.names)
+    def callback(self, facts: tuple[str, ...] = FAILURE_FACTS, *, of: str = "failures") -> Callback:
+        """What the end of something enqueues, with those of its facts that this task takes; else a `ConfigError`."""
+        if unknown := [name for name in self.signature.required if name not in facts]:
+            raise ConfigError(f"task {self.name} needs {unknown[0]!r}: a task for {of} takes any of {', '.join(facts)}")
+        return self.callback_with(b"{}", tuple(name for name in facts if name in self.signature.names))
+
+    def callback_with(self, arguments: bytes, takes: tuple[str, ...] = ()) -> Callback:
+        """What the end of something enqueues, with these arguments."""
         options = msgspec.Raw(b"null" if self.job_options is None else encode(self.job_options))
-        return Callback(self.name, self.options.queue, takes, options)
+        return Callback(self.name, self.options.queue, takes, options, msgspec.Raw(arguments), self.options.priority)
 
     def template(self) -> bytes:
         """What a job of this task is like without its arguments, for the SQL function `enqueue`."""

@@ -1,10 +1,10 @@
-"""Waiting for jobs to end: one LISTEN connection and one query for all waits of a process."""
+"""Waiting for jobs or batches to end: one LISTEN connection and one query for all waits of a process."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
@@ -15,10 +15,15 @@ LINGER = 10.0  # The connection is kept this long after the last wait, since the
 
 
 class JobWaits:
-    """Wakes up the callers that wait for jobs."""
+    """Wakes up the callers that wait for jobs, or for what `find_unfinished` finds."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self,
+        database: Database,
+        find_unfinished: Callable[[Database, list[int]], Awaitable[set[int]]] = find_unfinished,
+    ) -> None:
         self._database = database
+        self._find_unfinished = find_unfinished
         self._waiting: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)
         self._changes: ChangeListener | None = None
         self._task: asyncio.Task[None] | None = None
@@ -70,7 +75,7 @@ class JobWaits:
     async def _wake_finished(self) -> None:
         """Wake up the waits for jobs that have ended."""
         ids = list(self._waiting)
-        unfinished = await find_unfinished(self._database, ids)
+        unfinished = await self._find_unfinished(self._database, ids)
         for each in self._futures(job_id for job_id in ids if job_id not in unfinished):
             each.set_result(None)
 

@@ -33,11 +33,12 @@ NOTHING_BEGUN: Begun = []
 
 
 class WorkEnd(msgspec.Struct, omit_defaults=True):
-    """The end of work that ran elsewhere: as a job, or as a run of its own."""
+    """The end of work that ran elsewhere: as a job, as a run of its own, or as a batch of jobs."""
 
     state: str
     job: int | None = None
     run: int | None = None
+    batch: int | None = None
     key: str | None = None
     result: msgspec.Raw = msgspec.Raw(b"null")
     note: str | None = None

@@ -57,7 +57,8 @@ def find_stop_class(steps: Steps, workflow: str) -> type[StopEvent]:
 
 def find_state_type(steps: Steps) -> Any:
     """Return the most derived state type that a step declares; None if no step declares one."""
-    declared = {spec.context_state_type: None for spec in steps.values() if isinstance(spec.context_state_type, type)}
+    kinds = (spec.context_state_type for spec in steps.values())
+    declared = {kind: None for kind in kinds if isinstance(kind, type) and kind is not Any}
     for candidate in declared:
         if all(issubclass(candidate, other) for other in declared):
             return candidate

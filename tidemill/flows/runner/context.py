@@ -8,6 +8,7 @@
     data = await ctx.once("charge", charge_card)       a side effect that is not repeated when the step runs again
     await ctx.sleep("3d")                              a wait of a durable run outlives its process
     both = await ctx.gather(ask("Ada"), ask("Bob"))    at the same time; all of it may wait
+    sizes = await ctx.gather_jobs(*(measure.call(n) for n in range(500)))    jobs of workers, as one batch
     ctx.now(), ctx.random()                            the same when the step runs again
 
 A context is used before its run, inside a step, or outside of a run. A method that is not available there raises a
@@ -29,6 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 from typing_extensions import TypeVar
 
 from tidemill.core.duration import Duration, parse_duration
+from tidemill.engine.jobs.calls import use
+from tidemill.engine.jobs.task import Call, R
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import (
     CompensationEvent,
@@ -242,6 +245,15 @@ class Context(Generic[S]):
         If all of them wait, the run may leave memory. The first failure cancels the others and is raised."""
         _, replay = self._stepping_by_record("gather")
         return await run_together(replay, parts)
+
+    async def gather_jobs(self, *calls: Call[R]) -> list[R]:
+        """Enqueue these calls as one batch of jobs, wait for all of them, and return their results in order.
+
+        They are enqueued once, even if the step runs again, and the run may leave memory while they run. If a job does
+        not succeed, a `BatchFailedError` is raised when all have ended."""
+        run, replay = self._stepping_by_record("gather_jobs")
+        self._send_held()
+        return await run.gather_jobs(replay, [use(call, "gather_jobs") for call in calls])
 
     async def once(self, name: str, effect: Effect) -> Any:
         """Run a side effect once, even if the step runs again, and return its result when it is committed."""

@@ -6,10 +6,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -35,7 +34,8 @@ from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, WaitAsked, Wrote
+from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
+from tidemill.flows.runner.children import JobGatherer, Starter, wait_for_child
 from tidemill.flows.runner.current_step import is_task_of_step
 from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
@@ -50,6 +50,7 @@ from tidemill.store.runs.log import NewStepLog
 from tidemill.store.runs.run_turn import BufferedEvents, JobRow, NewRun, RunTurn, job_row
 
 if TYPE_CHECKING:
+    from tidemill.engine.jobs.task import Call
     from tidemill.engine.runs.run_worker import RunWorker
     from tidemill.flows.definition.workflow import AnyWorkflow
 
@@ -61,20 +62,22 @@ DIVERGED_WAYS_OUT = (
     "from an earlier tick, or cancel it"
 )
 
-#: Starts a child run of a workflow with these fields, under this key, for this run and piece of work. The child may
-#: already have been started; if it has already ended, its outcome is returned.
-Starter = Callable[[Any, dict[str, Any], str, tuple[int, int]], Awaitable[WorkEnd | None]]
-
 
 class FlowKind:
     """Opens and starts runs of one workflow for a run worker."""
 
     def __init__(
-        self, name: str, workflow: AnyWorkflow, starter: Starter, observer: StepObserver | None = None
+        self,
+        name: str,
+        workflow: AnyWorkflow,
+        starter: Starter,
+        observer: StepObserver | None = None,
+        gatherer: JobGatherer | None = None,
     ) -> None:
         self.name = name
         self.workflow = workflow
         self.starter = starter
+        self.gatherer = gatherer
         self.observer = observer
 
     @property
@@ -330,10 +333,10 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         now = self.now()
-        if end.run is not None:
+        if (child := end.run or end.batch) is not None:
             result = decode(bytes(end.result))
             event = ChildEnded(
-                child=end.run, key=end.key or "", state=end.state, result=result, error=end.error, note=end.note
+                child=child, key=end.key or "", state=end.state, result=result, error=end.error, note=end.note
             )
             return [Received(now, event)]
         if end.state == "succeeded" and (why := decode(bytes(end.result), StepJobResult).diverged) is not None:
@@ -342,30 +345,18 @@ class DurableFlowRun(DurableRun, FlowRun):
         return ended_elsewhere(now, work, end)
 
     async def child(self, replay: StepReplay, workflow: Any, fields: dict[str, Any]) -> Any:
-        work = replay.work
         name = workflow if isinstance(workflow, str) else getattr(workflow, "__name__", type(workflow).__name__)
-        lane, operation = replay.at("child", name)
-        replay.refuse_inside_effect(lane, "ctx.child()")
-        if operation is not None:
-            key = operation.result
-        else:
-            # With its fields: another attempt that passes other fields starts another child.
-            content = blake2b(repr(sorted(fields.items())).encode(errors="replace"), digest_size=6).hexdigest()
-            key = replay.child_key(f"child {name}-{content} of r{self.number}.{work.id}")
-            replay.add(lane, "child", name, key)
-        known, ended = self.recall(work, key)
-        if not known:
-
-            async def start() -> None:
-                end = await self.kind.starter(workflow, fields, key, (self.number, work.id))
-                if end is not None:  # Its end may have been reported before the wait.
-                    for tick in self.work_ended(work.id, end):
-                        self.loop.post(tick)
-
-            self.check_may_wait(work)
-            # Wait first: the child may end before this process learns that it has started.
-            ended = await self.ask(replay, lane, WaitAsked(key, ChildEnded, {"key": key}), start)
+        start = partial(self.kind.starter, workflow, fields)
+        ended = await wait_for_child(self, replay, name, repr(sorted(fields.items())), "ctx.child()", start)
         return result_of(ended.state, ended.result, ended.error, ended.note)
+
+    async def gather_jobs(self, replay: StepReplay, calls: Sequence[Call[Any]]) -> list[Any]:
+        if self.kind.gatherer is None:
+            return await super().gather_jobs(replay, calls)
+        content = repr([(call.task.name, call.arguments) for call in calls])
+        start = partial(self.kind.gatherer.start, calls)
+        ended = await wait_for_child(self, replay, "jobs", content, "ctx.gather_jobs()", start)
+        return await self.kind.gatherer.results(ended.child)
 
     def diverge(self, work: Work, error: StepDiverged) -> None:
         if self.observer is not None:
@@ -471,13 +462,6 @@ class DurableFlowRun(DurableRun, FlowRun):
             kind = f"{type(worse).__module__}.{type(worse).__qualname__}"
             ended = Ended(error=StepFailure(kind, f"the retry policy of step {spec.name} failed: {worse}", "", worse))
         return _storable(ended)
-
-
-def child_end(number: int, row: Any) -> WorkEnd:
-    """Return the outcome of a child run from its row."""
-    result = msgspec.Raw(b"null" if row["result"] is None else row["result"])
-    error = None if row["error"] is None else decode(row["error"])
-    return WorkEnd(row["state"], run=number, key=row["key"], result=result, note=row["note"], error=error)
 
 
 def _storable(ended: Ended) -> Ended:

@@ -63,6 +63,7 @@ from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 
 if TYPE_CHECKING:
+    from tidemill.engine.jobs.task import Call
     from tidemill.flows.definition.workflow import AnyWorkflow
 
 _AN_EVENT: TypeAdapter[Event] = TypeAdapter(InstanceOf[Event])
@@ -297,6 +298,12 @@ class FlowRun:
         """Run a child run and return its result."""
         made = workflow() if isinstance(workflow, type) else workflow
         return await made.run(**fields)
+
+    async def gather_jobs(self, replay: StepReplay, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Enqueue jobs, wait for their ends and return their results."""
+        raise WorkflowRuntimeError(
+            "ctx.gather_jobs() is only available in durable runs: start this one with `await app.start(...)`"
+        )
 
     def transaction(self, work: Work) -> AbstractAsyncContextManager[Any]:
         raise WorkflowRuntimeError(

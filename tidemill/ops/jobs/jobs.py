@@ -105,6 +105,7 @@ class Job(JobLine, frozen=True, kw_only=True):
     concurrency_key: str | None
     max_concurrency: int | None
     fair_key: str | None
+    batch_id: int | None
     work: int | None
     options: dict[str, Any] | None
     origin: dict[str, Any] | None

@@ -1,16 +1,30 @@
 """Moving a job's row from the hot table to the history: the only module that knows both sets of columns.
 
 A job of a run reports its end in the same statement: a row in the run's inbox, which exists exactly when the history
-has the job.
+has the job. Jobs of batches are counted in it, all of a batch at once and each worker in a row of its own.
 """
 
 from __future__ import annotations
 
+from tidemill.core.job import DEFAULT_PRIORITY, FINAL_STATES
+
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
-        origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, run_id, work"""
+        origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, run_id, work,
+        batch_id"""
 
 #: Notifies the owners of the runs in `delivered`. Must be selected, because PostgreSQL skips unselected expressions.
 NOTIFY_RUNS = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM delivered LIMIT 1) AS news)"
+
+NOTIFY_CALLED = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM called) AS calls)"
+
+#: The batches of jobs that have ended, as JSON: END_BATCHES ends those whose jobs have all ended.
+ENDED_IN = "(SELECT json_agg(batch_id) FROM counted)"
+
+#: Adds to the counts of a slot of a batch.
+ADD_COUNTS = ", ".join(f"{state} = c.{state} + excluded.{state}" for state in FINAL_STATES)
+
+#: Workers with the same remainder count in the same row of a batch.
+_SLOTS = 64
 
 
 def archive_sql(
@@ -25,18 +39,44 @@ def archive_sql(
     losses: str = "losses",
     errors: str = "errors",
 ) -> str:
-    """The parts `archived` and `delivered` of a statement that stores rows of the hot table as finished.
+    """The parts `archived`, `delivered` and `counted` of a statement that stores rows of the hot table as finished.
 
-    The arguments are SQL expressions over these rows. The statement must also select `NOTIFY_RUNS`.
+    The arguments are SQL expressions over these rows. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
+    the batches to end afterwards.
     """
     end = {"job": "id", "state": state, "result": result, "note": note, "error": error}
     said = ", ".join(f"'{name}', {value}" for name, value in end.items() if value != "NULL")
+    ends = ", ".join(f"count(*) FILTER (WHERE {state} = '{each}')" for each in FINAL_STATES)
     return f"""
 archived AS (
     INSERT INTO tidemill.job_history (id, {_KEPT}, state, note, result, failures, losses, errors)
     SELECT id, {_KEPT}, {state}, {note}, {result}, {failures}, {losses}, {errors}
-    FROM {rows} WHERE {where} RETURNING id, concurrency_key),
+    FROM {rows} WHERE {where} RETURNING id, concurrency_key, batch_id),
 delivered AS (
     INSERT INTO tidemill.inbox (run_id, work, data)
     SELECT run_id, work, json_build_object({said})
-    FROM {rows} WHERE run_id IS NOT NULL AND {where} RETURNING run_id)"""
+    FROM {rows} WHERE run_id IS NOT NULL AND {where} RETURNING run_id),
+counted AS (
+    INSERT INTO tidemill.batch_count AS c (batch_id, slot, succeeded, failed, cancelled, expired)
+    SELECT batch_id, coalesce(min(worker_id) % {_SLOTS}, -1), {ends}
+    FROM {rows} WHERE batch_id IS NOT NULL AND {where} GROUP BY batch_id ORDER BY batch_id
+    ON CONFLICT (batch_id, slot) DO UPDATE SET {ADD_COUNTS} RETURNING batch_id)"""
+
+
+def callback_sql(rows: str, *, by: str, origin: str) -> str:
+    """The part `called` of a statement that enqueues callbacks. It must also select `NOTIFY_CALLED`.
+
+    `rows` selects what each follows from: its `number`, the `facts` that a task may take, and the `callback`. `origin`
+    is the field of the new job's origin that has the number.
+    """
+    return f"""
+called AS (
+    INSERT INTO tidemill.job (queue, task, args, priority, options, origin)
+    SELECT callback ->> 'queue', callback ->> 'task',
+           (coalesce((callback -> 'args')::jsonb, '{{}}') || coalesce((
+               SELECT jsonb_object_agg(key, value) FROM json_each(facts)
+               WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))), '{{}}'))::json,
+           coalesce((callback ->> 'priority')::smallint, {DEFAULT_PRIORITY}),
+           nullif(callback -> 'options' #>> '{{}}', '')::json,
+           json_build_object('by', '{by}' || number, '{origin}', number)
+    FROM ({rows}) AS ended WHERE callback IS NOT NULL RETURNING queue)"""

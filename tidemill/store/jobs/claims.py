@@ -20,9 +20,11 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from tidemill.core.blame import group_size
+from tidemill.core.codec import decode
 from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
-from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, callback_sql
+from tidemill.store.jobs.batch_end import end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -93,20 +95,16 @@ def _archive_ended(where: str) -> str:
     )
 
 
-# Enqueues what the options of failed jobs ask for, with those facts of the failure that its task takes.
-_CALL_BACK = """
-called AS (
-    INSERT INTO tidemill.job (queue, task, args, options, origin)
-    SELECT callback ->> 'queue', callback ->> 'task', (
-               SELECT json_object_agg(key, value) FROM json_each(json_build_object(
-                   'job', failed.id, 'task', failed.task, 'args', failed.args, 'error', failed.error ->> 'message'))
-               WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))),
-           nullif(callback -> 'options' #>> '{{}}', '')::json,
-           json_build_object('by', 'failed job ' || failed.id, 'parent', failed.id)
-    FROM (SELECT id, task, args, error, options -> 'on_failure' AS callback FROM owned
-          WHERE final = 'failed' AND options IS NOT NULL AND {where}) AS failed
-    WHERE callback IS NOT NULL RETURNING queue)"""
-_NOTIFY_CALLED = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM called) AS calls)"
+# What the options of failed jobs ask for.
+_FAILED = """
+SELECT id AS number, options -> 'on_failure' AS callback, json_build_object(
+           'job', id, 'task', task, 'args', args, 'error', error ->> 'message') AS facts
+FROM owned WHERE final = 'failed' AND options IS NOT NULL AND {where}"""
+
+
+def _call_back(where: str) -> str:
+    return callback_sql(_FAILED.format(where=where), by="failed job ", origin="parent")
+
 
 #: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
 #: concurrent progress report or cancel request cannot interfere.
@@ -118,8 +116,8 @@ WITH locked AS MATERIALIZED (
 owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
-{_archive_ended("id IN (SELECT id FROM gone)")},{_CALL_BACK.format(where="id IN (SELECT id FROM gone)")}
-SELECT id, concurrency_key, {NOTIFY_RUNS}, {_NOTIFY_CALLED} FROM archived
+{_archive_ended("id IN (SELECT id FROM gone)")},{_call_back("id IN (SELECT id FROM gone)")}
+SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM archived
 """
 
 
@@ -130,8 +128,9 @@ _GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 class ClaimStatements(NamedTuple):
     """A claim alone, and together with the results of jobs: the whole turn of a busy worker in one statement.
 
-    The last row of such a turn has the number of finished jobs. Rows are found by key once and deleted by ctid. A row
-    that changed in between (a progress report) may be skipped: the count shows it, and FINISH_JOBS then finishes it.
+    The last row of such a turn has the number of finished jobs, and in the place of arguments their batches. Rows are
+    found by key once and deleted by ctid. A row that changed in between (a progress report) may be skipped: the count
+    shows it, and FINISH_JOBS then finishes it.
     """
 
     claim: str
@@ -160,7 +159,7 @@ gone AS (
 claimed AS ({claim})
 SELECT * FROM claimed
 UNION ALL
-SELECT count(*), ({told})::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 {", NULL" * len(more)} FROM archived
 """
 
@@ -170,8 +169,8 @@ SELECT count(*), ({told})::int, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 
         finish_and(_SUCCEEDED.format(*given), succeeded),
         finish_and(
             _ENDED.format(*given),
-            f"{_archive_ended(_GONE)},{_CALL_BACK.format(where=_GONE)}",
-            f"{NOTIFY_RUNS} + {_NOTIFY_CALLED}",
+            f"{_archive_ended(_GONE)},{_call_back(_GONE)}",
+            f"{NOTIFY_RUNS} + {NOTIFY_CALLED}",
         ),
     )
 
@@ -364,7 +363,10 @@ class Claims:
             rows = await self.fetch(statements.succeed_and_claim, *claim, *results)
         else:
             rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(finished))
-        refused = len(finished) - rows.pop()[0]
+        last = rows.pop()
+        refused = len(finished) - last[0]
+        if last[4] is not None:
+            await end_batches(self._database, self.connection, decode(last[4]))
         if refused:
             refused -= len(await self.finish(finished))
         elif keyed := [job.id for job in finished if job.keyed]:
@@ -446,9 +448,13 @@ async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int
 async def finish_jobs(
     database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
 ) -> list[int]:
-    """Move a worker's jobs to the history, and admit jobs that waited for their concurrency keys."""
+    """Move a worker's jobs to the history, and admit jobs that waited for their concurrency keys.
+
+    Their batches end here, or by maintenance if another worker finishes jobs of them at the same time.
+    """
     finished = _once_each(finished)
     rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
+    await end_batches(database, connection, {row[2] for row in rows if row[2] is not None})
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
     return [row[0] for row in rows]

@@ -7,6 +7,7 @@ and tens of thousands of jobs are inserted at nearly the speed of COPY.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,8 @@ from tidemill.core.codec import encode
 from tidemill.core.job import JobRef, NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
+
+T = TypeVar("T")
 
 #: Jobs due within this many seconds are notified; an idle worker's own poll, which is more frequent, finds later ones.
 SOON = 60.0
@@ -25,7 +28,7 @@ _NEW_JOBS = """
     ROWS FROM (json_to_recordset($1::text::json) AS (
         queue text, task text, args json, priority smallint, delay float8, at float8, deadline float8,
         deadline_in float8, unique_key text, unique_for float8, concurrency_key text, max_concurrency int,
-        fair_key text, tags text[], options json, origin json)) WITH ORDINALITY AS new
+        fair_key text, tags text[], options json, origin json, batch bigint)) WITH ORDINALITY AS new
 """
 
 #: The payload of the wake-up for a job: its queue, and for one with a fair key also its lane. A queue with an empty
@@ -67,16 +70,19 @@ INSERT_JOBS = _INSERT.format(
     WHERE $2::boolean AND due_at <= now() + interval '{SOON} seconds') AS queues""",
 )
 
-#: The same for jobs of which some have a fair key.
-INSERT_FAIR_JOBS = _INSERT.format(into=", fair_key", values=", new.fair_key", priority=", priority", news=_NOTIFY_LANES)
+#: The same for jobs of which some have a fair key or a batch.
+INSERT_FAIR_JOBS = _INSERT.format(
+    into=", fair_key, batch_id", values=", new.fair_key, new.batch", priority=", priority", news=_NOTIFY_LANES
+)
 
 #: Stores jobs that differ only in their arguments; notifies the workers of their queue when `$10` is true.
 INSERT_ALIKE = """
 WITH stored AS (
-    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model)
+    INSERT INTO tidemill.job (queue, task, args, priority, due_at, deadline, tags, options, origin, required_model,
+                              batch_id)
     SELECT $2, $3, args, $4, coalesce(to_timestamp($5::float8), now() + make_interval(secs => $6::float8)),
            coalesce(to_timestamp($7::float8), now() + make_interval(secs => $13::float8)), $8::text[], $9::json,
-           $11::json, $12::text
+           $11::json, $12::text, $14::bigint
     FROM unnest($1::json[]) AS args
     RETURNING id),
 news AS (SELECT pg_notify('tidemill_jobs', $2) WHERE $10::boolean)
@@ -104,11 +110,12 @@ gates AS ( -- a new limit applies at once; a missing row is created when the job
     WHERE c.key = last.key AND c.max_concurrency <> last.most),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
-                              required_model, unique_key, concurrency_key, max_concurrency, fair_key, state, note)
+                              required_model, unique_key, concurrency_key, max_concurrency, fair_key, batch_id, state,
+                              note)
     SELECT id, queue, task, args, coalesce(priority, 5), due_at, ends_at, tags, options, origin,
            options ->> 'required_model',
            unique_key, concurrency_key,
-           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END, fair_key,
+           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END, fair_key, batch,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
@@ -161,7 +168,7 @@ def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Stateme
     if any(job.debounce is not None for job in jobs):
         return (yield from _debounced_statements(jobs, notify=notify))
     if not any(job.keyed for job in jobs):
-        is_fair = any(job.fair_key is not None for job in jobs)
+        is_fair = any(job.fair_key is not None or job.batch is not None for job in jobs)
         rows = yield INSERT_FAIR_JOBS if is_fair else INSERT_JOBS, (pack(jobs), notify)
         return [JobRef(row[0]) for row in rows]
     rows = yield INSERT_KEYED_JOBS, (pack(jobs), notify)
@@ -205,11 +212,15 @@ async def insert_jobs(
     database: Database, connection: Executor, jobs: Sequence[NewJob], *, notify: bool
 ) -> list[JobRef]:
     """Store jobs in the connection's transaction and return a reference to each."""
-    talk = insert_statements(jobs, notify=notify)
+    return await run_statements(database, connection, insert_statements(jobs, notify=notify))
+
+
+async def run_statements(database: Database, connection: Executor, statements: Statements[T]) -> T:
+    """Run statements for any driver on one of our own connections."""
     try:
-        statement, params = next(talk)
+        statement, params = next(statements)
         while True:
-            statement, params = talk.send(await connection.fetch(database.sql(statement), *params))
+            statement, params = statements.send(await connection.fetch(database.sql(statement), *params))
     except StopIteration as done:
         return done.value
 
@@ -233,6 +244,7 @@ async def insert_alike(
         None if job.origin is None else encode(job.origin),
         None if job.options is None else job.options.required_model,
         job.deadline_in,
+        job.batch,
     )
     return [JobRef(row[0]) for row in rows]
 

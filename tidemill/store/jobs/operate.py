@@ -9,8 +9,10 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
+from tidemill.core.job import FINAL_STATES
 from tidemill.store.access.audit import targets
-from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.archive import ADD_COUNTS, NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.batch_end import end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction
 
@@ -21,7 +23,7 @@ WITH gone AS (
         SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
     RETURNING *),
 {archive_sql("gone", state="'cancelled'", note="$2::text")}
-SELECT id, concurrency_key, {NOTIFY_RUNS} FROM gone
+SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS} FROM gone
 """
 
 #: Requests the cancellation of running jobs from their workers.
@@ -42,19 +44,31 @@ WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, {WAKE.format("")} AS wake, concurrency_key
 """
 
-#: Enqueues finished jobs again as new jobs that name the one they repeat.
+#: Enqueues finished jobs again as new jobs that name the one they repeat. In a batch they take the place of those.
 RETRY_FINISHED = f"""
-INSERT INTO tidemill.job (
-    queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key, max_concurrency,
-    fair_key, state)
-SELECT queue, task, CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
-       priority, tags, options, options ->> 'required_model',
-       (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-       unique_key, concurrency_key, max_concurrency, fair_key,
-       CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
-FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
-ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
-RETURNING id, {WAKE.format("")} AS wake, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of
+WITH again AS (
+    INSERT INTO tidemill.job (
+        queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key,
+        max_concurrency, fair_key, batch_id, state)
+    SELECT queue, task, CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
+           priority, tags, options, options ->> 'required_model',
+           (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
+           unique_key, concurrency_key, max_concurrency, fair_key, batch_id,
+           CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
+    FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
+    ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
+    RETURNING id, {WAKE.format("")} AS wake, concurrency_key, (origin::jsonb ->> 'retry_of')::bigint AS retry_of),
+replaced AS (
+    UPDATE tidemill.job_history AS h SET batch_id = NULL FROM tidemill.job_history AS was
+    WHERE h.id = was.id AND h.finished_at = was.finished_at AND was.id IN (SELECT retry_of FROM again)
+      AND was.id = ANY ($1::bigint[]) AND was.batch_id IS NOT NULL
+    RETURNING was.batch_id, was.state),
+uncounted AS (
+    INSERT INTO tidemill.batch_count AS c (batch_id, slot, succeeded, failed, cancelled, expired)
+    SELECT batch_id, -1, {", ".join(f"-count(*) FILTER (WHERE state = '{state}')" for state in FINAL_STATES)}
+    FROM replaced GROUP BY batch_id ORDER BY batch_id
+    ON CONFLICT (batch_id, slot) DO UPDATE SET {ADD_COUNTS})
+SELECT * FROM again
 """
 
 #: The tasks of jobs, and their arguments with others in place of those of the same name.
@@ -96,6 +110,7 @@ async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) ->
     outcome.asked = [row["id"] for row in running]
     outcome.unchanged = sorted(set(ids) - set(outcome.done) - set(outcome.asked))
     await _admit(tx, [row["concurrency_key"] for row in waiting])
+    await end_batches(tx.database, tx.connection, {row["batch_id"] for row in waiting if row["batch_id"] is not None})
     if reached := outcome.done + outcome.asked:
         await tx.audit(
             "job.cancel",

@@ -77,6 +77,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     task: Annotated[Word | None, Meta(description="Jobs of this task.")] = None
     tag: Annotated[Word | None, Meta(description="Jobs with this tag.")] = None
     run: Annotated[Number | None, Meta(description="Jobs of this run.")] = None
+    batch: Annotated[Number | None, Meta(description="Jobs of this batch.")] = None
     key: Annotated[Word | None, Meta(description="Jobs with this unique key.")] = None
     arg: Annotated[tuple[Word, ...], Meta(description="Jobs with this argument: order_id=7; may be repeated.")] = ()
     error: Annotated[Word | None, Meta(description="Jobs whose note or errors contain this text.")] = None
@@ -298,6 +299,7 @@ def _about_jobs(wanted: JobFilter, before: int | None) -> Conditions:
     where.add("task = {}::text", wanted.task)
     where.add("tags @> ARRAY[{}::text]", wanted.tag)
     where.add("run_id = {}::bigint", wanted.run)
+    where.add("batch_id = {}::bigint", wanted.batch)
     where.add("unique_key = {}::text", wanted.key)
     where.add("args::jsonb @> {}::jsonb", arguments_json(wanted.arg))
     where.add(_CONTAINS.format(note="note", more="errors"), wanted.error)

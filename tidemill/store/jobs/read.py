@@ -33,7 +33,7 @@ FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
 _SHOWN = (
     "id", "due_at", "created_at", "deadline", "started_at", "worker_id", "attempt", "failures", "losses", "priority",
     "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency",
-    "fair_key", "run_id", "work", "note",
+    "fair_key", "run_id", "work", "batch_id", "note",
 )  # fmt: skip
 _ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
 #: The errors of all attempts; of more than fits an answer, the last one and the ends of the others.

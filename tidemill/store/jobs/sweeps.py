@@ -9,6 +9,7 @@ import asyncpg
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.batch_end import END_BATCHES
 from tidemill.store.jobs.claims import finish_jobs, requeue_jobs
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.workers import (
@@ -30,7 +31,7 @@ WITH gone AS (
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
 {archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")}
-SELECT id, {NOTIFY_RUNS} FROM gone
+SELECT id, batch_id, {NOTIFY_RUNS} FROM gone
 """
 
 #: Concurrency keys with free slots and due throttled jobs.
@@ -66,6 +67,7 @@ SELECT EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND lease_unti
                WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL AND state <> 'running') AS unwanted,
        EXISTS (SELECT FROM tidemill.run AS c JOIN tidemill.run AS p ON p.id = c.parent
                WHERE c.parent IS NOT NULL AND c.ended_at IS NULL AND p.ended_at IS NOT NULL) AS orphans,
+       EXISTS (SELECT FROM tidemill.batch WHERE ended_at IS NULL) AS batches,
        EXISTS (SELECT FROM tidemill.run WHERE owner IS NOT NULL
                AND owner = ANY (ARRAY(SELECT id FROM tidemill.worker WHERE ended_at IS NOT NULL))) AS abandoned
 """
@@ -125,7 +127,10 @@ async def flag_silent(database: Database, *, silence_seconds: float) -> list[asy
 
 async def expire_jobs(database: Database) -> int:
     """Expire waiting jobs whose deadline has passed; returns how many."""
-    return len(await database.fetch(EXPIRE_JOBS, patience=None))
+    rows = await database.fetch(EXPIRE_JOBS, patience=None)
+    if batches := sorted({row["batch_id"] for row in rows if row["batch_id"] is not None}):
+        await database.fetch(END_BATCHES, batches, patience=None)
+    return len(rows)
 
 
 async def admit_due(database: Database) -> None:

@@ -1,0 +1,197 @@
+"""Batches: jobs that are followed and cancelled as one, whose end enqueues what follows from it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support import eventually, running_worker, value
+from tidemill import App, BatchFailedError
+from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
+from tidemill.ops.explain import ExplainObject, explain
+from tidemill.ops.jobs.jobs import JobSelection, RetryJobs, cancel_jobs, retry_jobs
+from tidemill.store.database import Database
+from tidemill.store.jobs.batches import sweep_batches
+from tidemill.store.jobs.pages import JobFilter
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def app(app: App, told: list[str]) -> App:
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    @app.task
+    async def fragile(n: int, bad: int = 1) -> int:
+        if n == bad:
+            raise ValueError(f"{n} is bad")
+        return n
+
+    @app.task
+    async def tell(batch: int, total: int, succeeded: int, failed: int = 0) -> None:
+        told.append(f"b{batch}: {succeeded} and {failed} of {total}")
+
+    @app.task
+    async def say(text: str) -> None:
+        told.append(text)
+
+    return app
+
+
+def calls(app: App, task: str, count: int) -> list:
+    return [app.declarations.task(task).call(n) for n in range(count)]
+
+
+async def test_a_batch_ends_with_its_last_job_and_has_the_results_in_order(app: App, told: list[str]) -> None:
+    batch = await app.batch(calls(app, "double", 250), on_success=app.declarations.task("tell"), name="doubles")
+    async with running_worker(app), running_worker(app):
+        assert await batch == [2 * n for n in range(250)]
+        await eventually(lambda: told == [f"b{batch.id}: 250 and 0 of 250"])
+    view = await batch.view()
+    assert (view.name, view.state, view.total, view.succeeded, view.unfinished) == ("doubles", "succeeded", 250, 250, 0)
+    assert view.progress == 1.0
+
+
+async def test_success_and_completion_are_told_apart(app: App, told: list[str]) -> None:
+    say = app.declarations.task("say")
+    batch = await app.batch(
+        calls(app, "fragile", 3), on_success=say.call("all succeeded"), on_complete=say.call("all ended")
+    )
+    async with running_worker(app):
+        view = await batch.wait(timeout="30s")
+        assert (view.state, view.succeeded, view.failed) == ("failed", 2, 1)
+        await eventually(lambda: told == ["all ended"])
+        with pytest.raises(BatchFailedError, match=r"1 failed; the first: job .* is bad"):
+            await batch
+        # A retry takes the place of the failed job: now all have succeeded.
+        await app.do(retry_jobs, RetryJobs(filter=JobFilter(batch=batch.id), args={"bad": -1}))
+        await eventually(lambda: told == ["all ended", "all succeeded"])
+    view = await batch.view()
+    assert (view.state, view.total, view.succeeded, view.failed) == ("succeeded", 3, 3, 0)
+
+
+async def test_jobs_are_added_while_a_batch_is_open_and_it_ends_when_it_is_closed(app: App, database: Database) -> None:
+    double = app.declarations.task("double")
+    batch = await app.batch(keep_open=True)
+    async with running_worker(app):
+        assert await batch.add(calls(app, "double", 2)) == 2
+        await eventually(lambda: value(database, "SELECT count(*) = 2 FROM tidemill.job_history"))
+        view = await batch.view()
+        assert (view.state, view.is_open, view.unfinished) == ("running", True, 0)
+        assert await batch.add([double.call(2)]) == 1
+        await batch.close()
+        assert await batch.results(timeout="30s") == [0, 2, 4]
+    with pytest.raises(ConfigError, match="accepts no more jobs"):
+        await batch.add(double.call(n) for n in (3,))
+
+
+async def test_a_job_of_a_batch_adds_more_jobs_to_it(app: App) -> None:
+    @app.task
+    async def split(batch: int, n: int) -> int:
+        if n > 1:
+            await app.jobs.get_batch(batch).add([split.call(batch, n // 2), split.call(batch, n // 2)])
+        return n
+
+    batch = await app.batch(keep_open=True)
+    await batch.add([split.call(batch.id, 4)])
+    await batch.close()
+    async with running_worker(app):
+        assert sorted(await batch.results(timeout="30s")) == [1, 1, 1, 1, 2, 2, 4]
+
+
+async def test_a_batch_without_jobs_ends_at_once(app: App, told: list[str]) -> None:
+    batch = await app.batch([], on_complete=app.declarations.task("say").call("nothing to do"))
+    assert (await batch.view()).state == "succeeded"
+    async with running_worker(app):
+        await eventually(lambda: told == ["nothing to do"])
+
+
+async def test_a_batch_is_cancelled_as_one(app: App, database: Database) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def hang(n: int) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    batch = await app.batch(hang.call(n) for n in range(60))
+    async with running_worker(app, max_concurrency=2):
+        await started.wait()
+        await batch.cancel(by="ann")
+        view = await batch.wait(timeout="30s")
+    assert (view.state, view.cancelled, view.total) == ("cancelled", 60, 60)
+    assert view.cancel_reason == f"batch b{batch.id} was cancelled by ann"
+    assert not await value(database, "SELECT count(*) FROM tidemill.job")
+
+
+async def test_jobs_that_are_cancelled_or_expire_end_a_batch_too(app: App, database: Database) -> None:
+    batch = await app.batch(calls(app, "double", 2), delay="1h")
+    ids = [row["id"] for row in await database.fetch("SELECT id FROM tidemill.job ORDER BY id")]
+    await app.do(cancel_jobs, JobSelection(ids=ids[:1]))
+    assert (await batch.view()).unfinished == 1
+    await app.do(cancel_jobs, JobSelection(ids=ids[1:]))
+    view = await batch.view()
+    assert (view.state, view.cancelled) == ("failed", 2)
+
+
+async def test_maintenance_ends_a_batch_whose_worker_died_between_the_last_end_and_that_of_the_batch(
+    app: App, database: Database
+) -> None:
+    batch = await app.batch(calls(app, "double", 1), delay="1h")
+    await database.fetch("UPDATE tidemill.batch SET is_open = true")  # so that the cancellation does not end it
+    await app.do(cancel_jobs, JobSelection(filter=JobFilter(batch=batch.id)))
+    await database.fetch("UPDATE tidemill.batch SET is_open = false")
+    await sweep_batches(database)
+    assert (await batch.view()).ended
+
+
+async def test_a_batch_exists_if_and_only_if_the_callers_transaction_commits(app: App, database: Database) -> None:
+    await app.jobs.opened()
+    connection = await database.connect()
+    try:
+        transaction = connection.transaction()
+        await transaction.start()
+        gone = await app.batch(calls(app, "double", 3), conn=connection)
+        await transaction.rollback()
+        async with app.atomic(connection) as tx:
+            batch = await app.batch(calls(app, "double", 3), conn=tx.connection)
+    finally:
+        await connection.close()
+    with pytest.raises(NotFoundError, match=f"no batch b{gone.id}"):
+        await gone.view()
+    async with running_worker(app):
+        assert await batch.results(timeout="30s") == [0, 2, 4]
+
+
+async def test_a_wrong_call_stores_nothing(app: App, database: Database) -> None:
+    with pytest.raises(ConfigError, match="takes calls"):
+        await app.batch([*calls(app, "double", 2), "double"])  # pyright: ignore[reportArgumentType] - it is wrong
+    with pytest.raises(ConfigError, match="needs 'text': a task for batches takes any of batch, total"):
+        await app.batch([], on_success=app.declarations.task("say"))
+    with pytest.raises(PayloadError):
+        app.declarations.task("double").call("x")
+    assert not await value(database, "SELECT count(*) FROM tidemill.batch")
+
+
+def test_plain_code_enqueues_batches(app: App, database: Database) -> None:
+    batch = app.jobs.batch_sync(calls(app, "double", 3), name="plain")
+    assert batch.created
+    app.close_sync()
+
+
+async def test_explain_says_what_a_batch_waits_for_and_what_followed(app: App, told: list[str]) -> None:
+    tell = app.declarations.task("tell")
+    batch = await app.batch(calls(app, "double", 2), on_complete=tell)
+    found = await app.do(explain, ExplainObject(id=f"b{batch.id}"))
+    assert found.why[1:] == ["2 of 2 jobs unfinished.", "When all have ended, tell is enqueued."]
+    async with running_worker(app):
+        await batch.wait(timeout="30s")
+        await eventually(lambda: bool(told))
+    found = await app.do(explain, ExplainObject(id=f"b{batch.id}", forward=True))
+    assert (found.state, [each.what for each in found.followed]) == ("succeeded", ["job tell"])

@@ -1,0 +1,158 @@
+"""Batches: jobs that are followed and cancelled as one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from tidemill.core.batch import BATCH_FACTS, NewBatch
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import Callback
+from tidemill.core.json_rows import readable
+from tidemill.declarations import Declarations
+from tidemill.engine.explain import explain_batch
+from tidemill.engine.jobs.calls import calls_of_mappings, jobs_of_calls
+from tidemill.engine.jobs.origin import origin_here
+from tidemill.ops.operator.cursor import following, read_cursor
+from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
+from tidemill.ops.operator.task_roles import check_tasks
+from tidemill.store.jobs.batch_end import end_batches
+from tidemill.store.jobs.batches import (
+    CLOSE_BATCH,
+    LIST_BATCHES,
+    add_statements,
+    cancel_jobs_of,
+    new_batch_statements,
+    request_cancel,
+    show_batch,
+)
+from tidemill.store.jobs.insert import run_statements
+from tidemill.store.transaction import Reader, Transaction
+
+MOST_JOBS = 100_000
+STATES = ("running", "succeeded", "failed", "cancelled")
+
+
+class BatchNumber(Arguments, frozen=True, kw_only=True):
+    """Which batch."""
+
+    id: Annotated[int, doc("The batch's number: 12 of b12.")]
+
+
+class ListBatches(Arguments, frozen=True, kw_only=True):
+    """Which batches to list, and which page of them."""
+
+    state: Annotated[str | None, doc("Batches in this state: running, succeeded, failed or cancelled.")] = None
+    limit: Limit = 50
+    cursor: Cursor = None
+
+
+class EnqueueBatch(Arguments, frozen=True, kw_only=True):
+    """A batch to enqueue: a task, the arguments of each job, and what follows from its end."""
+
+    task: Annotated[str, doc("The name of the task.")]
+    each: Annotated[list[dict[str, Any]], doc("The arguments of each job.", max_length=MOST_JOBS)]
+    name: Annotated[str | None, doc("What it is called, for people.", max_length=200)] = None
+    on_success: Annotated[str | None, doc("The task to enqueue when all jobs have succeeded.")] = None
+    on_complete: Annotated[str | None, doc("The task to enqueue when all jobs have ended.")] = None
+    keep_open: Annotated[bool, doc("Do not end before the batch is closed: more jobs are added.")] = False
+    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
+    queue: Annotated[str | None, doc("Another queue than the task's own.")] = None
+    tags: Annotated[list[str] | None, doc("Words to find its jobs by.")] = None
+
+
+class BatchLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, and how many of its jobs ended how."""
+
+    id: int
+    name: str | None
+    state: Annotated[str, doc("running, succeeded (all jobs have), cancelled, or failed (some did not succeed).")]
+    is_open: Annotated[bool, doc("It accepts more jobs and does not end before it is closed.")]
+    total: int
+    unfinished: int
+    succeeded: int
+    failed: int
+    cancelled: int
+    expired: int
+    created_at: datetime
+    ended_at: datetime | None
+    cancel_reason: str | None
+    run_id: Annotated[int | None, doc("The run that waits for it.")]
+    on_success: Annotated[str | None, doc("The task that is enqueued when all jobs have succeeded.")]
+    on_complete: Annotated[str | None, doc("The task that is enqueued when all jobs have ended.")]
+
+
+class BatchDetails(BatchLine, frozen=True, kw_only=True):
+    """Everything about one batch, and why it is in its state."""
+
+    origin: dict[str, Any] | None
+    why: list[str]
+
+
+@operation("GET /batches", role="viewer")
+async def list_batches(at: Reader, args: ListBatches) -> PageOf[BatchLine]:
+    """List batches, the newest first."""
+    if args.state is not None and args.state not in STATES:
+        raise ConfigError(f"there is no state {args.state!r} of batches; the states are {', '.join(STATES)}")
+    rows = await at.fetch(LIST_BATCHES, read_cursor(args.cursor) or 2**63 - 1, args.limit, args.state)
+    lines = [BatchLine(**{name: row[name] for name in BatchLine.__struct_fields__}) for row in rows]
+    return PageOf(lines, following([line.id for line in lines], args.limit))
+
+
+@operation("GET /batches/{id}", role="viewer")
+async def get_batch(at: Reader, args: BatchNumber) -> BatchDetails:
+    """Everything about one batch: how many of its jobs ended how, and what it waits for."""
+    return await _read(at, args.id)
+
+
+@operation("POST /batches", role="operator", status=201)
+async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarations) -> BatchDetails:
+    """Enqueue jobs of a task as a batch; all of them are stored when this returns."""
+    callbacks = {each: task for each in ("on_success", "on_complete") if (task := getattr(args, each)) is not None}
+    check_tasks(tx, declared, [args.task, *callbacks.values()])
+    task, origin = declared.tasks.require(args.task), origin_here(tx.by)
+    made: dict[str, Callback] = {
+        each: declared.tasks.require(name).callback(BATCH_FACTS, of="batches") for each, name in callbacks.items()
+    }
+    new = NewBatch(origin, args.name, args.keep_open, made.get("on_success"), made.get("on_complete"))
+    ref = await run_statements(tx.database, tx.connection, new_batch_statements(new))
+    options = {"priority": args.priority, "queue": args.queue, "tags": args.tags}
+    many = jobs_of_calls(calls_of_mappings(task, args.each), options, origin=origin, batch=ref.id)
+    jobs = many.each() if many.calls else []
+    await run_statements(tx.database, tx.connection, add_statements(ref.id, jobs))
+    await end_batches(tx.database, tx.connection, [ref.id])
+    after = {"task": args.task, "jobs": len(args.each), "name": args.name}
+    await tx.audit("batch.enqueue", f"b{ref.id}", after=after)
+    return await _read(tx, ref.id)
+
+
+@operation("POST /batches/{id}/close", role="operator")
+async def close_batch(tx: Transaction, args: BatchNumber) -> BatchDetails:
+    """Let a batch that was kept open end when its jobs have."""
+    before = await _read(tx, args.id)
+    if before.is_open:
+        await tx.execute(CLOSE_BATCH, args.id)
+        await end_batches(tx.database, tx.connection, [args.id])
+        await tx.audit("batch.close", f"b{args.id}")
+    return await _read(tx, args.id)
+
+
+@operation("POST /batches/{id}/cancel", role="operator")
+async def cancel_batch(at: Reader, args: BatchNumber) -> BatchDetails:
+    """Cancel the unfinished jobs of a batch: waiting ones at once, running ones as soon as they can be stopped."""
+    before = await _read(at, args.id)
+    async with at.transaction() as tx:
+        reason = await request_cancel(tx, args.id)
+        if reason is not None:
+            await tx.audit("batch.cancel", f"b{args.id}", before={"unfinished": before.unfinished})
+    if reason is not None:
+        await cancel_jobs_of(at.database, args.id, reason)
+    return await _read(at, args.id)
+
+
+async def _read(at: Reader | Transaction, id: int) -> BatchDetails:
+    known = readable(await show_batch(at, id))
+    fields = {name: value for name, value in known.items() if name in BatchDetails.__struct_fields__}
+    return BatchDetails(**fields, why=explain_batch(known))

@@ -1,0 +1,112 @@
+"""How an application declares its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypedDict
+
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.errors import ConfigError
+from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
+from tidemill.core.memory_size import Memory, parse_memory
+from tidemill.core.resources import Needs, parse_resources
+from tidemill.core.retry import RetryPolicy, retry as retry_policy
+from tidemill.core.schedule import Catchup
+from tidemill.declarations import Declarations
+from tidemill.engine.jobs.task import Task, TaskOptions
+
+
+class TaskDeclaration(TypedDict, total=False):
+    """The options of `app.task`."""
+
+    name: str | None
+    """Its name; that of the function, if not given."""
+    queue: str
+    """Where its jobs wait; any name, made by using it."""
+    priority: int
+    """0 to 9; 9 goes first."""
+    retry: RetryPolicy | int | None
+    """`app.retry(...)`, or a number of attempts; without it a failed job stays failed."""
+    budget: Duration | None
+    """The longest an attempt may run before the watchdog ends it."""
+    stall: Duration | None
+    """The longest an attempt may be silent after its first progress report."""
+    isolation: Literal["process"] | None
+    """"process": run it in a child process that can be killed."""
+    memory: Memory | None
+    """How much memory the child process of an isolated task may take for it: "512 MB"."""
+    resources: Needs | None
+    """What its jobs need on a Ray cluster: {"cpu": 4, "gpu": 0.5, "memory": "8 GB"}."""
+    tags: Iterable[str]
+    """Words to find its jobs by."""
+    concurrency_key: str | None
+    """Jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in."""
+    max_concurrency: int
+    fair_key: str | None
+    """Jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`."""
+    required_model: str | None
+    """The model of App(models=[...]) that it needs: loaded before it starts, kept until it ends."""
+    on_failure: Task[Any, Any, Any] | None
+    """The task to enqueue when a job has failed for good: it takes any of job, task, args, error."""
+    cron: str | None
+    """Also enqueue it at these times: a cron expression."""
+    every: Duration | None
+    """Also enqueue it this often."""
+    timezone: str
+    catchup: Catchup
+    """What its schedule does about fires that it missed: "skip", "one" or "all"."""
+    jitter: Duration
+    """The jobs of its schedule start up to this much later."""
+
+
+def declare_task(
+    declared: Declarations, schedule: Callable[..., None], function: Callable[..., Any] | None, given: dict[str, Any]
+) -> Any:
+    """Declare a function as a task: see `App.task`."""
+    known = TaskDeclaration.__annotations__
+    if unknown := given.keys() - known:
+        hint = did_you_mean(min(unknown), known) or f"; its options are {', '.join(sorted(known))}"
+        raise ConfigError(f"task has no option {min(unknown)!r}{hint}")
+    times = {name: given[name] for name in ("timezone", "catchup", "jitter") if name in given}
+    options = read_task_options(**{name: value for name, value in given.items() if name not in (*_TIMES, "name")})
+
+    def declare(body: Callable[..., Any]) -> Task[Any, Any]:
+        task = Task(body, given.get("name") or getattr(body, "__name__", ""), options)
+        declared.tasks.add(declared.surround(task))
+        if given.get("cron") is not None or given.get("every") is not None:
+            schedule(task.name, task.call(), cron=given.get("cron"), every=given.get("every"), **times)
+        return task
+
+    return declare if function is None else declare(function)
+
+
+_TIMES = ("cron", "every", "timezone", "catchup", "jitter")
+
+
+def read_task_options(
+    *,
+    queue: str = DEFAULT_QUEUE,
+    priority: int = DEFAULT_PRIORITY,
+    retry: RetryPolicy | int | None = None,
+    budget: Duration | None = None,
+    stall: Duration | None = None,
+    memory: Memory | None = None,
+    resources: Needs | None = None,
+    tags: Iterable[str] = (),
+    on_failure: Task[Any, Any, Any] | None = None,
+    **plain: Any,
+) -> TaskOptions:
+    """The options of a task from what is declared; those that are stored as they are given are `plain`."""
+    return TaskOptions(
+        queue=check_name("queue", queue),
+        priority=priority,
+        retry=retry_policy(retry) if isinstance(retry, int) else retry,
+        budget=None if budget is None else parse_duration(budget, what="budget"),
+        stall=None if stall is None else parse_duration(stall, what="stall"),
+        memory=None if memory is None else parse_memory(memory, what="memory"),
+        resources=None if resources is None else parse_resources(resources),
+        tags=tuple(tags),
+        on_failure=None if on_failure is None else on_failure.callback(),
+        **plain,
+    )
