@@ -29,6 +29,7 @@ from tidemill.store.jobs.batches import (
     show_batch,
 )
 from tidemill.store.jobs.insert import run_statements
+from tidemill.store.jobs.pages import Word
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_JOBS = 100_000
@@ -54,7 +55,7 @@ class EnqueueBatch(Arguments, frozen=True, kw_only=True):
 
     task: Annotated[str, doc("The name of the task.")]
     each: Annotated[list[dict[str, Any]], doc("The arguments of each job.", max_length=MOST_JOBS)]
-    name: Annotated[str | None, doc("What it is called, for people.", max_length=200)] = None
+    name: Annotated[Word | None, doc("What it is called, for people.")] = None
     on_success: Annotated[str | None, doc("The task to enqueue when all jobs have succeeded.")] = None
     on_complete: Annotated[str | None, doc("The task to enqueue when all jobs have ended.")] = None
     keep_open: Annotated[bool, doc("Do not end before the batch is closed: more jobs are added.")] = False
