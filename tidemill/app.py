@@ -44,7 +44,7 @@ from tidemill.engine.lifespan import Lifespan, LifespanHook
 from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
-from tidemill.jobs import Jobs, ScheduleOptions, declare_pipeline, periodic_of
+from tidemill.jobs import Jobs, ScheduleOptions, StepJobs, declare_pipeline, periodic_of
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.database import Database
@@ -97,6 +97,7 @@ class App:
         life = Lifespan(name, lifespan and partial(lifespan, self), middleware, dependencies)
         self.declarations = Declarations(name, hooks, models, settings, sys._getframe(1).f_globals, life)
         self.jobs = Jobs(self.declarations)
+        self.declarations.gatherer = StepJobs(self.jobs)
 
     def __repr__(self) -> str:
         tasks, schedules = len(self.declarations.tasks), len(self.declarations.schedules)

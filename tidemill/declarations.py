@@ -32,6 +32,7 @@ from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 
 if TYPE_CHECKING:
+    from tidemill.flows.runner.children import JobGatherer
     from tidemill.monitors.definition.declared import Monitors
     from tidemill.pipelines.definition.declared import Pipelines
     from tidemill.pipelines.workflows import TriggerWorkflow
@@ -70,6 +71,8 @@ class Declarations:
         self.limits: dict[str, QueueLimit] = {}
         self.pages: dict[str, Page] = {}
         self.chains: list[Chain] = []
+        self.gatherer: JobGatherer | None = None
+        """What steps of runs gather jobs with."""
         self.connections = Connections(self.database)
         self._models = tuple(models)
         check_names(settings)
@@ -111,10 +114,9 @@ class Declarations:
     @cached_property
     def runs(self) -> Runs:
         """The workflows and dags, and their runs."""
-        from tidemill.jobs import Jobs, StepJobs
         from tidemill.runs import Runs
 
-        return Runs(self.connections, self.origin, self.tasks, self.hooks, self.lifespan, StepJobs(Jobs(self)))
+        return Runs(self.connections, self.origin, self.tasks, self.hooks, self.lifespan, self.gatherer)
 
     @cached_property
     def monitors(self) -> Monitors:
