@@ -79,6 +79,10 @@ USAGE: list[tuple[list[str], str]] = [
     (["job", "seven"], '"seven"'),
     (["jobs", "ready"], "'ready' is one argument too many"),
     (["enqueue", "app.py"], "TASK"),
+    (
+        ["start", "app.py", "Publish", "{}"],
+        "'{}' is one argument too many; the application is an option of this command: --app app.py",
+    ),
     (["workers", "pause", "*"], "QUEUE"),
     (["workers", "pasue", "*", "mail"], "'pasue'"),
     (["db", "downgrade"], "--to"),

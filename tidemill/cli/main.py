@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import os
 import sys
 import traceback
@@ -154,7 +155,11 @@ def message_of(error: BaseException) -> str:
 def _usage(error: CycloptsError) -> str:
     command = " ".join(["tidemill", *(error.command_chain or ())])
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
-        return f"{error.unused_tokens[0]!r} is one argument too many; see `{command} --help`"
+        app = inspect.signature(error.target).parameters.get("app") if error.target else None
+        file = next((word for word in sys.argv[1:] if word.endswith(".py")), None)
+        is_option = app is not None and app.kind is app.KEYWORD_ONLY
+        hint = f"; the application is an option of this command: --app {file}" if file and is_option else ""
+        return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
     said = _one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
     return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
 
