@@ -159,6 +159,18 @@ def test_the_same_through_a_server_from_a_folder_where_nothing_is(up: Process, t
     status(up.folder, lambda it: it["sources"][0]["done"] == done + 2)
 
 
+def test_a_dead_letter_is_tried_again_with_another_payload(up: Process) -> None:
+    before = status(up.folder, lambda it: True)["sources"][0]
+    ok(up.folder, "stream", "publish", "orders", '{"n": -8}')
+    status(up.folder, lambda it: it["sources"][0]["dead"] == before["dead"] + 1)
+    number = str(listing(up.folder, "stream", "dead-letters", "orders")[0]["id"])
+    wrong = run(up.folder, "stream", "replay", "orders", "--payload", '{"n": 8}')
+    assert (wrong.returncode, "another payload is for one message" in wrong.stderr) == (1, True)
+    ok(up.folder, "stream", "replay", "orders", "--id", number, "--payload", '{"n": 8}')
+    status(up.folder, lambda it: it["sources"][0]["done"] == before["done"] + 1)
+    assert number not in [str(each["id"]) for each in listing(up.folder, "stream", "dead-letters", "orders")]
+
+
 def test_a_stream_from_configuration_runs_beside(up: Process) -> None:
     process = Process(up.folder, "stream", "run", "streams.yaml")
     try:

@@ -5,30 +5,76 @@ make test PYTEST_ARGS="-m wheel -n 0"
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from playwright.sync_api import sync_playwright
 
 from tests.examples import test_demo, test_examples, test_workflow_examples
 from tests.support.console import ROOT, Site, Watched, launch, wait_until
+from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
 
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt"))
 
 
+def environment(**settings: str) -> dict[str, str]:
+    """The environment without anything of the clone."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(("TIDEMILL_", "PYTHON"))}
+    return kept | settings
+
+
 def run(*words: str | Path, cwd: Path, **settings: str) -> str:
-    """Run a program without anything of the clone in its environment; returns what it prints."""
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("TIDEMILL_", "PYTHON"))}
-    ran = subprocess.run(words, cwd=cwd, env=environment | settings, capture_output=True, text=True, check=False)
+    """Run a program to its end; returns what it prints."""
+    env = environment(**settings)
+    ran = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"{' '.join(map(str, words))}\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
+
+
+class Program:
+    """A program that runs until it is stopped."""
+
+    def __init__(self, output: Path, process: subprocess.Popen[bytes]) -> None:
+        self.output, self.process = output, process
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def says(self, text: str, *, times: int = 1) -> None:
+        wait_until(lambda: self.said.count(text) >= times, lambda: f"{text!r} {times} times; it said:\n{self.said}")
+
+
+@contextlib.contextmanager
+def running(*words: str | Path, cwd: Path, **settings: str) -> Iterator[Program]:
+    """A program that is stopped at the end of the block, as by Ctrl-C, and ends well."""
+    output = cwd.parent / f"{'-'.join(map(str, words[1:3]))}.log"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(words, cwd=cwd, env=environment(**settings), stdout=stream, stderr=stream)
+    program = Program(output, process)
+    try:
+        yield program
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0, program.said
+    except BaseException:
+        print(program.said)
+        raise
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +162,44 @@ def test_the_demo_and_its_console_are_served_from_the_wheel(python: Path, exampl
         assert look.wrong == []
         browser.close()
     assert shop.status == 0, shop.heard()
+
+
+def test_the_first_hour_of_a_new_user(python: Path, database_url: str, tmp_path: Path) -> None:
+    tidemill, shop = python.parent / "tidemill", tmp_path / "shop"
+    greet = ("enqueue", "app.py", "greet", '{"name": "Ada"}', "--wait")
+
+    # A new application, installed and tested as its README says.
+    run(tidemill, "new", "shop", cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", *CONSTRAINTS, "-e", ".[dev]", cwd=shop)
+    assert "3 passed" in run(python, "-m", "pytest", "-q", cwd=shop)
+
+    # It runs in one terminal, on a database of its own, and goes on with changed code.
+    with running(tidemill, "dev", "app.py", f"--port={free_port()}", cwd=shop) as dev:
+        dev.says("serving http")
+        assert "Hello, Ada!" in run(tidemill, *greet, cwd=shop)
+        source = (shop / "app.py").read_text()
+        (shop / "app.py").write_text(source.replace("Hello", "Good day"))
+        dev.says("serving http", times=2)
+        assert "Good day, Ada!" in run(tidemill, *greet, cwd=shop)
+        wait_until((shop / "pages" / "tides.html").exists, lambda: dev.said)
+        test = (shop / "tests" / "test_app.py").read_text()
+        (shop / "tests" / "test_app.py").write_text(test.replace("Hello", "Good day"))
+        assert "3 passed" in run(python, "-m", "pytest", "-q", cwd=shop)
+
+    # It is deployed: the processes of the compose file, here without containers, on a PostgreSQL of the team.
+    services = yaml.safe_load((shop / "compose.yaml").read_text())["services"]
+    there, url = {"TIDEMILL_DATABASE_URL": database_url}, f"http://127.0.0.1:{free_port()}"
+    (shop / "notes" / "moon.txt").write_text("pulls")
+    with contextlib.ExitStack() as stack:
+        for service in services.values():
+            if "command" not in service:
+                continue
+            _, *words = service["command"].replace("0.0.0.0", "127.0.0.1").split()
+            address = ["--port", url.rpartition(":")[2]] if words[0] == "server" else []
+            stack.enter_context(running(tidemill, *words, *address, cwd=shop, **there))
+        assert "Good day, Ada!" in run(tidemill, *greet, cwd=shop, **there)
+        run(tidemill, "start", "Publish", '{"topic": "tides"}', "--app", "app.py", cwd=shop, **there)
+        wait_until(lambda: "Publish tides?" in run(tidemill, "inputs", cwd=shop, **there), lambda: "no question")
+        wait_until((shop / "pages" / "moon.html").exists, lambda: "no page")
+        with urllib.request.urlopen(f"{url}/readyz") as answer:
+            assert answer.status == 200

@@ -46,6 +46,7 @@ class ReplayDeadLetters(DeadLetterFilter, frozen=True, kw_only=True):
     rate: Annotated[
         float | None, doc("How many a second are tried again; null means as fast as the source's limits allow.")
     ] = None
+    payload: Annotated[str | None, doc("Try it again with this payload in place of its own; with one id.")] = None
 
 
 class FailedAttemptLine(msgspec.Struct, frozen=True):
@@ -137,8 +138,11 @@ async def replay_dead_letters(tx: Transaction, args: ReplayDeadLetters) -> Repla
     """Make messages of dead letters again, with a fresh number of attempts."""
     if args.rate is not None and not 0 < args.rate < 1e9:
         raise ConfigError(f"a rate of {args.rate:g} messages a second would never try them again: give more than 0")
+    if args.payload is not None and len(args.ids or ()) != 1:
+        raise ConfigError("another payload is for one message: give the id of its dead letter")
     which = _matching(args, args.stream, args.ids, args.up_to)
-    return Replayed(await store.replay_dead(tx, which, limit=MOST_MATCHES, rate=args.rate))
+    payload = None if args.payload is None else args.payload.encode()
+    return Replayed(await store.replay_dead(tx, which, limit=MOST_MATCHES, rate=args.rate, payload=payload))
 
 
 def _matching(

@@ -58,11 +58,13 @@ again AS (
                                        error, payload, history)
     SELECT stream, source, place,
            now() + make_interval(secs => coalesce((row_number() OVER (ORDER BY id) - 1) / $11::float8, 0)),
-           1, at, message_id, key, headers, plans, error, payload, history FROM chosen WHERE sink IS NULL ORDER BY id
+           1, at, message_id, key, headers, plans, error, coalesce($12::bytea, payload), history
+    FROM chosen WHERE sink IS NULL ORDER BY id
     RETURNING stream),
 sent_again AS (
     INSERT INTO tidemill.stream_outbox (stream, sink, item, source, place, plan, key, headers, payload, at, due_at)
-    SELECT stream, sink, message_id, source, place, plans[1], convert_from(key, 'UTF8'), headers, payload, at,
+    SELECT stream, sink, message_id, source, place, plans[1], convert_from(key, 'UTF8'), headers,
+           coalesce($12::bytea, payload), at,
            now() + make_interval(secs => (row_number() OVER (ORDER BY id) - 1) / $11::float8)
     FROM chosen WHERE sink IS NOT NULL ORDER BY id
     RETURNING stream, sink),
@@ -124,11 +126,23 @@ async def match_dead(database: Database, which: DeadFilter, *, limit: int) -> li
     return [row["id"] for row in await database.fetch(MATCH_DEAD, *which.arguments(), limit)]
 
 
-async def replay_dead(tx: Transaction, which: DeadFilter, *, limit: int = 100_000, rate: float | None = None) -> int:
-    """Make dead letters messages again, all at once or so many a second; returns how many."""
+async def replay_dead(
+    tx: Transaction,
+    which: DeadFilter,
+    *,
+    limit: int = 100_000,
+    rate: float | None = None,
+    payload: bytes | None = None,
+) -> int:
+    """Make dead letters messages again, all at once or so many a second; returns how many.
+
+    A `payload` takes the place of their own.
+    """
     given = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
-    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit, rate) or 0
+    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit, rate, payload) or 0
     if rate is not None:
         given["rate"] = rate
+    if payload is not None:
+        given["edited"] = True
     await tx.audit("stream.replay", which.stream or "*", after={"count": count, **given})
     return count

@@ -1,5 +1,6 @@
 /** One message of a stream, or its dead letter: where it waits, each failed attempt, and what it handed over. */
 import { useQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
 import { post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { go, Link } from "../../app/router";
@@ -8,7 +9,8 @@ import { Button } from "../../components/button";
 import { Explanation } from "../../components/details/explanation";
 import { type Explained, explain } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
-import { LoadStatus } from "../../components/feedback";
+import { Dialog } from "../../components/dialog";
+import { ErrorMessage, LoadStatus } from "../../components/feedback";
 import { count, plural } from "../../components/format";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
@@ -95,16 +97,50 @@ function Subtitle({ explained }: { explained: Explained }) {
 
 function Replay({ letter }: { letter: DeadLetter }) {
   const may = useMay("operator");
-  const replay = useAction<void, { count: number }>({
-    request: () => post<{ count: number }>("/dead-letters/replay", { stream: letter.stream, ids: [letter.id] }),
+  const [editing, setEditing] = useState(false);
+  const replay = useReplay(letter);
+  return may ? (
+    <>
+      <Button busy={replay.isPending} onClick={() => replay.mutate(null)}>
+        Replay
+      </Button>
+      {!letter.truncated && <Button onClick={() => setEditing(true)}>Edit and replay</Button>}
+      {editing && <EditDialog letter={letter} onClose={() => setEditing(false)} />}
+    </>
+  ) : null;
+}
+
+/** Tries a dead letter again, with another payload or its own. */
+function useReplay(letter: DeadLetter) {
+  return useAction<string | null, { count: number }>({
+    request: (payload) => post<{ count: number }>("/dead-letters/replay", { stream: letter.stream, ids: [letter.id], payload }),
     message: (result) => `Replayed ${plural(result.count, "dead letter")}.`,
     onSuccess: () => go(letter.sink ? "/streams" : messageUrl(`${letter.stream}/${letter.source}:${letter.place}`)),
   });
-  return may ? (
-    <Button busy={replay.isPending} onClick={() => replay.mutate()}>
-      Replay
-    </Button>
-  ) : null;
+}
+
+function EditDialog({ letter, onClose }: { letter: DeadLetter; onClose: () => void }) {
+  const [text, setText] = useState(letter.payload);
+  const replay = useReplay(letter);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    replay.mutate(text);
+  };
+  return (
+    <Dialog title={`Edit and replay d${letter.id}`} onClose={onClose}>
+      <form className="form" onSubmit={submit}>
+        <label>
+          <span>Payload</span>
+          <textarea className="field mono" rows={8} value={text} onChange={(event) => setText(event.target.value)} autoFocus />
+          <small>It replaces the payload; key, headers and plans stay.</small>
+        </label>
+        {replay.error && <ErrorMessage error={replay.error} />}
+        <Button kind="main" type="submit" busy={replay.isPending}>
+          Replay
+        </Button>
+      </form>
+    </Dialog>
+  );
 }
 
 /** What the message emitted that its sinks do not have yet, and what they have refused. */
