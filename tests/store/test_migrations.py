@@ -18,11 +18,13 @@ from tidemill.store.migrate import (
     OWN_CHAIN,
     Chain,
     ChainVersion,
+    SchemaVersion,
     applications_since,
     applied_version,
     chain_versions,
     downgrade,
     migrate,
+    schema_version,
     wait_for_schema,
 )
 
@@ -242,6 +244,67 @@ async def test_a_newer_schema_than_the_code_knows_is_a_clear_error_for_everyone(
     ):
         with pytest.raises(SchemaError, match=message):
             await asyncio.wait_for(attempt, 120)
+
+
+async def test_older_code_goes_on_with_a_newer_schema_that_does_not_need_newer_code(
+    app: App, database: Database
+) -> None:
+    @app.task
+    async def greet() -> str:
+        return "hello"
+
+    ahead = "INSERT INTO tidemill.schema_version (version, name, needs_at_least) VALUES (99, 'expanded', $1)"
+    await database.fetch(ahead, OWN_CHAIN.latest)
+    async with app.running():
+        assert await (await app.enqueue(greet)) == "hello"
+    assert await migrate(database) == []
+    (status,) = await chain_versions(database)
+    assert (status.version, status.needed) == (99, OWN_CHAIN.latest)
+    with pytest.raises(SchemaError, match="is at schema version 99, but this code knows only"):
+        await downgrade(database, to=0)
+
+
+async def test_a_migration_says_in_its_first_line_which_code_goes_on_with_it(empty: Database, tmp_path: Path) -> None:
+    steps = ("SELECT 1", "-- needs_at_least: 1\nSELECT 1", "-- needs_at_least: 2\nSELECT 1", "SELECT 1")
+    chain = write_chain(tmp_path, *((step, "SELECT 1") for step in steps))
+    await migrate(empty)
+    needed = []
+    for version in range(1, 5):
+        await migrate(empty, chain, to=version)
+        needed.append((await schema_version(empty, chain)).needs_at_least)
+    assert needed == [1, 1, 2, 4]
+    await downgrade(empty, chain, to=2)
+    assert await schema_version(empty, chain) == SchemaVersion(2, 1)
+    (tmp_path / "0003_step.sql").write_text("-- needs_at_least: 4\nSELECT 1")
+    with pytest.raises(ConfigError, match=r"0003_step\.sql: needs_at_least is a version from 1 to 3"):
+        await migrate(empty, chain)
+
+
+def test_every_new_migration_says_which_code_goes_on_with_it() -> None:
+    for migration in OWN_CHAIN.migrations()[48:]:
+        first = migration.up.read_text().splitlines()[0]
+        assert first.startswith("-- needs_at_least: "), (
+            f"{migration.up.name} begins with `-- needs_at_least: N`: the newest migration that the oldest code knows "
+            f"that works with its tables. {migration.version - 1} if it only adds (columns with defaults, tables, "
+            f"indexes), {migration.version} if earlier code breaks"
+        )
+
+
+async def test_a_migration_that_waits_for_a_table_does_not_block_those_who_use_it(
+    empty: Database, tmp_path: Path
+) -> None:
+    chain = write_chain(
+        tmp_path, ("CREATE TABLE sale (id int)", "SELECT 1"), ("ALTER TABLE sale ADD COLUMN paid bool", "SELECT 1")
+    )
+    await migrate(empty, chain, to=1)
+    async with empty.transaction() as using:
+        await using.execute("INSERT INTO shop.sale VALUES (1)")
+        migrating = asyncio.create_task(migrate(empty, chain, patience=None))
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'shop.sale'::regclass"
+        await eventually(lambda: value(empty, waits))
+        assert await value(empty, "SELECT count(*) FROM shop.sale") == 0, "it is read behind the one that waits"
+        assert not migrating.done()
+    assert [migration.version for migration in await migrating] == [2]
 
 
 async def test_the_maintenance_applies_the_applications_own_migrations_after_ours(

@@ -29,7 +29,7 @@ from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker, renew_lease
 from tidemill.version import VERSION
 
@@ -138,7 +138,7 @@ class Lease:
                         connection = await self._database.connect(patience=1.0)
                     alive = await asyncio.wait_for(self._renew(connection, process_status), self._seconds)
                 except Exception as error:
-                    if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                    if not (is_transient(error) or isinstance(error, StoreError)):
                         raise
                     if connection is not None:
                         connection.terminate()

@@ -10,7 +10,7 @@ import structlog
 
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import Mode, read_control
 
 log = structlog.get_logger("tidemill.control")
@@ -50,7 +50,7 @@ class OperatorControl:
         try:
             modes = await read_control(self._database, socket.gethostname(), self._parts())
         except Exception as error:
-            if not (is_unavailable(error) or is_full(error)):
+            if not is_transient(error):
                 raise
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.wake)
             return

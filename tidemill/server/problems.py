@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from tidemill.core.errors import ArgumentError, FileProblemsError, TooManyAttemptsError, VersionError
 from tidemill.ops.operator.errors import PREFIX, kind_of
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 
 log = structlog.get_logger("tidemill.server")
 
@@ -57,7 +57,7 @@ def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     if isinstance(error, HTTPException):
         status = 422 if error.status_code == 400 else error.status_code
         return problem(status, _http_detail(error), _fields(error.extra)), dict(error.headers or {})
-    if is_unavailable(error) or is_full(error):
+    if is_transient(error):
         away = "the database does not answer or cannot store anything now: try again soon"
         return problem(503, away, type=f"{PREFIX}unavailable"), {"Retry-After": "2"}
     said = " ".join(str(error).split()) or type(error).__name__

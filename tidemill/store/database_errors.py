@@ -19,8 +19,9 @@ _AWAY = (
 # The server cannot store anything until the disk has space or the failover is over.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
 
-#: Two transactions collided: the one that was rolled back must be retried.
-CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+#: Two transactions collided, or a migration has changed a table under a prepared statement: the one that was rolled
+#: back must be retried.
+CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.InvalidCachedStatementError)
 
 #: The schema has not been migrated yet, or is not one of Tidemill's.
 NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
@@ -39,12 +40,14 @@ def is_unavailable(error: BaseException) -> bool:
 
 
 def is_safe_to_retry(error: BaseException) -> bool:
-    """Whether the connection broke in a way that proves that nothing was stored, so that a retry is safe.
+    """Whether it is certain that nothing was stored, so that a retry is safe.
 
-    Either the driver or the system refused to send the statement, or the server ended the session instead of
-    answering it.
+    Two transactions collided, the driver or the system refused to send the statement, or the server ended the session
+    instead of answering it.
     """
     error = _driver_error(error)
+    if isinstance(error, CLASHES):
+        return True
     if isinstance(error, asyncpg.InternalClientError):
         return is_unavailable(error)
     return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))

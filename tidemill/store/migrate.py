@@ -8,26 +8,40 @@ the shared tables. A host application may have its own chain, in a schema that i
 
 The files of a host's chain run unchanged, with only that schema in the `search_path`.
 
-Only maintenance migrates. Workers wait for the version that their code needs, and refuse to work on a newer schema.
+Only maintenance migrates. Workers wait for the version that their code needs. Older and newer code share a schema as
+long as the older one can: a migration says in its first line which code goes on with what it makes,
+
+    -- needs_at_least: 48
+
+the code whose newest migration is number 48, or later. Without that line it is the migration's own number, and older
+code refuses to start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import time
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import asyncpg
 import msgspec
+import structlog
 
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
 from tidemill.store.database import LIST_APPLICATIONS, Database, Executor
-from tidemill.store.database_errors import NO_TABLE
+from tidemill.store.database_errors import CLASHES, NO_TABLE
 from tidemill.store.schemas import check_schema_name, in_schema, schema_of
 
+log = structlog.get_logger("tidemill.migrate")
+
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql\Z")
+_NEEDS = re.compile(r"-- needs_at_least: (\d+)\s*\n")
+
+#: How long a migration waits for a table before it lets the statements behind it go first.
+_LOCK_TIMEOUT = "2s"
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -35,6 +49,14 @@ class Migration(msgspec.Struct, frozen=True):
     name: str
     up: Path
     down: Path
+
+    def needs_at_least(self) -> int:
+        """The version that code must know to work with the schema that this migration makes."""
+        said = _NEEDS.match(self.up.read_text(encoding="utf-8"))
+        needed = int(said[1]) if said else self.version
+        if not 0 < needed <= self.version:
+            raise ConfigError(f"{self.up.name}: needs_at_least is a version from 1 to {self.version}")
+        return needed
 
 
 class Chain(msgspec.Struct, frozen=True):
@@ -81,11 +103,16 @@ def applications_since() -> int:
 #: The ledger of applied migrations.
 CREATE_LEDGER = """
 CREATE TABLE IF NOT EXISTS tidemill.schema_version (
-    version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())
+    version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now());
+ALTER TABLE tidemill.schema_version ADD COLUMN IF NOT EXISTS needs_at_least integer
 """
-#: The newest applied version.
-READ_VERSION = "SELECT max(version) FROM tidemill.schema_version"
-ADD_VERSION = "INSERT INTO tidemill.schema_version (version, name) VALUES ($1, $2)"
+#: The newest applied version, and the one that code must know; a ledger from before has no mark.
+READ_VERSION = """
+SELECT max(version) AS version,
+       max(coalesce((to_jsonb(v) ->> 'needs_at_least')::integer, version)) AS needs_at_least
+FROM tidemill.schema_version AS v
+"""
+ADD_VERSION = "INSERT INTO tidemill.schema_version (version, name, needs_at_least) VALUES ($1, $2, $3)"
 DROP_VERSION = "DELETE FROM tidemill.schema_version WHERE version = $1 RETURNING version"
 
 #: Registers and removes applications of an installation.
@@ -96,15 +123,32 @@ SCHEMA_EXISTS = "SELECT to_regnamespace($1) IS NOT NULL"
 HAS_TABLES = "SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($1))"
 
 
-async def applied_version(
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """How far a schema was migrated, and the version that code must know to work with it."""
+
+    version: int
+    needs_at_least: int
+
+
+async def schema_version(
     database: Database, chain: Chain = OWN_CHAIN, *, schema: str | None = None, patience: float | None = 30.0
-) -> int:
-    """The newest applied version in the application's schema, or in the given one; 0 for an empty database."""
-    sql = in_schema(READ_VERSION, schema or chain.schema or database.schema)
+) -> SchemaVersion:
+    """The version of the application's schema, or of the given one; 0 for an empty database."""
+    place = schema or chain.schema or database.schema
     try:
-        return await database.run(lambda connection: connection.fetchval(sql), patience=patience) or 0
+        return await database.run(lambda connection: _read_version(connection, place), patience=patience)
     except NO_TABLE:
-        return 0
+        return SchemaVersion(0, 0)
+
+
+async def applied_version(database: Database, chain: Chain = OWN_CHAIN, *, schema: str | None = None) -> int:
+    """The newest applied version in the application's schema, or in the given one; 0 for an empty database."""
+    return (await schema_version(database, chain, schema=schema)).version
+
+
+async def _read_version(connection: Executor, place: str) -> SchemaVersion:
+    (row,) = await connection.fetch(in_schema(READ_VERSION, place))
+    return SchemaVersion(row["version"] or 0, row["needs_at_least"] or 0)
 
 
 class ChainVersion(msgspec.Struct, frozen=True):
@@ -121,12 +165,11 @@ async def chain_versions(database: Database, chains: Sequence[Chain] = ()) -> li
     """The versions of all applications in the database, and of these chains of the current application."""
     name = database.application
     places = {**(database.applications or {}), **({name: database.schema} if name else {})}
-    found = [
-        ChainVersion(each, place, "tidemill", await applied_version(database, schema=place), OWN_CHAIN.latest)
-        for each, place in (places or {None: database.installation}).items()
-    ]
-    for each in found:
-        check_known(database, each.version)
+    found = list[ChainVersion]()
+    for each, place in (places or {None: database.installation}).items():
+        current = await schema_version(database, schema=place)
+        check_known(database, current)
+        found.append(ChainVersion(each, place, "tidemill", current.version, OWN_CHAIN.latest))
     return found + [
         ChainVersion(name, str(chain.schema), chain.folder.name, await applied_version(database, chain), chain.latest)
         for chain in chains
@@ -146,6 +189,18 @@ async def migrate(
         raise SchemaError(f"there is no version {target}; this code knows 0 to {chain.latest}")
     if chain.schema is not None:
         _check_is_not_ours(database, chain.schema)
+    give_up = None if patience is None else time.monotonic() + patience
+    while True:
+        try:
+            return await _migrate_once(database, chain, target, patience)
+        except (asyncpg.LockNotAvailableError, *CLASHES) as error:
+            if give_up is not None and time.monotonic() > give_up:
+                raise StoreError(f"the migration found no moment in which the tables are free: {error}") from error
+            log.info("the migration waits for other transactions", error=str(error))
+
+
+async def _migrate_once(database: Database, chain: Chain, target: int, patience: float | None) -> list[Migration]:
+    if chain.schema is not None:
         async with database.transaction(patience=patience) as connection:
             return await _up(connection, database, chain, chain.schema, target)
     async with database.transaction(patience=patience) as connection:
@@ -164,7 +219,7 @@ async def migrate(
                     "has others already: choose another name for the application"
                 )
             done += await _up(connection, database, chain, place, target)
-        if new and (await connection.fetchval(in_schema(READ_VERSION, installation)) or 0) >= applications_since():
+        if new and (await _read_version(connection, installation)).version >= applications_since():
             await connection.execute(database.sql(ADD_APPLICATION), name, *places)
     await database.locate(patience=patience)
     return done
@@ -189,7 +244,9 @@ async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) ->
                 f"the installation has other applications, which need version {applications_since()}: remove them "
                 f"first with `tidemill db downgrade --to 0 --application NAME` ({', '.join(others)})"
             )
-        await _current(connection, database, chain, place)
+        current = await _current(connection, database, chain, place)
+        if current > chain.latest:
+            raise SchemaError(_newer(database, current, chain))
         for migration in reversed(chain.migrations()):
             if migration.version <= to:
                 break
@@ -204,32 +261,35 @@ async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) ->
 
 
 async def wait_for_schema(database: Database, chain: Chain = OWN_CHAIN, *, patience: float | None = None) -> None:
-    """Wait until the schema has the version that this code needs; a newer one is an error."""
+    """Wait until the schema has the version that this code needs; one that needs newer code is an error."""
     loop = asyncio.get_running_loop()
     give_up = None if patience is None else loop.time() + patience
     pause = 0.05
     while True:
         # Without a chosen application only the shared tables can be read; later statements ask for the application.
         schema = chain.schema or (database.schema if database.application else database.installation)
-        version = await applied_version(database, chain, schema=schema, patience=patience)
-        check_known(database, version, chain)
-        if version == chain.latest:
+        current = await schema_version(database, chain, schema=schema, patience=patience)
+        check_known(database, current, chain)
+        if current.version >= chain.latest:
             return
         if give_up is not None and loop.time() > give_up:
-            raise SchemaError(_missing(database, version, chain))
+            raise SchemaError(_missing(database, current.version, chain))
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 1.0)
         await database.locate(patience=patience)
 
 
-def check_known(database: Database, version: int, chain: Chain = OWN_CHAIN) -> None:
-    """Reject a schema that is newer than this code."""
-    if version > chain.latest:
-        raise SchemaError(
-            f"the database at {database.where} is at schema version {version}, but this code knows only "
-            f"{chain.latest}: install a newer tidemill, or run `tidemill db downgrade --to {chain.latest}` "
-            "with the newer one"
-        )
+def check_known(database: Database, current: SchemaVersion, chain: Chain = OWN_CHAIN) -> None:
+    """Reject a schema that needs newer code than this."""
+    if current.needs_at_least > chain.latest:
+        raise SchemaError(_newer(database, current.version, chain))
+
+
+def _newer(database: Database, version: int, chain: Chain) -> str:
+    return (
+        f"the database at {database.where} is at schema version {version}, but this code knows only {chain.latest}: "
+        f"install a newer tidemill, or run `tidemill db downgrade --to {chain.latest}` with the newer one"
+    )
 
 
 def _missing(database: Database, version: int, chain: Chain) -> str:
@@ -279,14 +339,17 @@ async def _up(connection: Executor, database: Database, chain: Chain, place: str
     await _lock(connection, place)
     current = await _current(connection, database, chain, place)
     missing = [migration for migration in chain.migrations() if current < migration.version <= target]
+    await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
     for migration in missing:
         await _execute(connection, database, chain, place, migration.up)
-        await connection.execute(in_schema(ADD_VERSION, place), migration.version, migration.name)
+        needs = await asyncio.to_thread(migration.needs_at_least)
+        await connection.execute(in_schema(ADD_VERSION, place), migration.version, migration.name, needs)
+    await connection.execute("SET LOCAL lock_timeout = 0")
     return missing
 
 
 async def _current(connection: Executor, database: Database, chain: Chain, place: str) -> int:
-    """The version of a schema, which is created if it is missing; a version newer than this code is an error."""
+    """The version of a schema, which is created if it is missing; one that needs newer code is an error."""
     try:
         if not await connection.fetchval(SCHEMA_EXISTS, place):  # the role may be unable to create one
             await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {place}")
@@ -296,9 +359,9 @@ async def _current(connection: Executor, database: Database, chain: Chain, place
             f"database, or create the schema for it ({error})"
         ) from error
     await connection.execute(in_schema(CREATE_LEDGER, place))
-    current = await connection.fetchval(in_schema(READ_VERSION, place)) or 0
+    current = await _read_version(connection, place)
     check_known(database, current, chain)
-    return current
+    return current.version
 
 
 async def _execute(connection: Executor, database: Database, chain: Chain, place: str, file: Path) -> None:
@@ -310,5 +373,7 @@ async def _execute(connection: Executor, database: Database, chain: Chain, place
         else:
             await connection.execute(f"SET LOCAL search_path = {place}")
             await connection.execute(sql)
+    except (asyncpg.LockNotAvailableError, *CLASHES):
+        raise
     except asyncpg.PostgresError as error:
         raise StoreError(f"migration {file.name} failed and was rolled back: {error}") from error

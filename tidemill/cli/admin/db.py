@@ -68,6 +68,8 @@ def status(
     made = table("application", "schema", "migrations", "version", "needed", "remark", wide="remark")
     for each in chains:
         remark = "up to date" if each.version == each.needed else "run `tidemill db migrate`"
+        if each.version > each.needed:
+            remark = "migrated by newer code; this code may go on"
         made.add_row(each.application or "", each.schema, each.migrations, str(each.version), str(each.needed), remark)
     return out().print(made)
 

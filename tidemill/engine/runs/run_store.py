@@ -17,7 +17,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
 from tidemill.store.database import Connection, Database
-from tidemill.store.database_errors import is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import CONTROL_CHANNEL, Mode, WorkerCard, read_host_control
 from tidemill.store.notify import Listener
 from tidemill.store.runs.claims import (
@@ -304,7 +304,7 @@ class PostgresRunStore:
                     self._reader = await self._database.connect_to_look_up()
                 return await self._reader.fetch(self._database.sql(DUE_INBOX), owner, list(taken), room)
             except Exception as error:
-                if not is_unavailable(error):
+                if not is_transient(error):
                     raise
 
     async def wake(self) -> float | None:

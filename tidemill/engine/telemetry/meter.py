@@ -22,7 +22,7 @@ import structlog
 from tidemill.core.errors import StoreError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.telemetry.history import BEYOND, BOUNDS
 from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
@@ -146,7 +146,7 @@ class MeterReporter:
             self._reported_at = monotonic()
         except Exception as error:  # noqa: BLE001 - counting must never stop the work
             self._meter.give_back(counts)
-            expected = is_unavailable(error) or is_full(error) or isinstance(error, StoreError)
+            expected = is_transient(error) or isinstance(error, StoreError)
             (log.debug if expected else log.warning)("counts could not be reported: kept for later", error=str(error))
             return False
         return True

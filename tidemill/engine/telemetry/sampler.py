@@ -23,7 +23,7 @@ from tidemill.core.errors import StoreError
 from tidemill.engine.role import Life, Role
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.telemetry.hosts import KEPT, leave_sampling, may_sample, write_sample
 
 log = structlog.get_logger("tidemill.telemetry")
@@ -66,7 +66,7 @@ class Sampler:
                 try:
                     await self._turn(life)
                 except Exception as error:
-                    if not (is_unavailable(error) or is_full(error) or isinstance(error, psutil.Error | OSError)):
+                    if not (is_transient(error) or isinstance(error, psutil.Error | OSError)):
                         raise
                     log.warning("the host could not be sampled", host=self._host, error=str(error))
                 if not await life.wait(self._every * (1 if self.leading else LEASE)):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.runner.log import log
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.states.leases import LeaseHolder, lock_session, release_all_leases, renew_leases
 from tidemill.store.states.states import STATES_CHANNEL
 
@@ -52,7 +52,7 @@ class BuildSession:
         try:
             await release_all_leases(self._database, self.holder.lock or 0)
         except Exception as error:
-            if not (is_unavailable(error) or is_full(error)):
+            if not is_transient(error):
                 raise
 
     async def _stay_open(self) -> None:
@@ -69,7 +69,7 @@ class BuildSession:
                 while not connection.is_closed() and not await wait_for_event(self._closing, RENEW_EVERY):
                     await renew_leases(self._database, self.holder.lock or 0)
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error)):
+                if not is_transient(error):
                     raise
                 log.warning("leases cannot be renewed", error=str(error))
             finally:

@@ -34,7 +34,7 @@ from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChang
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.pipeline_view import fits, give_back_memory
 from tidemill.store.database import Connection, Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import CONTROL_CHANNEL, WorkerCard
 from tidemill.store.migrate import Chain
 from tidemill.store.notify import ANYTHING, Callback
@@ -232,7 +232,7 @@ class PipelineRunner:
             except Exception as error:
                 if isinstance(error, StateStoreError):
                     log.error("the states cannot be reached", pipeline=pipeline.name, error=str(error))
-                elif is_unavailable(error) or is_full(error):
+                elif is_transient(error):
                     log.warning("the database is unavailable", pipeline=pipeline.name, error=str(error))
                 else:
                     raise

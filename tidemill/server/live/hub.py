@@ -34,7 +34,7 @@ from tidemill.store.change_log import (
     read_changes,
 )
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_full, is_unavailable
+from tidemill.store.database_errors import is_transient
 from tidemill.store.notify import Callback, Listener
 from tidemill.store.telemetry.throughput import EVERY, note_pace
 
@@ -187,7 +187,7 @@ class Hub:
             try:
                 ended = await self._authenticator.find_ended({each.caller for each in self._subscribers})
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_transient(error) or isinstance(error, StoreError)):
                     raise
                 self._accounts.set()
                 await asyncio.sleep(SAFETY)
@@ -206,7 +206,7 @@ class Hub:
                     read = await self._begin()
                 self._take(read)
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_transient(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("changes cannot be followed now", error=str(error))
                 return False
@@ -245,7 +245,7 @@ class Hub:
                 await forget_changes(self._database)
                 await forget_answers(self._database)
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_transient(error) or isinstance(error, StoreError)):
                     raise
                 log.warning("changes cannot be kept now", error=str(error))
 
@@ -254,7 +254,7 @@ class Hub:
             try:
                 await note_pace(self._database)
             except Exception as error:
-                if not (is_unavailable(error) or is_full(error) or isinstance(error, StoreError)):
+                if not (is_transient(error) or isinstance(error, StoreError)):
                     raise
             await asyncio.sleep(EVERY)
 

@@ -1,3 +1,4 @@
+-- needs_at_least: 49
 -- Batches: jobs that are followed as one. A batch of a million jobs has no hot row: what finishes jobs adds to the count
 -- of its own slot, once per statement. Jobs without a batch are in none of these indexes.
 CREATE TABLE tidemill.batch (

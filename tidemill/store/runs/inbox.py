@@ -161,7 +161,7 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
                     return
             break
         except Exception as error:
-            if not is_unavailable(error):
+            if not (is_unavailable(error) or is_safe_to_retry(error)):
                 raise
             uncertain = uncertain or (token is not None and not is_safe_to_retry(error))
     row = await show_run(database, run_id)
