@@ -24,6 +24,8 @@ from tidemill.pipelines.workflows.files import version_of
 from tidemill.store.states.blobs import drop_blobs, write_blobs
 
 FOLDER = "WEB_WORKFLOWS"
+WORD = """{"mode": "trigger", "nodes": [
+  {"id": "loud", "typeId": "transform", "data": {"expression": "$.payload.word.toUpperCase()"}}]}"""
 TEXT = "name: nightly\nnodes:\n  - {name: pack, task: send, args: {order: 1}}\n"
 OTHER = TEXT.replace("order: 1", "order: 2")
 VERSION = version_of(TEXT.encode())
@@ -256,6 +258,15 @@ CASES: dict[str, Case] = {
         files.DryRunWorkflow(path="nightly.yaml", text=TEXT),
         a_file,
         (files.DryRunWorkflow(path="nightly.yaml", text="nodes: []"),),
+    ),
+    "run_workflow_draft": Case(
+        files.RunWorkflowDraft(path="word.json", text=WORD, payload={"word": "tide"}, until="loud"),
+        a_file,
+        (
+            files.RunWorkflowDraft(path="word.json", text="{}"),
+            files.RunWorkflowDraft(path="nightly.yaml", text=TEXT),
+            files.RunWorkflowDraft(path="app.py", text=WORD),
+        ),
     ),
     "save_workflow_file": Case(
         files.SaveWorkflowFile(path="nightly.yaml", text=OTHER, version=VERSION),

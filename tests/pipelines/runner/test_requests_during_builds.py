@@ -26,13 +26,14 @@ from tidemill.ops.pipelines.change import (
 )
 from tidemill.ops.pipelines.waiting import wait_for_backfill
 from tidemill.pipelines import Pipeline
+from tidemill.pipelines.runner import runner
 from tidemill.pipelines.runner.driver import Driver
 from tidemill.store.database import Database, DatabaseSettings, Executor
 from tidemill.store.states import backfills
 
 
 class Interrupted(Database):
-    """A database that something happens to before and after each transaction."""
+    """A database that something happens to before and after each transaction and each statement of its own."""
 
     moment: Callable[[], Awaitable[None]] | None = None
 
@@ -44,6 +45,14 @@ class Interrupted(Database):
             yield connection
         if self.moment is not None:
             await self.moment()
+
+    async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[Any]:
+        if self.moment is not None:
+            await self.moment()
+        rows = await super().fetch(statement, *args, patience=patience)
+        if self.moment is not None:
+            await self.moment()
+        return rows
 
 
 class Scene:
@@ -133,7 +142,10 @@ async def test_a_backfill_that_starts_at_any_moment_of_a_build_has_all_its_state
 
 
 @pytest.mark.parametrize("in_process", [True, False], ids=["in process", "on a queue"])
-async def test_a_backfill_of_a_state_that_is_being_built_ends(app: App, tmp_path: Path, in_process: bool) -> None:
+async def test_a_backfill_of_a_state_that_is_being_built_ends(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
+    monkeypatch.setattr(runner, "CHECK_FLIGHTS", 3600.0)  # The end of the build wakes the pipeline, not a check.
     pipeline, calls = Pipeline("p", root=tmp_path), list[str]()
 
     @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1", in_process=in_process)

@@ -15,8 +15,8 @@ def check_tasks(at: Reader | Transaction, declared: Declarations, tasks: Iterabl
     if at.may("admin"):
         return
     for task in tasks:
-        if (node := declared.pipelines.admin_node_of(task)) is not None:
-            raise ForbiddenError(f"task {task} has node {node!r}, which needs the role admin")
+        if (reason := declared.pipelines.admin_reason(task)) is not None:
+            raise ForbiddenError(reason)
 
 
 def tasks_in(definition: Any) -> set[str]:

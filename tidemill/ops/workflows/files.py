@@ -20,10 +20,12 @@ from tidemill.dags.definition import kinds as dag_kinds
 from tidemill.dags.definition.files import parse_dag
 from tidemill.dags.view import dry_run as dag_dry_run
 from tidemill.declarations import Declarations
+from tidemill.engine.jobs.origin import origin_here
+from tidemill.ops.jobs.jobs import Enqueued
 from tidemill.ops.operator.operation import Arguments, Nothing, doc, operation
 from tidemill.ops.workflows.required_role import known_roots
-from tidemill.ops.workflows.text import Checked, check, form_of, parse
-from tidemill.pipelines.workflows import dry_run
+from tidemill.ops.workflows.text import Checked, Form, check, form_of, parse
+from tidemill.pipelines.definition.declared import DRAFT
 from tidemill.pipelines.workflows.checks import kinds
 from tidemill.pipelines.workflows.files import (
     MOST_FILES,
@@ -32,9 +34,11 @@ from tidemill.pipelines.workflows.files import (
     WorkflowFiles,
     check_version,
 )
-from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, dry_run_trigger
 from tidemill.pipelines.workflows.load import parse_workflow
 from tidemill.pipelines.workflows.read import TriggerWorkflow
+from tidemill.pipelines.workflows.trials import dry_run
+from tidemill.pipelines.workflows.trials.graph_dry_run import DryRunNode, dry_run_trigger
+from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.transaction import Reader, Transaction
 
 READ_WITHIN = 30.0
@@ -73,6 +77,18 @@ class DryRunWorkflow(Arguments, frozen=True, kw_only=True):
         Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None, doc("The entity to try a pipeline for.")
     ] = None
     payload: Annotated[Any, doc("The event of a trigger, or the arguments of a dag.")] = None
+
+
+class RunWorkflowDraft(Arguments, frozen=True, kw_only=True):
+    """A text to run once, saved or not: a pipeline for one entity, a trigger's workflow for a payload."""
+
+    path: FilePath
+    text: FileContent
+    entity: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None, doc("The entity to run a pipeline for.")
+    ] = None
+    payload: Annotated[Any, doc("The event of a trigger.")] = None
+    until: Annotated[str | None, doc("Run only what leads to this node, and the node.")] = None
 
 
 class SaveWorkflowFile(Arguments, frozen=True, kw_only=True):
@@ -247,10 +263,8 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
     folder = _folder(declared)
     folder.place(args.path)
     checked = await asyncio.to_thread(check, args.text, args.path, declared=declared, root=folder.root)
-    if checked.errors or checked.form is None:
-        said = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
-        raise ConfigError(f"a text with errors cannot be tried: {said}")
-    if checked.form == "dag":
+    form = _check_without_errors(checked, "tried")
+    if form == "dag":
         return await asyncio.to_thread(_dry_run_dag, declared, folder.root, args)
     parsed, _ = parse(args.text, args.path)
     name = PurePosixPath(args.path).stem
@@ -266,7 +280,7 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
     except TimeoutError as error:
         raise TimeoutError(f"reading all states of {pipeline.root} took longer than {READ_WITHIN:g} s") from error
     return WorkflowDryRun(
-        checked.form,
+        form,
         checked.mode,
         found.entity,
         found.entities,
@@ -274,6 +288,27 @@ async def dry_run_workflow(at: Reader, args: DryRunWorkflow, declared: Declarati
         [_cut_stage(each) for each in found.stages],
         notes=[*notes, *found.problems],
     )
+
+
+@operation("POST /workflow-files/run", role="editor", status=202)
+async def run_workflow_draft(tx: Transaction, args: RunWorkflowDraft, declared: Declarations) -> Enqueued:
+    """Run a text once, saved or not: its nodes do their work, pinned ones give what they are pinned to.
+
+    The states of a pipeline are not written. `GET /jobs/{id}` has what each node got and gave.
+    """
+    folder = _folder(declared)
+    folder.place(args.path)
+    checked = await asyncio.to_thread(check, args.text, args.path, declared=declared, root=folder.root)
+    if _check_without_errors(checked, "run") == "dag":
+        raise ConfigError("a dag has no drafts: start a run of it with its definition (POST /runs)")
+    _check_editor(tx, args.path, checked, "run")
+    name = checked.name or PurePosixPath(args.path).stem
+    task = declared.tasks[f"{DRAFT}/{name}"]
+    given = {"text": args.text, "payload": args.payload, "entity": args.entity, "until": args.until}
+    job = task.new_job(task.signature.bind((), given), origin=origin_here(tx.by))
+    (ref,) = await insert_jobs(tx.database, tx.connection, [job], notify=True)
+    await tx.audit("workflow.draft", args.path, after={"job": ref.id})
+    return Enqueued(ref.id, ref.created)
 
 
 @operation("PUT /workflow-files/{path:path}", role="editor", etag=True)
@@ -332,10 +367,18 @@ def _folder(declared: Declarations) -> WorkflowFiles:
     return WorkflowFiles(declared.settings.workflow_folder)
 
 
-def _check_editor(tx: Transaction, path: str, checked: Checked) -> None:
+def _check_without_errors(checked: Checked, done: str) -> Form:
+    """The form of a text; raises if the text has errors: then it cannot be `done`."""
+    if checked.errors or checked.form is None:
+        said = "; ".join(f"{each.where}: {each.message}" if each.where else each.message for each in checked.errors[:3])
+        raise ConfigError(f"a text with errors cannot be {done}: {said}")
+    return checked.form
+
+
+def _check_editor(tx: Transaction, path: str, checked: Checked, done: str = "changed") -> None:
     """Raise if a file is for admins, and the caller is none."""
     if checked.admin_reason is not None and not tx.may("admin"):
-        raise ForbiddenError(f"{path} was not changed, your role is editor: {checked.admin_reason}")
+        raise ForbiddenError(f"{path} was not {done}, your role is editor: {checked.admin_reason}")
 
 
 async def _check_existing(tx: Transaction, path: str, text: str, declared: Declarations, folder: WorkflowFiles) -> None:

@@ -26,8 +26,8 @@ def admin_reason(data: Any, *, is_pipeline: bool, declared: Declarations) -> str
                 return f"nodes of type {value} need the role admin"
             if not is_known(value) and value not in TRANSFORMS:
                 return f"the type {value!r} is not known here, and may need the role admin"
-        if key == "task" and isinstance(value, str) and (node := declared.pipelines.admin_node_of(value)) is not None:
-            return f"task {value} has node {node!r}, which needs the role admin"
+        if key == "task" and isinstance(value, str) and (reason := declared.pipelines.admin_reason(value)) is not None:
+            return reason
     if not is_pipeline or data.get("stateStore") == "database":
         return None
     roots = [str(value) for key, value in fields_in(data) if key in _ROOTS and value] or ["."]

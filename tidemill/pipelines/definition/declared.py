@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # slow to load, and rarely needed
     from tidemill.pipelines.workflows.folder import WorkflowFolder
 
 QUEUE = "pipelines"
+#: The owner of tasks that run the text of a workflow that need not be saved: `workflow-draft/NAME`.
+DRAFT = "workflow-draft"
 
 
 class Pipelines:
@@ -124,6 +126,10 @@ class Pipelines:
                 from tidemill.pipelines.workflows.schedules import trigger_task
 
                 self._filed_tasks[name] = trigger_task(folder.triggers[stage])
+            elif owner == DRAFT and stage:
+                from tidemill.pipelines.workflows.trials.draft_run import draft_task
+
+                return draft_task(stage, self._reach)
         return self._filed_tasks.get(name)
 
     def filed_queues(self) -> list[str]:
@@ -148,11 +154,17 @@ class Pipelines:
             [] if folder is None else workflow_schedules(folder.triggers.values(), self.trigger_task, FILES)
         )
 
-    def admin_node_of(self, task: str) -> str | None:
-        """The node that only an admin may run in the workflow of a task; None for every other task."""
+    def admin_reason(self, task: str) -> str | None:
+        """Why only an admin may start jobs of a task: it runs a node that needs one, or any text. None for all others.
+
+        An editor starts a draft by an operation of its own, which checks the text.
+        """
         owner, _, name = task.partition("/")
+        if owner == DRAFT:
+            return f"task {task} runs any text, which needs the role admin"
         workflow = self.triggers.get(name) if owner == "workflow" else None
-        return None if workflow is None else next(iter(workflow.admin_nodes), None)
+        node = None if workflow is None else next(iter(workflow.admin_nodes), None)
+        return None if node is None else f"task {task} has node {node!r}, which needs the role admin"
 
     def stages(self) -> list[Stage]:
         return [stage for pipeline in self.declared.values() for stage in pipeline.stages.values()]

@@ -27,8 +27,9 @@ from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
 from tidemill.pipelines.runner.commit import CommitBatch, finish_intents
 from tidemill.pipelines.stores.base import NotHereError, SeenFile, States, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
-from tidemill.store.database import Database
+from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
+from tidemill.store.states.build_jobs import free_keys
 from tidemill.store.states.leases import LeaseHolder, Wanted, release_leases, take_leases
 from tidemill.store.states.states import NEWEST_CODE, StatesChanged, notify_states
 
@@ -36,6 +37,8 @@ CHUNK = 500
 MAX_LOSSES = 3
 PATIENCE_WITH_OLD_WORKERS = 10.0
 WAIT_FOR_OTHERS = 2.0
+REPEAT_AFTER = 1.0
+LONGEST_LIST = 4000  # characters of input paths in a notification
 
 Reach = Callable[[], Awaitable[Database]]
 
@@ -75,9 +78,11 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
 
 
 async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequence[BuildStep], root: str) -> list[int]:
-    """Store a job for each step; a state whose build is queued or running keeps its job.
+    """Store a job for each step; a state whose build is queued keeps its job.
 
-    `root` is the id of the place of the states: a worker that does not see it refuses the job.
+    A running job of a state has reported its outcome, else the state would not be planned again: it is about to end,
+    and gives its key to the new one. `root` is the id of the place of the states: a worker that does not see it
+    refuses the job.
     """
     origin = origin_here("pipeline")
     ids: list[int] = []
@@ -97,8 +102,25 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
             )
             jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
         async with database.transaction() as connection:
-            ids += [ref.id for ref in await insert_jobs(database, connection, jobs, notify=True)]
+            ids += await _insert_builds(database, connection, jobs)
     return ids
+
+
+async def _insert_builds(database: Database, connection: Executor, jobs: list[NewJob]) -> list[int]:
+    """Store jobs; returns the id of each, or of the job that is queued for its state already."""
+    refs = await insert_jobs(database, connection, jobs, notify=True)
+    if all(ref.created for ref in refs):
+        return [ref.id for ref in refs]
+    held = {job.unique_key: at for at, (job, ref) in enumerate(zip(jobs, refs, strict=True)) if not ref.created}
+    freed = await free_keys(database, connection, jobs[0].task, [key for key in held if key is not None])
+    again: list[NewJob] = []
+    for key, args in freed.items():
+        job = jobs[held[key]]
+        # The same build once more: its worker saw other inputs than this process, which waits for them to agree.
+        again.append(msgspec.structs.replace(job, delay=REPEAT_AFTER) if bytes(job.args) == args else job)
+    for job, ref in zip(again, await insert_jobs(database, connection, again, notify=True), strict=True):
+        refs[held[job.unique_key]] = ref
+    return [ref.id for ref in refs]
 
 
 async def _build(caller: StageCaller, database: Database, step: BuildStep, code: str, root: str) -> dict[str, Any]:
@@ -127,7 +149,7 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     if len(found) < len(seen) or step.inputs != input_text(
         every, [found[path].content for path in every], named=stage.named
     ):
-        return await _dropped(database, news, "its inputs have changed since it was asked for")
+        return await _dropped(database, news, "its inputs have changed since it was asked for", every)
     wanted = Wanted(step.entity, step.version, input_key(step.inputs))
     leased = await take_leases(database, pipeline.name, stage.name, code, holder, [wanted])
     if leased.elsewhere:
@@ -139,9 +161,12 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     if await finish_intents(database, states, [step], intents, world, pipeline=named, by=builder, holder=holder):
         return await _dropped(database, news, "its builder died when its result was in place, and was recorded now")
     try:
-        return await _build_leased(caller, database, states, step, found, builder, news)
+        outcome, why = await _build_leased(caller, database, states, step, found, builder)
     finally:
         await release_leases(database, pipeline.name, stage.name, holder, [step.entity])
+    if why is not None:  # Told when the lease is free: the next build may begin at once.
+        return await _dropped(database, news, why, every)
+    return outcome
 
 
 async def _build_leased(
@@ -151,14 +176,13 @@ async def _build_leased(
     step: BuildStep,
     found: dict[str, SeenFile],
     builder: str,
-    news: StatesChanged,
-) -> dict[str, Any]:
-    """Call the stage's function, and publish its result."""
+) -> tuple[dict[str, Any], str | None]:
+    """Call the stage's function, and publish its result; also returns why it was dropped, if it was."""
     stage = step.stage
     try:
         source = await open_inputs(states, caller, step.paths)
     except FileNotFoundError:
-        return await _dropped(database, news, "an input was deleted after the build was requested")
+        return {}, "an input was deleted after the build was requested"
     result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
     result.needs = {path: one.signature for path, one in found.items()}
     world = PipelineFacts()
@@ -169,13 +193,15 @@ async def _build_leased(
     if done.failed:
         raise Discard(result.error or "the build failed")
     if done.overtaken:
-        return await _dropped(database, news, "its inputs changed while it was built, or another build was faster")
+        return {}, "its inputs changed while it was built, or another build was faster"
     outcome = "skipped" if not result.outputs else "built" if done.changed else "same"
-    return {"outcome": outcome, "paths": done.changed}
+    return {"outcome": outcome, "paths": done.changed}, None
 
 
-async def _dropped(database: Database, news: StatesChanged, why: str) -> dict[str, Any]:
-    """Record that nothing was built: the pipeline's driver plans again."""
+async def _dropped(database: Database, news: StatesChanged, why: str, inputs: Sequence[str] = ()) -> dict[str, Any]:
+    """Record that nothing was built: the pipeline's driver reads these inputs, and plans again."""
+    if sum(len(path) for path in inputs) < LONGEST_LIST:  # The driver's own scan finds changes of very many.
+        news.paths = list(inputs)
     async with database.transaction() as connection:
         await notify_states(database, connection, news)
     return {"outcome": "dropped", "why": why}

@@ -132,8 +132,7 @@ class CommitBatch(msgspec.Struct, eq=False):
         database, pipeline, stage = self.database, self.pipeline, self.stage
         by, prepared = secrets.token_hex(8), self.prepared
         new = {step.entity: self._new_state(step) for step, _ in good}
-        async with database.transaction() as connection:
-            going = await record_intent(database, connection, pipeline, stage.name, by, list(new.values()))
+        going = await record_intent(database, pipeline, stage.name, by, list(new.values()))
         built: list[Built] = []
         async with database.transaction() as connection:
             held = await lock_pending_writes(

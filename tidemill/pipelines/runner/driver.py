@@ -33,13 +33,17 @@ from tidemill.pipelines.stores.manifest_writer import Manifests
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.store.database import Database
 from tidemill.store.states import states as rows
-from tidemill.store.states.leases import Wanted, list_alive, list_leases, release_leases, take_leases
+from tidemill.store.states.leases import (
+    Wanted,
+    find_changed,
+    list_alive,
+    list_leases,
+    release_leases,
+    take_leases,
+)
 
 #: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
 LOOK_AGAIN = 2.0
-
-#: How many states are read again at most when one of them was built by another builder.
-READ_AGAIN = 5000
 
 #: Dispatches steps to be built elsewhere, and returns the id of each job.
 Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
@@ -63,7 +67,7 @@ class Driver:
         self.pipeline_view = PipelineView(database, pipeline, clock=clock)
         self.builder = f"{socket.gethostname()}:{os.getpid()}"
         self.in_flight: dict[tuple[str, str], int] = {}  # builds by workers, and their jobs
-        #: Steps and adoptions, by stage, whose states another builder has leased.
+        #: Steps and adoptions, by stage, whose states another builder has leased or has built meanwhile.
         self.elsewhere: dict[str, dict[str, BuildStep | Adoption]] = {}
         self.manifests = Manifests(pipeline, self.pipeline_view.states, self.world)
         self.idle = asyncio.Event()
@@ -249,15 +253,21 @@ class Driver:
             if finished:
                 await self._after(stage, [step for step in mine if step.entity in finished])
                 mine = [step for step in mine if step.entity not in finished]
-        if leased.elsewhere:
-            waiting = self.elsewhere.setdefault(stage.name, {})
-            waiting.update((step.entity, step) for step in steps if step.entity in leased.elsewhere)
-            self._lines[stage.name].release(leased.elsewhere)
-            self._lines[stage.name].skip_ahead()
+        line = self._lines[stage.name]
+        others = {step.entity: step for step in steps if step.entity in leased.elsewhere | leased.outdated}
         if leased.outdated:
-            # Another builder has been here: one reading tells of all that it has built, not one for each state.
-            rest = self._lines[stage.name].withdraw(READ_AGAIN)
-            await self._after(stage, [*(step for step in steps if step.entity in leased.outdated), *rest])
+            # Another builder has been here: one statement tells of all that it has built, not one for each state.
+            left = {step.entity: step for step in line.left}
+            changed = await find_changed(self._database, name, stage.name, [(e, s.version) for e, s in left.items()])
+            line.withdraw(changed)
+            others |= {entity: left[entity] for entity in changed}
+            self._news.set()
+        if others:
+            # They are read when there is nothing else to do: until then their consumers are likely to be built, too.
+            self.elsewhere.setdefault(stage.name, {}).update(others)
+            line.release(others)
+        if leased.elsewhere:
+            line.skip_ahead()
         if len(mine) < len(steps):
             self._note_end()
         return mine
@@ -279,7 +289,7 @@ class Driver:
 
     @property
     def waits_elsewhere(self) -> bool:
-        """Whether another builder has leased a state that is out of date."""
+        """Whether another builder has leased, or has built, a state that is out of date here."""
         return any(self.elsewhere.values())
 
     async def check_elsewhere(self) -> None:

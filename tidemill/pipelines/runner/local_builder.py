@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from tidemill.engine.containment.crash_record import RefusedCallError
@@ -28,6 +28,8 @@ Commit = Callable[[Stage, Sequence[Build]], Awaitable[None]]
 MOST = 500  # results in a commit
 ASYNC_AT_ONCE = 64
 QUICK = 0.1  # seconds that one batch of plain calls may take
+#: How many times longer a batch may take than to claim and to commit it: on a busy machine all three take longer.
+WORTH = 3.0
 
 
 class LocalBuilder:
@@ -66,6 +68,8 @@ class LocalBuilder:
         self._claiming: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
         self._chunk = 1
+        self._overhead = 0.0  # seconds that it took lately to claim and to commit a batch
+        self._is_shared = False  # whether another builder has built states of this stage meanwhile
         self._closing = False
         self._broken: BaseException | None = None
 
@@ -83,11 +87,18 @@ class LocalBuilder:
 
     def skip_ahead(self) -> None:
         """Go on in the middle of what is left: another builder works at its beginning."""
+        self._is_shared = True
         self._todo.rotate(-(len(self._todo) // 2))
 
-    def withdraw(self, most: int) -> list[BuildStep]:
-        """Take back steps that have not started, at most so many."""
-        return [self._todo.popleft() for _ in range(min(most, len(self._todo)))]
+    @property
+    def left(self) -> Collection[BuildStep]:
+        """The steps that have not started."""
+        return self._todo
+
+    def withdraw(self, entities: Collection[str]) -> None:
+        """Take back steps that have not started: another builder has built them."""
+        self._is_shared = True
+        self._todo = deque(step for step in self._todo if step.entity not in entities)
 
     def check(self) -> None:
         """Raise the error that has stopped the builder, if any."""
@@ -118,7 +129,10 @@ class LocalBuilder:
             return 0
         if self._containment.has_suspects():
             return 1
-        return self._chunk if self._builds_together else self._most - len(self._running)
+        if not self._builds_together:
+            return self._most - len(self._running)
+        # Of the last states the other builder gets its share.
+        return min(self._chunk, (len(self._todo) + 1) // 2) if self._is_shared else self._chunk
 
     @property
     def _builds_together(self) -> bool:
@@ -129,7 +143,10 @@ class LocalBuilder:
         """Start as many steps as there is room for: no more are claimed, so that other builders get the rest."""
         while room := self._room():
             steps = [self._todo.popleft() for _ in range(min(room, len(self._todo)))]
+            began = asyncio.get_running_loop().time()
             mine = list(await self._claim(self._stage, steps))
+            if len(mine) == len(steps):
+                self._note_overhead(asyncio.get_running_loop().time() - began)
             for group in [mine] if self._builds_together and mine else [[step] for step in mine]:
                 task = asyncio.create_task(self._run(group))
                 self._running.add(task)
@@ -189,12 +206,15 @@ class LocalBuilder:
             results = await self._in_thread(steps, self._states)
         else:
             results = [(step, await self._build(step)) for step in steps]
-        took = loop.time() - began
-        if took < QUICK and len(steps) == self._chunk:
+        took, worth = loop.time() - began, max(QUICK, WORTH * self._overhead)
+        if took < worth and len(steps) == self._chunk:
             self._chunk = min(MOST, self._chunk * 4)
-        elif took > QUICK * 4:
+        elif took > worth * 4:
             self._chunk = max(1, self._chunk // 4)
         return results
+
+    def _note_overhead(self, seconds: float) -> None:
+        self._overhead += (2 * seconds - self._overhead) / 4  # A commit takes about as long as a claim, or longer.
 
     async def _in_thread(self, steps: list[BuildStep], states: FileStates) -> list[Build]:
         """A batch of plain calls in one thread, or one call with a budget."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -65,6 +66,17 @@ class Node(msgspec.Struct, frozen=True):
         except TemplateError as error:
             field = error.field or ("command" if self.type == "run_command" else "query")
             raise NodeError(f"node {self.name!r}, field {field!r}: {error}") from error
+
+
+class NodeRecorder(Protocol):
+    """Is told of every node that has run, with the items that reached it: for runs that a person watches."""
+
+    def __call__(
+        self, node: Node, items: list[dict[str, Any]], outputs: list[Any], error: NodeError | None
+    ) -> None: ...
+
+
+recorder: ContextVar[NodeRecorder | None] = ContextVar("recorder", default=None)
 
 
 def transform(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -127,8 +139,32 @@ def filled(node: Node, item: Mapping[str, Any], skip: Iterable[str] = ()) -> dic
 
 async def run_node(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]]:
     """The results of a node, each with its item."""
-    if node.data.get("pinned") and "pinnedOutput" in node.data:
-        return [(item, node.data["pinnedOutput"]) for item in items or [{}]]
+    record = recorder.get()
+    if record is None:
+        return await _results(node, items)
+    try:
+        results = await _results(node, items)
+    except NodeError as error:
+        record(node, items, [], error)
+        raise
+    record(node, items, [output for _, output in results], None)
+    return results
+
+
+def pinned_results(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]] | None:
+    """The results of a pinned node; None if the node is not pinned. A kind that gives many items is pinned to many."""
+    if not node.data.get("pinned") or "pinnedOutput" not in node.data:
+        return None
+    output, kind = node.data["pinnedOutput"], NODE_TYPES.get(node.type)
+    is_many = kind is not None and (kind.expands or not kind.per_item) and isinstance(output, list)
+    if kind is not None and not kind.per_item:
+        items = [{}]
+    return [(item, each) for item in items or [{}] for each in (output if is_many else [output])]
+
+
+async def _results(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]]:
+    if (pinned := pinned_results(node, items)) is not None:
+        return pinned
     kind = find_type(node)
     if not kind.per_item:
         value = await _called(node, kind, {"items": items, **(items[0] if items else {})}, items)

@@ -7,6 +7,9 @@ from typing import Any
 
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.worker.context import find_current_job
+from tidemill.pipelines.runner.log import log
+from tidemill.pipelines.workflows.node_runs import recorded
+from tidemill.pipelines.workflows.nodes import NodeError
 from tidemill.pipelines.workflows.read import TriggerWorkflow
 from tidemill.store.jobs.schedules import DeclaredSchedule
 
@@ -19,7 +22,13 @@ def trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
     """The task whose jobs run a workflow once."""
 
     async def run(payload: Any = None, until: str | None = None) -> dict:
-        return await workflow.run(_with_fire_time(payload), until=until)
+        with recorded() as runs:
+            try:
+                return await workflow.run(_with_fire_time(payload), until=until)
+            except NodeError:
+                for each in runs():  # A failed job has no result: its log says how far it came.
+                    log.info("node", node=each.name, items=each.items, fields=each.fields, outputs=each.outputs)
+                raise
 
     run.__doc__ = f"Run the workflow {workflow.name} once."
     options = TaskOptions(

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from tidemill.store.database import Database
+from tidemill.store.database import Database, Executor
 
 #: Queued and running build jobs of these tasks.
 LIST_BUILD_JOBS = """
 SELECT task, unique_key, id, state, queue, started_at, note FROM tidemill.job
 WHERE task = ANY ($1::text[]) AND unique_key IS NOT NULL
+"""
+
+#: Takes their unique keys from running build jobs, so that a further job for the same state can be stored.
+FREE_KEYS = """
+WITH held AS (
+    SELECT id, unique_key FROM tidemill.job
+    WHERE task = $1 AND unique_key = ANY ($2::text[]) AND state = 'running' ORDER BY unique_key FOR UPDATE)
+UPDATE tidemill.job AS j SET unique_key = NULL FROM held WHERE j.id = held.id
+RETURNING held.unique_key, j.args::text AS args
 """
 
 #: The code of each stage that the pipeline's driver runs.
@@ -43,6 +52,12 @@ async def served_queues(database: Database) -> set[str]:
 async def list_build_jobs(database: Database, tasks: Sequence[str]) -> list[asyncpg.Record]:
     """The unfinished jobs that build states."""
     return await database.fetch(LIST_BUILD_JOBS, list(tasks))
+
+
+async def free_keys(database: Database, connection: Executor, task: str, keys: Sequence[str]) -> dict[str, bytes]:
+    """Take these unique keys from the jobs that are running; returns the arguments of those jobs by their keys."""
+    rows = await connection.fetch(database.sql(FREE_KEYS), task, list(keys))
+    return {row["unique_key"]: row["args"].encode() for row in rows}
 
 
 async def newest_codes(database: Database, pipeline: str) -> dict[str, str]:

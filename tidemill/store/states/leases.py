@@ -91,6 +91,11 @@ LEFT JOIN tidemill.state_failure AS f
     ON f.pipeline = $1 AND f.stage = $2 AND f.entity = new.entity AND f.code = $3 AND f.inputs = new.inputs
        AND (f.retry_at IS NULL OR f.retry_at > now() + interval '1 second')
 """
+#: The states among these that were built or changed since they were planned.
+FIND_CHANGED = """
+SELECT new.entity FROM unnest($3::text[], $4::bigint[]) AS new (entity, version)
+JOIN tidemill.state AS s ON s.pipeline = $1 AND s.stage = $2 AND s.entity = new.entity AND s.version <> new.version
+"""
 RELEASE = """
 DELETE FROM tidemill.state_building AS b
 WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = ANY ($3::text[]) AND (b.lock = $4 OR b.job = $5)
@@ -121,22 +126,26 @@ async def take_leases(
 ) -> Leased:
     """Lease the states that are free and still as they were planned."""
     entities = [each.entity for each in states]
-    async with database.transaction() as connection:
-        rows = await connection.fetch(
-            database.sql(TAKE_LEASES), pipeline, stage, holder.builder, holder.lock, holder.job, entities, LAPSE
-        )
-        taken = {row["entity"] for row in rows}
-        mine = [(each.entity, each.version, each.inputs) for each in states if each.entity in taken]
-        found = await connection.fetch(database.sql(READ_LEASED), pipeline, stage, code, *columns(mine, 3))
-        outdated = {row["entity"] for row in found if row["is_outdated"]}
-        if outdated:
-            await connection.execute(database.sql(RELEASE), pipeline, stage, sorted(outdated), holder.lock, holder.job)
+    rows = await database.fetch(TAKE_LEASES, pipeline, stage, holder.builder, holder.lock, holder.job, entities, LAPSE)
+    taken = {row["entity"] for row in rows}
+    mine = [(each.entity, each.version, each.inputs) for each in states if each.entity in taken]
+    # A statement of its own, after the leases were taken: what it reads stays so.
+    found = await database.fetch(READ_LEASED, pipeline, stage, code, *columns(mine, 3)) if mine else []
+    outdated = {row["entity"] for row in found if row["is_outdated"]}
+    if outdated:
+        await database.fetch(RELEASE, pipeline, stage, sorted(outdated), holder.lock, holder.job)
     intents = {
         row["entity"]: (row["intent_content"], row["intent_code"], row["intent_inputs"], row["intent_size"])
         for row in found
         if row["intent_content"] is not None and not row["is_outdated"]
     }
     return Leased(taken - outdated, set(entities) - taken, outdated, intents)
+
+
+async def find_changed(database: Database, pipeline: str, stage: str, states: Iterable[tuple[str, int]]) -> set[str]:
+    """The states among these, (entity, version) each, that were built or changed since they were planned."""
+    rows = await database.fetch(FIND_CHANGED, pipeline, stage, *columns(list(states), 2))
+    return {row["entity"] for row in rows}
 
 
 async def release_leases(

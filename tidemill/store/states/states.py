@@ -251,12 +251,10 @@ async def in_chunks(
             yield rows
 
 
-async def record_intent(
-    database: Database, connection: Executor, pipeline: str, stage: str, by: str, states: Sequence[NewState]
-) -> set[str]:
+async def record_intent(database: Database, pipeline: str, stage: str, by: str, states: Sequence[NewState]) -> set[str]:
     """Record what is about to be put in place; returns the entities that may proceed."""
-    rows = await connection.fetch(
-        database.sql(INTEND),
+    rows = await database.fetch(
+        INTEND,
         pipeline,
         stage,
         by,

@@ -42,8 +42,8 @@ def _number(about: str, **more: Any) -> dict[str, Any]:
     return {"type": "integer", "description": about, "minimum": 0, **more}
 
 
-def _other_name(of: str) -> dict[str, Any]:
-    return {"description": f"Another name for {of}.", "deprecated": True}
+def _other_name(of: str, type: str = "string") -> dict[str, Any]:
+    return {"type": type, "description": f"Another name for {of}.", "deprecated": True}
 
 
 _SCAN: Fields = {
@@ -68,7 +68,7 @@ _WRITE: Fields = {
     ),
     "min_size": _number("A smaller content, in bytes, is a failure."),
     "stateType": _text("In place of a pattern: the name of a kind of states.", rare=True),
-    "minSize": _other_name("min_size"),
+    "minSize": _other_name("min_size", "integer"),
     "output": _other_name("pattern"),
     "path": _other_name("pattern"),
 }
@@ -77,7 +77,7 @@ _TRANSFORM: Fields = {
     "output": _text("The output: final/{{$.dates.id}}.md."),
     "transform": _text("The name of the function that makes it, as @transform gave it.", suggest="transforms"),
     "minSize": _number("A smaller output, in bytes, is a failure."),
-    "min_size": _other_name("minSize"),
+    "min_size": _other_name("minSize", "integer"),
 }
 _LLM: Fields = {
     "prompt": _text("The prompt for the language model.", format="textarea"),
@@ -102,14 +102,14 @@ FIELDS: dict[str, Fields] = {
     "state_transform": _TRANSFORM,
     "scheduled": {
         "mode": {"enum": ["interval", "cron"], "description": "What says when it runs; the default is interval."},
-        "interval": {"description": "How often it runs: 5, or 10m. The default is 5."},
+        "interval": {"type": ["string", "number"], "description": "How often it runs: 5, or 10m. The default is 5."},
         "unit": {
             "enum": ["seconds", "minutes", "hours", "days"],
             "description": "What a bare interval counts; the default is minutes.",
         },
         "cron": _text("When it runs: 0 6 * * *."),
         "timezone": _text("The time zone of the cron expression: Europe/London. The default is UTC."),
-        "every": _other_name("interval"),
+        "every": {"type": ["string", "number"], "description": "Another name for interval.", "deprecated": True},
     },
     "start": {},
     "webhook": {
@@ -129,7 +129,7 @@ FIELDS: dict[str, Fields] = {
     },
     "hardwired": {
         "json": _text("The items, as JSON: [1, 2].", format="textarea"),
-        "items": {"description": "The items that it gives.", "deprecated": True},
+        "items": {"type": "array", "description": "The items that it gives.", "deprecated": True},
         "value": {"description": "The one value that it gives.", "deprecated": True},
     },
     "set": {"fields": {**_FIELDS, "description": "The fields that it gives, each filled in."}},
@@ -158,7 +158,10 @@ FIELDS: dict[str, Fields] = {
         "file": _other_name("filepath"),
     },
     "run_command": {
-        "command": {"description": "A list of words is run as it is; a text is run by the shell."},
+        "command": {
+            "type": ["string", "array"],
+            "description": "A list of words is run as it is; a text is run by the shell.",
+        },
         "args": {"type": "array", "description": "Arguments; the command is then run as it is, without a shell."},
         "workingDirectory": _text("Where it runs; the default is where Tidemill runs."),
         "timeout": _number("How many seconds it may run.", default=300, minimum=1),
@@ -173,14 +176,18 @@ FIELDS: dict[str, Fields] = {
     },
     "llm": {
         **_LLM,
+        "json": {
+            "type": "boolean",
+            "description": "The model must answer in JSON: what it gives is the value, of a list each entry.",
+        },
         "maxTokens": _number("The longest answer, in tokens.", default=2000, minimum=1),
-        "max_tokens": _other_name("maxTokens"),
+        "max_tokens": _other_name("maxTokens", "integer"),
     },
     "claude_agent": {
         **_LLM,
         "system_prompt": _other_name("system"),
         "tools": {"description": "Tools are not available: leave it empty.", "deprecated": True},
-        "allowed_tools": _other_name("tools"),
+        "allowed_tools": {"description": "Another name for tools.", "deprecated": True},
         "conversation_id": _text("Conversations are not kept: leave it empty.", deprecated=True),
         "permission_mode": _text("Has no effect without tools.", deprecated=True),
         "cwd": _text("Has no effect without tools.", deprecated=True),
@@ -268,6 +275,8 @@ _STATES = {
     "state_write": "Writes a state of the entity.",
     "state_clear_failure": "Has no effect: failures are cleared when a state is built.",
 }
+#: Kinds under the names of another product, which files bring along: for a new node, `llm` does what they do.
+IMPORTED = ("claude_agent", "claude_json")
 _STARTS = ("start", "scheduled", "webhook")
 _ENTRIES = (*_STARTS, "state_scan", "state_trigger", "state_list")
 #: Kinds whose data may have any other field: it is passed to a function, or to the next nodes.
@@ -287,7 +296,7 @@ def kinds() -> list[WorkflowNodeKind]:
         made.append(
             WorkflowNodeKind(
                 name,
-                "starts" if is_start else "own" if own else "work",
+                "starts" if is_start else "own" if own else "imported" if name in IMPORTED else "work",
                 about,
                 schema_of(name),
                 modes=("trigger",) if is_start else ("pipeline", "trigger"),
@@ -347,7 +356,11 @@ FILE: dict[str, dict[str, Any]] = {
         "rare": True,
         "properties": {
             "dataDirectory": _text("Another name for stateRoot."),
-            "concurrencyGroups": {"type": "object", "description": "How many nodes of each group run at once."},
+            "concurrencyGroups": {
+                "type": "object",
+                "description": "How many nodes of each group run at once.",
+                "additionalProperties": {"type": "integer"},
+            },
         },
     },
 }

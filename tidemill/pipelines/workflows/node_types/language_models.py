@@ -15,10 +15,12 @@ from tidemill.pipelines.workflows.nodes import node_type
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 
 
-@node_type("llm")
+@node_type("llm", expands=True)
 async def llm(data: dict[str, Any], item: dict[str, Any]) -> Any:
-    """Calls a language model: `response` is its answer."""
+    """Calls a language model: `response` is its answer; with `json`, the value in it."""
     text = await _ask(data, limit=int(data.get("maxTokens") or data.get("max_tokens") or 2000))
+    if data.get("json"):
+        return _parsed(text)
     return {"response": text, "content": text}
 
 
@@ -31,7 +33,11 @@ async def claude_agent(data: dict[str, Any], item: dict[str, Any]) -> Any:
 @node_type("claude_json", expands=True)
 async def claude_json(data: dict[str, Any], item: dict[str, Any]) -> Any:
     """Calls a language model that answers in JSON; each entry of a list is an item."""
-    text = await _ask(data, limit=int(data.get("max_tokens") or 4096))
+    return _parsed(await _ask(data, limit=int(data.get("max_tokens") or 4096)))
+
+
+def _parsed(text: str) -> Any:
+    """The JSON of an answer, also of one that explains it around a fenced block."""
     fenced = _FENCED.search(text)
     try:
         return json.loads(fenced[1] if fenced else text)

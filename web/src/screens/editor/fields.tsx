@@ -2,6 +2,7 @@
 import { useEffect, useId, useState } from "react";
 import { parseJson } from "../../components/details/json";
 import type { FieldSchema, FileProblem } from "./types";
+import { ValueInput } from "./value-input";
 
 export interface FieldProps {
   name: string;
@@ -10,6 +11,8 @@ export interface FieldProps {
   value: unknown;
   required: boolean;
   disabled: boolean;
+  /** Whether values may be references to other nodes. */
+  isDag?: boolean;
   suggestions?: string[];
   problems: FileProblem[];
   onChange: (value: unknown) => void;
@@ -45,8 +48,12 @@ export function Field(props: FieldProps) {
     );
   } else if ((isText || schema.format === "expression") && isPlain(value)) {
     input = <TextInput {...props} shared={shared} numeric={kinds.some((kind) => kind !== "string")} onlyNumbers={!kinds.includes("string")} />;
+  } else if (schema.properties && (value === undefined || isFields(value))) {
+    input = <Inner {...props} />;
+  } else if (schema.format === "json") {
+    input = <JsonInput value={value} shared={shared} free={kinds.length === 0 || kinds.includes("string")} onChange={onChange} />;
   } else {
-    input = <ValueInput value={value} shared={shared} free={kinds.length === 0 || kinds.includes("string")} onChange={onChange} />;
+    input = <ValueInput id={id} label={label ?? name} schema={schema} value={value} isDag={props.isDag ?? false} disabled={disabled} onChange={(next) => onChange(next === undefined && required ? "" : next)} />;
   }
   const isCheck = kinds[0] === "boolean" && isPlain(value);
   return (
@@ -67,6 +74,29 @@ export function Field(props: FieldProps) {
     </div>
   );
 }
+
+const isFields = (value: unknown): value is Record<string, unknown> => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** The known fields of an object, each with an input of its own. */
+function Inner({ name, schema, value, disabled, problems, isDag, onChange }: FieldProps) {
+  const known = isFields(value) ? value : {};
+  const change = (field: string, next: unknown) => {
+    const changed = { ...known, [field]: next };
+    if (next === undefined) delete changed[field];
+    onChange(Object.keys(changed).length > 0 ? changed : undefined);
+  };
+  const others = Object.keys(known).filter((field) => !(field in (schema.properties ?? {})));
+  return (
+    <div className="inner" role="group" aria-label={name}>
+      {[...Object.entries(schema.properties ?? {}), ...others.map((field) => [field, UNKNOWN] as const)].map(([field, each]) => (
+        <Field key={field} name={field} schema={each as FieldSchema} value={known[field]} required={schema.required?.includes(field) ?? false} disabled={disabled} isDag={isDag} problems={problems.filter((one) => one.place.includes(field))} onChange={(next) => change(field, next)} />
+      ))}
+    </div>
+  );
+}
+
+/** A field that is not known: its JSON is kept as it is. */
+export const UNKNOWN: FieldSchema = { description: "Unknown field: kept unchanged.", format: "json" };
 
 type Shared = { id: string; disabled: boolean; "aria-invalid": boolean; "aria-describedby": string };
 
@@ -97,8 +127,8 @@ function TextInput({ name, schema, value, required, suggestions, onChange, share
   );
 }
 
-/** Any value as JSON; where a string is allowed, other text is a string. */
-function ValueInput({ value, shared, free, onChange }: { value: unknown; shared: Shared; free: boolean; onChange: (value: unknown) => void }) {
+/** A value of an unknown field as JSON; where a string is allowed, other text is a string. */
+function JsonInput({ value, shared, free, onChange }: { value: unknown; shared: Shared; free: boolean; onChange: (value: unknown) => void }) {
   const written = shownValue(value, free);
   const [text, setText] = useState(written);
   const read = readValue(text, free);

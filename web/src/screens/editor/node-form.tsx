@@ -3,7 +3,7 @@ import { useEffect, useState } from "react";
 import { Button } from "../../components/button";
 import { Panel } from "../../components/layout";
 import { type Box, type Diagram, entries, type FileFormat, FORMATS } from "./diagram/diagram";
-import { Field } from "./fields";
+import { Field, UNKNOWN } from "./fields";
 import type { Data } from "./text/document";
 import type { DataSchema, Edit, FieldSchema, FileProblem, Form, Kinds, Step } from "./types";
 
@@ -28,19 +28,17 @@ interface Section {
   hide: string[];
 }
 
-const ANY: FieldSchema = { description: "Unknown field: kept unchanged." };
-
 function Fields({ section, props }: { section: Section; props: FormProps }) {
   const { schema, value, place, hide } = section;
   const known = Object.entries(schema.properties).filter(([name, each]) => !hide.includes(name) && (!each.deprecated || name in value));
   const others = Object.keys(value).filter((name) => !(name in schema.properties) && !hide.includes(name));
-  const lists: Record<string, string[]> = { tasks: props.kinds.tasks, queues: props.kinds.queues, transforms: props.kinds.transforms, files: props.files };
+  const lists: Record<string, string[]> = { tasks: props.kinds.tasks, queues: props.kinds.queues, transforms: props.kinds.transforms, files: props.files, credentials: [] };
   const groups = (schema.allOf ?? []).map((group) => group.anyOf.map((each) => each.required[0] ?? ""));
   const isNeeded = (name: string) => (schema.required?.includes(name) ?? false) || groups.some((group) => group[0] === name && !group.some((each) => each !== name && each in value));
   const change = (name: string, next: unknown) => props.onEdit([{ path: [...place, name], value: next }], [...place, name].join("."));
   const problemsAt = (name: string) => props.problems.filter((each) => starts(each.place, [...place, name]));
   const one = ([name, each]: [string, FieldSchema]) => (
-    <Field key={name} name={name} schema={each} value={value[name]} required={isNeeded(name)} disabled={props.locked} suggestions={each.suggest ? lists[each.suggest] : undefined} problems={problemsAt(name)} onChange={(next) => change(name, next)} />
+    <Field key={name} name={name} schema={each} value={value[name]} required={isNeeded(name)} disabled={props.locked} isDag={props.form === "dag"} suggestions={each.suggest ? lists[each.suggest] : undefined} problems={problemsAt(name)} onChange={(next) => change(name, next)} />
   );
   // Fixed when the form opens, so that a field does not move while it is edited.
   const [there] = useState(() => new Set(Object.keys(value)));
@@ -50,7 +48,7 @@ function Fields({ section, props }: { section: Section; props: FormProps }) {
     <>
       {section.title && <h3>{section.title}</h3>}
       {known.filter((each) => !isRare(each)).map(one)}
-      {others.map((name) => one([name, schema.additionalProperties ? { description: "A custom field." } : ANY]))}
+      {others.map((name) => one([name, schema.additionalProperties ? { description: "A custom field." } : UNKNOWN]))}
       {rare.length > 0 && (
         <details className="rare">
           <summary>{rare.map(([name]) => name).join(", ")}</summary>
@@ -111,19 +109,30 @@ function sectionsOf(props: FormProps, entry: Data, place: Step[], format: FileFo
   if (props.form === "dag") return [{ place, value: entry, schema: kind?.schema ?? none, hide: ["name", "deps"] }];
   if (props.form === "graph") {
     const data: Section = { place: [...place, "data"], value: object(entry.data), schema: kind?.schema ?? none, hide: [] };
-    const rest: Section = { title: "Other fields", place, value: entry, schema: { properties: { agentConfig: { type: "object", description: "concurrencyGroup and tags." } } }, hide: ["id", "typeId", "name", "position", "data", ...("agentConfig" in entry ? [] : ["agentConfig"])] };
-    const isEmpty = Object.keys(entry).every((name) => rest.hide.includes(name));
-    return isEmpty ? [data] : [data, rest];
+    const rest: Section = { place, value: entry, schema: { properties: { agentConfig: { type: "object", rare: true, description: "How many run at once, and where.", properties: { concurrencyGroup: { type: "string", description: "Nodes of a group run one at a time." }, tags: { type: "array", items: { type: "string" }, description: "The first is the queue of its builds." } } } } }, hide: ["id", "typeId", "name", "position", "data"] };
+    return [data, rest];
   }
-  const found: Section[] = [{ place, value: entry, schema: kind?.schema ?? none, hide: ["id", "type", "input", "node", ...("name" in entry ? [] : ["name"])] }];
+  const found: Section[] = [{ place, value: entry, schema: kind?.schema ?? none, hide: ["id", "type", "input", "node", "then", ...("name" in entry ? [] : ["name"])] }];
+  if (kind?.type !== "transform") return found;
   const node = object(entry.node);
-  if (kind?.type === "transform") {
-    const by = props.kinds.kinds.find((each) => each.form === "graph" && each.type === node.typeId);
-    const choices = [...props.kinds.kinds.filter((each) => each.form === "graph" && ["work", "own"].includes(each.group)).map((each) => each.type), ...props.kinds.transforms];
-    found.push({ title: "Transform", place: [...place, "node"], value: { typeId: node.typeId ?? "" }, schema: { properties: { typeId: { enum: choices, description: by?.about ?? "A node type, or a transform of the application." } }, required: ["typeId"] }, hide: [] });
-    found.push({ place: [...place, "node", "data"], value: object(node.data), schema: by?.schema ?? none, hide: [] });
+  found.push(...nodeSections(props, "Transform", [...place, "node"], node, ["then"]));
+  if (node.typeId === "if") {
+    // The node that runs where the condition holds may be beside the stage's node, in it, or in its data.
+    const [at, then] = [[place, entry], [[...place, "node"], node], [[...place, "node", "data"], object(node.data)]].map(([where, data]) => [[...(where as Step[]), "then"] as Step[], (data as Data).then] as const).find(([, value]) => value !== undefined) ?? [[...place, "then"], undefined];
+    found.push(...nodeSections(props, "Then, where the condition holds", at, object(then), []));
   }
   return found;
+}
+
+/** The fields of a node that is written inside a stage: its type, and its data. */
+function nodeSections(props: FormProps, title: string, place: Step[], node: Data, hide: string[]): Section[] {
+  const none: DataSchema = { properties: {}, additionalProperties: true };
+  const by = props.kinds.kinds.find((each) => each.form === "graph" && each.type === node.typeId);
+  const choices = [...props.kinds.kinds.filter((each) => each.form === "graph" && ["work", "own"].includes(each.group)).map((each) => each.type), ...props.kinds.transforms];
+  return [
+    { title, place, value: { typeId: node.typeId ?? "" }, schema: { properties: { typeId: { enum: choices, description: by?.about ?? "A node type, or a transform of the application." } }, required: ["typeId"] }, hide: [] },
+    { place: [...place, "data"], value: object(node.data), schema: by?.schema ?? none, hide },
+  ];
 }
 
 /** A name; applied when the field loses focus, because references are renamed too. */

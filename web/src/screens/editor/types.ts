@@ -7,8 +7,11 @@ export type Step = string | number;
 
 export interface FieldSchema extends Schema {
   /** The list of suggested names. */
-  suggest?: "tasks" | "queues" | "transforms" | "files";
+  suggest?: "tasks" | "queues" | "transforms" | "files" | "credentials";
   deprecated?: boolean;
+  properties?: Record<string, FieldSchema>;
+  items?: FieldSchema;
+  additionalProperties?: FieldSchema | boolean;
   /** Hidden in a section unless it has a value. */
   rare?: boolean;
 }

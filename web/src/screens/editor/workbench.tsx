@@ -24,7 +24,7 @@ import { editorUrl, fileUrl } from "./files/paths";
 import { SaveDialog } from "./files/save-dialog";
 import { BoxForm, FileForm } from "./node-form";
 import { Problems } from "./problems";
-import { type Outputs, WorkflowRuns } from "./runs";
+import { DagStart, type NodeResult, WorkflowRuns } from "./runs";
 import { useEditorKeys } from "./shortcuts";
 import { type Data, edit as editText, read } from "./text/document";
 import { type Jump, TextView } from "./text/text-view";
@@ -67,7 +67,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const [open, setOpen] = useState<"save" | "try" | "rename" | "delete" | null>(null);
   const [jump, setJump] = useState<Jump | null>(null);
   const [fit, setFit] = useState(0);
-  const [outputs, setOutputs] = useState<Outputs | null>(null);
+  const [results, setResults] = useState<NodeResult[] | null>(null);
   const [moved, setMoved] = useState(() => readPositions(path));
   const { text } = history;
   const isChanged = text !== base.text;
@@ -198,7 +198,13 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const errors = problems.filter((each) => each.severity === "error").length;
   const props = { form, data, kinds, files, diagram, problems, locked: stays, onEdit: change };
   const isTrigger = form === "graph" && modeOf(data) === "trigger";
-  const counts = useMemo(() => (outputs ? Object.fromEntries(Object.entries(outputs).map(([name, items]) => [name, items.length])) : null), [outputs]);
+  const byNode = useMemo(() => (results ? Object.fromEntries(results.map((each) => [each.name, each])) : null), [results]);
+  const pin = (name: string, output: unknown) => {
+    const at = diagram.boxes.find((each) => each.label === name)?.at;
+    if (at === undefined || form !== "graph") return;
+    const place = ["nodes", at, "data"];
+    change(output === undefined ? [{ path: [...place, "pinned"], value: undefined }, { path: [...place, "pinnedOutput"], value: undefined }] : [{ path: [...place, "pinned"], value: true }, { path: [...place, "pinnedOutput"], value: output }]);
+  };
   const isPipeline = form === "stages" || (form === "graph" && modeOf(data) === "pipeline");
   return (
     <>
@@ -277,12 +283,15 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
                   <Empty title="No nodes yet">Drag a node type from the left into this area, or click one.</Empty>
                 </div>
               )}
-              <Canvas diagram={diagram} places={places} problems={problems} items={counts} chosen={chosen} locked={stays} fit={fit} onChoose={setChosen} onMove={move} onConnect={(from, to, exit) => change(format.connect(data, diagram, from, to, exit))} onDelete={drop} onDrop={(type, at) => { const kind = format.palette(data, kinds).find((each) => each.type === type); if (kind && !stays) add(kind, at); }} />
+              <Canvas diagram={diagram} places={places} problems={problems} results={byNode} chosen={chosen} locked={stays} fit={fit} onChoose={setChosen} onMove={move} onConnect={(from, to, exit) => change(format.connect(data, diagram, from, to, exit))} onDelete={drop} onDrop={(type, at) => { const kind = format.palette(data, kinds).find((each) => each.type === type); if (kind && !stays) add(kind, at); }} />
             </div>
           )}
           {view !== "diagram" && <TextView text={text} label={`Text of ${path}`} locked={isLocked} problems={problems} jump={jump} onChange={(next) => history.change(next, "text")} />}
           <Problems problems={problems} names={diagram.boxes.map((each) => each.label)} isChecking={check.isChecking} failed={check.failed} onGo={goTo} />
-          {isTrigger && file !== null && <WorkflowRuns name={String(data.name || stemOf(path))} isSaved={!isChanged && errors === 0} chosen={box?.label ?? null} onOutputs={setOutputs} />}
+          {(isTrigger || isPipeline) && (
+            <WorkflowRuns path={path} text={sent} name={String(data.name || stemOf(path))} isPipeline={isPipeline} isSaved={file !== null && !isChanged} hasErrors={isStale || errors > 0} mayDraft={may} chosen={box?.label ?? null} onResults={setResults} onPin={pin} />
+          )}
+          {form === "dag" && mayDryRun && diagram.boxes.length > 0 && <DagStart data={data} hasErrors={isStale || errors > 0} />}
         </div>
         {view !== "text" && (box ? <BoxForm key={box.id} box={box} onRename={rename} onChoose={setChosen} onDelete={() => drop([box], [])} {...props} /> : <FileForm {...props} />)}
       </div>

@@ -4,12 +4,13 @@ import "@xyflow/react/dist/style.css";
 import { type DragEvent, memo, useCallback, useEffect, useMemo, useState } from "react";
 import { useTheme } from "../../../app/theme";
 import "../../../components/graph/graph.css";
+import type { NodeResult } from "../runs";
 import type { FileProblem } from "../types";
 import { type Box, BOX_WIDTH, type Diagram, type Line, type Point } from "./diagram";
 
 export const DRAGGED = "application/x-tidemill-kind";
 
-type BoxNode = FlowNode<{ box: Box; errors: FileProblem[]; warnings: FileProblem[]; items: number | null }, "box">;
+type BoxNode = FlowNode<{ box: Box; errors: FileProblem[]; warnings: FileProblem[]; result: NodeResult | null }, "box">;
 
 const tone = (data: BoxNode["data"]) => (data.errors.length ? "bad" : data.warnings.length ? "wait" : data.box.isStart ? "run" : "ok");
 
@@ -29,10 +30,13 @@ const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
           {found.length}
         </i>
       )}
-      {data.items !== null && (
-        <i className="items" title="Items of the last run">
-          {data.items}
-        </i>
+      {data.result && (
+        <>
+          <i className={data.result.error === null ? "items" : "items bad"} title={data.result.error ?? "Items of the run that is shown"}>
+            {data.result.error === null ? data.result.outputs.length : "failed"}
+          </i>
+          <small className="result">{shortText(data.result.error ?? data.result.outputs[0])}</small>
+        </>
       )}
       {box.exits.length === 0 && <Handle type="source" position={Position.Right} />}
       {box.exits.map((exit, index) => (
@@ -42,6 +46,8 @@ const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
   );
 });
 
+const shortText = (value: unknown): string => (typeof value === "string" ? value : (JSON.stringify(value) ?? "")).slice(0, 60);
+
 const KINDS = { box: BoxView };
 const FIT = { padding: 0.05, minZoom: 0.55, maxZoom: 1.1 };
 const DELETE = ["Backspace", "Delete"];
@@ -50,8 +56,8 @@ interface Props {
   diagram: Diagram;
   places: Map<string, Point>;
   problems: FileProblem[];
-  /** How many items each node returned in the run that is shown, by name. */
-  items: Record<string, number> | null;
+  /** What each node gave in the run that is shown, by name. */
+  results: Record<string, NodeResult> | null;
   chosen: string | null;
   locked: boolean;
   onChoose: (id: string | null) => void;
@@ -71,7 +77,7 @@ export default function Canvas(props: Props) {
   );
 }
 
-function Inner({ diagram, places, problems, items, chosen, locked, onChoose, onMove, onConnect, onDelete, onDrop, fit }: Props) {
+function Inner({ diagram, places, problems, results, chosen, locked, onChoose, onMove, onConnect, onDelete, onDrop, fit }: Props) {
   const theme = useTheme();
   const flow = useReactFlow();
   const drawn = useMemo<BoxNode[]>(
@@ -83,14 +89,14 @@ function Inner({ diagram, places, problems, items, chosen, locked, onChoose, onM
           id: box.id,
           type: "box",
           position: places.get(box.id) ?? { x: 0, y: 0 },
-          data: { box, errors, warnings: own.filter((each) => each.severity === "warning"), items: items?.[box.label] ?? null },
+          data: { box, errors, warnings: own.filter((each) => each.severity === "warning"), result: results?.[box.label] ?? null },
           selected: box.id === chosen,
           ariaLabel: `${box.label}, ${box.type}${errors.length ? `, ${errors.length} errors` : ""}`,
           width: BOX_WIDTH,
           height: 50,
         };
       }),
-    [diagram, places, problems, items, chosen],
+    [diagram, places, problems, results, chosen],
   );
   const [nodes, setNodes] = useState(drawn);
   useEffect(() => setNodes(drawn), [drawn]);

@@ -25,7 +25,7 @@ export const graphFormat: FileFormat = {
   list: "nodes",
   storesPositions: true,
   kindOf,
-  palette: (data, kinds) => kinds.kinds.filter((kind) => kind.form === "graph" && kind.modes.includes(modeOf(data))),
+  palette: (data, kinds) => kinds.kinds.filter((kind) => kind.form === "graph" && kind.group !== "imported" && kind.modes.includes(modeOf(data))),
   draw(data, kinds) {
     const seen = new Set<string>();
     const boxes = entries(data, "nodes").map((node, at): Box => {

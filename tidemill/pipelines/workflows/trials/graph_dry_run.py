@@ -15,7 +15,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.dry_run import Field
 from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, bare, expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph
-from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, pinned_results
 
 #: Types without side effects.
 COMPUTING = ("start", "scheduled", "webhook", "hardwired", "set", "transform", "if")
@@ -99,9 +99,8 @@ def dry_run_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[DryRunNod
     scope = items[0] if kind is None or kind.per_item else {"items": list(items), **items[0]}
     fields = [fill_field(node, name, scope) for name in node.data if name not in ("pinned", "pinnedOutput")]
     shown = DryRunNode(node.id, node.name, node.type, fields, len(items), False)
-    if node.data.get("pinned") and "pinnedOutput" in node.data:
-        given = node.data["pinnedOutput"]
-        return msgspec.structs.replace(shown, output=given, note="pinned"), [(item, given) for item in items]
+    if (pinned := pinned_results(node, list(items))) is not None:
+        return msgspec.structs.replace(shown, output=node.data["pinnedOutput"], note="pinned"), pinned
     if kind is None or node.type not in COMPUTING:
         given = Unknown(f"what {node.name} gives is not known before it runs")
         made = [(item, given) for item in items] if kind is None or kind.per_item else [({}, given)]

@@ -18,14 +18,14 @@ from tidemill.pipelines.definition.pattern import PatternError, derive, entity_i
 from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
 from tidemill.pipelines.reducer.facts import PipelineFacts, entities_of
 from tidemill.pipelines.reducer.plan import BuildStep, make_plan
-from tidemill.pipelines.runner.build import File, HeldOutput
+from tidemill.pipelines.runner.build import File, HeldOutput, StageCaller
 from tidemill.pipelines.stores.base import StateStoreError
 from tidemill.pipelines.view.pipeline_view import PipelineView
 from tidemill.pipelines.workflows.graph import Graph, as_content, read_graph
-from tidemill.pipelines.workflows.graph_dry_run import DryRunNode, GraphDryRun, Unknown, dry_run_node, fill_field
 from tidemill.pipelines.workflows.node_graph import Wiring, wire
 from tidemill.pipelines.workflows.nodes import TRANSFORMS, Node
 from tidemill.pipelines.workflows.stage_list import read_stages, stage_node, then_node
+from tidemill.pipelines.workflows.trials.graph_dry_run import DryRunNode, GraphDryRun, Unknown, dry_run_node, fill_field
 from tidemill.store.database import Database
 
 MOST_READ = 256 * 1024
@@ -57,6 +57,8 @@ class StageRun(msgspec.Struct, frozen=True):
     output: str | None
     nodes: list[DryRunNode]
     content: str | None = None
+    error: str | None = None
+    """Why its nodes failed, if they were run."""
 
 
 class DryRun(msgspec.Struct, frozen=True):
@@ -80,12 +82,25 @@ def read_pipeline(data: Mapping[str, Any], name: str) -> tuple[Pipeline, Wiring 
     return wiring.pipeline, wiring
 
 
-async def dry_run(data: Mapping[str, Any], name: str, entity: str | None, *, database: Database | None) -> DryRun:
-    """Run a pipeline dry for an entity; without a database, no files are read."""
+async def dry_run(
+    data: Mapping[str, Any],
+    name: str,
+    entity: str | None,
+    *,
+    database: Database | None,
+    is_real: bool = False,
+    until: str | None = None,
+) -> DryRun:
+    """Run a pipeline dry for an entity; without a database, no files are read.
+
+    With `is_real`, the nodes of each stage do their work, up to the first stage that has the node `until`; the states
+    are not written.
+    """
     pipeline, wiring = read_pipeline(data, name)
-    walk = _DryRun(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline))
+    walk = _DryRun(data, pipeline, wiring, None if database is None else PipelineView(database, pipeline), is_real)
     await walk.decide(entity)
-    stages = [await walk.stage(stage) for stage in walk.order] if entity is not None else []
+    order = walk.order[: walk.index_of(until) + 1] if until is not None else walk.order
+    stages = [await walk.stage(stage) for stage in order] if entity is not None else []
     return DryRun(pipeline.name, entity, walk.entities, database is not None, stages, walk.problems)
 
 
@@ -93,11 +108,17 @@ class _DryRun:
     """One entity on its way through the stages."""
 
     def __init__(
-        self, data: Mapping[str, Any], pipeline: Pipeline, wiring: Wiring | None, pipeline_view: PipelineView | None
+        self,
+        data: Mapping[str, Any],
+        pipeline: Pipeline,
+        wiring: Wiring | None,
+        pipeline_view: PipelineView | None,
+        is_real: bool,
     ) -> None:
         self.order = check_order(pipeline.stages.values())
         self.entities: list[str] = []
         self.problems: list[str] = []
+        self._is_real = is_real
         self._data = data
         self._wiring = wiring
         self._pipeline_view = pipeline_view
@@ -160,6 +181,17 @@ class _DryRun:
                 break
         return sorted(found)[-MOST_ENTITIES:]
 
+    def index_of(self, node: str) -> int:
+        """The first stage that has this node, or all nodes before it, counted from 0."""
+        for at, stage in enumerate(self.order):
+            if node == stage.name:
+                return at
+            if self._wiring is not None and any(
+                each.name == node for each in self._wiring.graph.above(self._node_id(stage))
+            ):
+                return at
+        raise ConfigError(f"no stage of this pipeline has the node {node!r}")
+
     async def stage(self, stage: Stage) -> StageRun:
         """What would happen to the entity in one stage."""
         node = self._node_id(stage)
@@ -171,15 +203,36 @@ class _DryRun:
         verdict, why = self._verdict(stage, about, taken)
         output = self._output(stage)
         values = {one.name: await self._value(one, paths) for one, paths in taken}
-        nodes, content = self._dry_run_nodes(stage, about, values)
-        if output is not None and verdict != "fresh":
+        error = None
+        if self._is_real:
+            nodes: list[DryRunNode] = []
+            content, error = await self._run_nodes(stage, about, taken, values)
+        else:
+            nodes, content = self._dry_run_nodes(stage, about, values)
+        if output is not None and (self._is_real or verdict != "fresh"):
             self._made[output] = content
         shown = [
             Taken(one.name, one.pattern.text, paths, [path for path in paths if path not in self._world.files])
             for one, paths in taken
         ]
         text = content if isinstance(content, str) else None
-        return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text)
+        return StageRun(stage.name, node, about.id, verdict, why, shown, output, nodes, text, error)
+
+    async def _run_nodes(
+        self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]], values: Mapping[str, Any]
+    ) -> tuple[Any, str | None]:
+        """Call the stage's function for the entity; returns its content, and why it failed."""
+        for value in values.values():
+            if isinstance(value, Unknown):
+                return value, value.why
+        held = HeldOutput({path: str(await self._content(path)).encode() for _, paths in taken for path in paths})
+        result = await StageCaller(stage).run_async(about, [[File(path, held) for path in paths] for _, paths in taken])
+        if result.error is not None:
+            return Unknown(f"stage {stage.name} failed"), result.error
+        contents = [each if isinstance(each, bytes) else b"".join(each) for each in result.outputs.values()]
+        if not contents:
+            return Unknown(f"stage {stage.name} writes nothing for this entity"), None
+        return "\n".join(each.decode("utf-8", "replace") for each in contents), None
 
     def _verdict(self, stage: Stage, about: Entity, taken: list[tuple[Input, list[str]]]) -> tuple[Verdict, str]:
         if self._pipeline_view is None:
