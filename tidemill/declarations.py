@@ -95,13 +95,13 @@ class Declarations:
     @contextmanager
     def overriding(self, **settings: Any) -> Iterator[None]:
         """Use other settings, with connections of their own, for as long as the block lasts."""
-        before = self._arguments, self._settings, self.connections
+        before = self._arguments, self._settings
         self.configure(**settings)
-        self.connections = Connections(self.database)
         try:
-            yield
+            with self.connections.separate():
+                yield
         finally:
-            self._arguments, self._settings, self.connections = before
+            self._arguments, self._settings = before
 
     @cached_property
     def models(self) -> dict[str, ModelSpec]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,6 +38,19 @@ class Connections:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[OpenConnection]] = {}
         self._bridge: SyncBridge | None = None
         self._lock = threading.Lock()
+
+    @contextmanager
+    def separate(self) -> Iterator[None]:
+        """Open other connections for as long as the block lasts; everything that has this object uses them."""
+        before = self._opening, self._bridge, self.__dict__.pop("unopened", None)
+        self._opening, self._bridge = {}, None
+        try:
+            yield
+        finally:
+            self._opening, self._bridge, unopened = before
+            self.__dict__.pop("unopened", None)
+            if unopened is not None:
+                self.__dict__["unopened"] = unopened
 
     @cached_property
     def unopened(self) -> Database:

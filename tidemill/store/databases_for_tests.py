@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from typing import Any
 
 import asyncpg
@@ -40,6 +41,14 @@ EXTEND_LEASES = """
 WITH ranges AS (UPDATE tidemill.log_range SET lease_until = lease_until + make_interval(secs => $1))
 UPDATE tidemill.worker
 SET lease_until = lease_until + make_interval(secs => $1), seen_at = seen_at + make_interval(secs => $1)
+WHERE ended_at IS NULL
+"""
+
+#: Ends all processes, which were killed: a sweep gives what they had to others.
+END_PROCESSES = """
+WITH ranges AS (UPDATE tidemill.log_range SET lease_until = now())
+UPDATE tidemill.worker
+SET lease_until = now(), ended_at = now(), end_reason = 'it was killed', status = 'ended', running = 0
 WHERE ended_at IS NULL
 """
 
@@ -129,9 +138,34 @@ async def extend_leases(database: Database, seconds: float) -> None:
     await database.run(lambda connection: connection.execute(database.sql(EXTEND_LEASES), seconds))
 
 
+async def end_processes(database: Database) -> None:
+    """End all processes, which were killed, without waiting for their leases."""
+    await database.run(lambda connection: connection.execute(database.sql(END_PROCESSES)))
+
+
+def die_after(statements: int) -> None:
+    """Kill this process, without any clean-up, when it has run this many statements from now on."""
+    left = itertools.count(statements - 1, -1)
+    run_query = asyncpg.Connection._do_execute  # pyright: ignore[reportAttributeAccessIssue]  # Every statement passes it.
+
+    async def counted(*args: Any, **options: Any) -> Any:
+        done = await run_query(*args, **options)
+        if next(left) <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    asyncpg.Connection._do_execute = counted  # pyright: ignore[reportAttributeAccessIssue]
+
+
 async def next_due(database: Database) -> float | None:
     """Seconds until something is due; None if nothing waits for time."""
     rows = await database.fetch(NEXT_DUE)
+    return rows[0][0]
+
+
+async def count_owned_runs(database: Database) -> int:
+    """How many runs a process has."""
+    rows = await database.fetch("SELECT count(*) FROM tidemill.run WHERE state = 'running' AND owner IS NOT NULL")
     return rows[0][0]
 
 

@@ -15,8 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import random
+import signal
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,6 +47,9 @@ from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
 from tidemill.store.databases_for_tests import (
     TestDatabases,
+    count_owned_runs,
+    die_after,
+    end_processes,
     extend_leases,
     list_jobs_of_task,
     next_due,
@@ -51,6 +58,7 @@ from tidemill.store.databases_for_tests import (
 )
 from tidemill.store.maintenance.work_left import count_work
 from tidemill.store.migrate import migrate
+from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
 
@@ -58,6 +66,8 @@ T = TypeVar("T")
 
 POLL_SECONDS = 0.01
 PAGE = 200
+MOST_STATEMENTS = 60  # before a crash
+LONGEST_PROCESS = 5.0  # seconds, of a process that has not run so many statements
 
 
 class TestDatabaseServer:
@@ -201,6 +211,41 @@ class TestKit:
                 self.run_until_idle(chosen, timeout=timeout)
             return
         self._bridge.call(self._wait_idle(chosen, parse_duration(timeout, what="timeout")))
+
+    def simulate(
+        self,
+        app: App | None = None,
+        *,
+        seed: int = 0,
+        crashes: int = 5,
+        until: Callable[[], Any] | None = None,
+        timeout: Duration = "60s",
+    ) -> None:
+        """Run what is due until nothing is left to do, or `until` is true, in processes that are killed.
+
+        Each of them is a fork of this one with all roles of the application. It is killed with SIGKILL, `crashes` times
+        and each time after a number of statements that is drawn from the seed; others take over what it had. What their
+        code leaves in memory is lost, as in a crash: ask the database, files and services what has happened.
+        """
+        chosen, draw = self._app(app), random.Random(seed)
+        if chosen in self._running:
+            raise ConfigError("simulate() runs the roles in other processes: call it outside of running()")
+        end = self._monotonic() + parse_duration(timeout, what="timeout")
+        has_ended = until or (lambda: self._bridge.call(self._is_idle(chosen)))
+        for _ in range(crashes):
+            process = self._fork(chosen, draw.randint(1, MOST_STATEMENTS))
+            latest = min(end, self._monotonic() + LONGEST_PROCESS)
+            try:
+                while os.waitpid(process, os.WNOHANG) == (0, 0) and not has_ended() and self._monotonic() < latest:
+                    time.sleep(POLL_SECONDS)
+            finally:
+                _kill(process)
+            self._bridge.call(self._take_over(chosen))
+            if has_ended():
+                return
+        with self.running(chosen):
+            left = f"{max(end - self._monotonic(), 1):.0f}s"
+            self.run_until_idle(chosen, timeout=left) if until is None else self.run_until(until, timeout=left)
 
     def run_until(self, condition: Callable[[], T], *, timeout: Duration = "30s") -> T:
         """The first true value of a condition, while the roles run; fails with its last value."""
@@ -373,6 +418,32 @@ class TestKit:
             ready.set()
             await stop.wait()
 
+    def _fork(self, app: App, statements: int) -> int:
+        """Run the roles of an application in a fork of this process that kills itself; returns its id."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Its threads are not used by the fork.
+            process = os.fork()
+        if process:
+            return process
+        try:
+            asyncio.run(self._run_and_die(app, statements))
+        finally:
+            os._exit(1)
+
+    async def _run_and_die(self, app: App, statements: int) -> None:
+        self._time.control(asyncio.get_running_loop())
+        async with running_here(app.declarations, None, None):
+            die_after(statements)
+            await asyncio.Event().wait()
+
+    async def _take_over(self, app: App) -> None:
+        """Do at once what others do when the leases of killed processes have lapsed."""
+        await end_processes(self._apps[app])
+        await free_runs(self._apps[app])
+
+    async def _is_idle(self, app: App) -> bool:
+        return not any(await count_work(self._apps[app])) and not await count_owned_runs(self._apps[app])
+
     async def _wait_idle(self, app: App, timeout: float) -> None:
         database, end = self._apps[app], self._monotonic() + timeout
         while True:
@@ -422,6 +493,13 @@ async def _first(event: Any, role: asyncio.Task[None]) -> None:
     if role.done():
         waiting.cancel()
         role.result()
+
+
+def _kill(process: int) -> None:
+    """Kill a child that may have ended already."""
+    with contextlib.suppress(ChildProcessError, ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
 async def _stop(stop: asyncio.Event, role: asyncio.Task[None]) -> None:
