@@ -108,6 +108,28 @@ async def measure_ingest(dsn: str, pages: int) -> float:
     return pages * PAGE / took
 
 
+COPIED = """
+CREATE TABLE copied (LIKE tidemill.monitor_event INCLUDING DEFAULTS INCLUDING IDENTITY INCLUDING INDEXES)
+"""
+
+
+async def measure_copy(dsn: str, pages: int) -> float:
+    """Events a second of a COPY of the same rows, page by page, into a table with the same indexes."""
+    database = await open_database(dsn)
+    await database.fetch(COPIED)
+    made = [page_of(number * PAGE, 200) for number in range(pages)]
+    columns = ("monitor", "entity", "source_id", "at", "tick", "data", "past")
+    async with database.acquire() as connection:
+        began = time.perf_counter()
+        for page in made:
+            rows = zip(page.ids, page.times, page.entities, page.data, strict=True)
+            records = [("bench", entity, id, at, 1, data, False) for id, at, entity, data in rows]
+            await connection.copy_records_to_table("copied", records=records, columns=columns)
+        took = time.perf_counter() - began
+    await database.close()
+    return pages * PAGE / took
+
+
 PER_EVENT = (
     "CREATE TABLE per_event (id bigserial PRIMARY KEY, source_id text UNIQUE, entity text, at float8, data json)",
     "CREATE INDEX ON per_event (entity, at)",

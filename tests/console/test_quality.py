@@ -45,7 +45,7 @@ def screens(shop: Harbour) -> dict[str, str]:
     """Every screen, with data to show, some of it with a very long name."""
     shop.write("letters.jsonl", bad=True)
     shop.write("readings.jsonl", id="1", at=time.time(), ship="Ada", draught=12)
-    wait_until(lambda: shop.api("/dead-letters")["items"], "a letter is dead")
+    letter = wait_until(lambda: shop.api("/dead-letters")["items"], "a letter is dead")[0]["id"]
     wait_until(lambda: shop.api("/alerts")["items"], "an alert has opened")
     failed, asking, waiting = shop.start("doomed"), shop.start("release"), shop.start("Article", topic="tides")
     shop.run_is(failed, "failed")
@@ -73,6 +73,7 @@ def screens(shop: Harbour) -> dict[str, str]:
         "schedules": "/schedules",
         "editor": "/editor",
         "streams": "/streams",
+        "message": f"/streams/d{letter}",
         "monitors": "/monitors?monitor=ships",
         "workers": "/workers",
         "host": f"/workers/{host}",

@@ -26,6 +26,7 @@ from tidemill.store.database import Database, Executor
 from tidemill.store.schemas import identifier
 
 Begin = Literal["earliest", "latest"]
+NEAR = 0.1  # seconds between the polls of a monitor that brought events, for sources that polls cost little
 
 
 class SourceError(TidemillError):
@@ -204,7 +205,11 @@ class PageReader(Protocol):
     """And at most, however late records arrive."""
 
     def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
-        """All records from a time on, or from where the token points."""
+        """All records from a time on, or from where the token points.
+
+        A reader may also say how soon it is asked again after events (`idle`, in seconds), and have a method `wait`
+        that returns when there are more.
+        """
         ...
 
     async def close(self) -> None: ...

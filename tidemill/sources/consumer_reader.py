@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from tidemill.core.errors import TidemillError
 from tidemill.engine.containment.cancellation import end
-from tidemill.sources.base import Consumer, RecordPage, SourceError
+from tidemill.sources.base import NEAR, Consumer, RecordPage, SourceError
 from tidemill.sources.delivery import Delivery
 
 WAIT = 0.2
@@ -20,6 +20,7 @@ class ConsumerReader:
     """Reads messages of a consumer in pages."""
 
     overlap = overlap_most = 0.0
+    idle = NEAR
 
     def __init__(self, connect: Callable[[], Consumer], page: int) -> None:
         """`connect` makes a consumer; a new one is made after a failure."""
@@ -45,6 +46,17 @@ class ConsumerReader:
         except (TidemillError, OSError) as error:
             await self.close()
             raise SourceError(str(error)) from error
+
+    async def wait(self) -> None:
+        """Return when there are more messages, or when they cannot be read."""
+        if self._consumer is None:
+            await asyncio.Event().wait()  # The next call of `pages` opens it.
+        while self._consumer is not None and not self._unstored:
+            polling = self._polling = self._polling or asyncio.create_task(self._consumer.poll(self._page))
+            await asyncio.wait([polling])
+            if polling.cancelled() or polling.exception() is not None or polling.result():
+                return
+            self._polling = None
 
     async def close(self) -> None:
         self._unstored = []

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError, read_event
+from tidemill.sources.base import NEAR, RecordPage, Source, SourceContext, SourceError, read_event
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import LEASE, PageConsumer
 
@@ -50,6 +50,7 @@ class JsonlSource(Source, frozen=True, tag="jsonl"):
 
 class JsonlReader:
     overlap = overlap_most = 0.0
+    idle = NEAR
 
     def __init__(self, source: JsonlSource, *, restart: bool) -> None:
         """`restart`: a file that has become shorter is read from its beginning."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemill.core.duration import parse_duration
-from tidemill.sources.base import RecordPage, SourceError
+from tidemill.sources.base import NEAR, RecordPage, SourceError
 from tidemill.sources.kafka_client import delivery_of, new_client
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class KafkaReader:
     """
 
     overlap = overlap_most = 0.0
+    idle = NEAR
 
     def __init__(self, source: KafkaSource) -> None:
         self._source = source

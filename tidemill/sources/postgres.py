@@ -17,7 +17,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.sources.base import RecordPage, Source, SourceContext, SourceError
+from tidemill.sources.base import NEAR, RecordPage, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import LEASE, WindowConsumer
 from tidemill.store.database import Database, DatabaseSettings
@@ -67,6 +67,8 @@ class PostgresSource(Source, frozen=True, tag="postgres"):
 
 class TableReader:
     """Reads rows in the order of (time, id)."""
+
+    idle = NEAR
 
     def __init__(self, source: PostgresSource, own: Database) -> None:
         self.overlap = parse_duration(source.overlap, what="overlap")

@@ -114,7 +114,8 @@ class Monitor:
     roster          "open" follows all entities; "listed" only those added with `tidemill monitor roster add`
     backfill        how far back to read when an entity is added, if the source can
     backfill_rate   how many pages per second a backfill may read
-    idle, idle_max  the pause after a poll with events, and the longest pause after polls without
+    idle, idle_max  the pause after a poll with events, and the longest pause after polls without; by default `idle` is
+                    0.5 s for an API and 0.1 s for what is nearer
     failure_max     the longest pause after failed polls; five failures in a row make the monitor UNHEALTHY
     keep            how long events stay in the log
     memory          how much memory the cache of states may use
@@ -132,7 +133,7 @@ class Monitor:
         roster: Literal["open", "listed"] = "open",
         backfill: Duration = "24h",
         backfill_rate: str | float = "5/s",
-        idle: Duration = 0.5,
+        idle: Duration | None = None,
         idle_max: Duration = 5,
         failure_max: Duration = 30,
         keep: Duration = "90d",
@@ -151,8 +152,8 @@ class Monitor:
         self.roster = roster
         self.backfill = parse_duration(backfill, what="backfill")
         self.backfill_rate = parse_rate(backfill_rate, what="backfill_rate")
-        self.idle = parse_duration(idle, what="idle")
-        self.idle_max = max(self.idle, parse_duration(idle_max, what="idle_max"))
+        self.idle = None if idle is None else parse_duration(idle, what="idle")
+        self.idle_max = max(self.idle or 0.0, parse_duration(idle_max, what="idle_max"))
         self.failure_max = parse_duration(failure_max, what="failure_max")
         self.keep = parse_duration(keep, what="keep")
         self.memory = parse_memory(memory, what="memory")

@@ -20,6 +20,8 @@ class PollLimits(msgspec.Struct, frozen=True):
     idle: float = 0.5
     idle_max: float = 5.0
     failure_max: float = 30.0
+    failure_first: float = 0.5
+    """Half of the pause after the first failure."""
 
 
 class PollPace(msgspec.Struct, frozen=True):
@@ -48,5 +50,5 @@ def after_success(pace: PollPace, limits: PollLimits, *, active: bool) -> PollPa
 def after_failure(pace: PollPace, limits: PollLimits, error: str, *, seed: str = "") -> PollPace:
     """The pace after a failed poll: the pause doubles, with jitter so that many monitors do not retry at once."""
     failures = pace.failures + 1
-    pause = min(limits.failure_max, limits.idle * 2.0 ** min(failures, 16))
+    pause = min(limits.failure_max, limits.failure_first * 2.0 ** min(failures, 16))
     return PollPace(pause * (1 - 0.2 * jitter_fraction(seed, failures)), failures, error)

@@ -23,6 +23,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import LeaseLostError
+from tidemill.engine.containment.cancellation import end
 from tidemill.engine.containment.crash_record import CallWatch, CrashRecord, RefusedCallError, crash_record
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Culprit, Watchdog
 from tidemill.engine.event_wait import wait_for_event
@@ -30,6 +31,7 @@ from tidemill.engine.jobs.task import Task
 from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.operator_control import OperatorControl
 from tidemill.engine.role import Life, Role
+from tidemill.engine.topic_callbacks import TopicCallbacks
 from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.reducer import poll_pace, tick
@@ -59,6 +61,7 @@ from tidemill.store.monitors.monitors import (
     seal_tick,
     write_status,
 )
+from tidemill.store.streams.event_log import STREAMS_CHANNEL
 
 log = structlog.get_logger("tidemill.monitors")
 
@@ -67,6 +70,7 @@ T = TypeVar("T")
 STATUS_EVERY = 1.0
 HOUSEKEEPING = 3600.0
 SAFETY_POLL = 2.0
+IDLE = 0.5  # seconds between polls of a source that says nothing about it
 
 
 class MonitorDriver:
@@ -97,11 +101,14 @@ class MonitorDriver:
         self._clock = clock
         self._heartbeat = heartbeat
         self._reached = reached
-        context = SourceContext(f"monitor:{watch.name}", uuid4(), database)
+        self.topics = TopicCallbacks()
+        context = SourceContext(f"monitor:{watch.name}", uuid4(), database, on_notify=self.topics.on)
         self.reader = open_reader(watch.source, context)
         self._ingest = Ingest(database, watch, self.reader, self.callbacks, reached)
         self._evaluation = Evaluation(database, watch, task, self.callbacks, reached)
-        self._limits = poll_pace.PollLimits(watch.idle, watch.idle_max, watch.failure_max)
+        idle = getattr(self.reader, "idle", IDLE) if watch.idle is None else watch.idle
+        failure_first = IDLE if watch.idle is None else watch.idle
+        self._limits = poll_pace.PollLimits(idle, max(idle, watch.idle_max), watch.failure_max, failure_first)
         self._pace = self._tick_pace = poll_pace.start(self._limits)
         self._owner = 0
         self._shares: list[int] = []
@@ -111,7 +118,7 @@ class MonitorDriver:
         self._housekeeping_at = 0.0
         self._resets: int | None = None
         self._was_current = False
-        self._stopping = False
+        self._stopping = self._reads = False
         self._rules = {trigger.name: rule_as_text(trigger) for trigger in watch.triggers}
         self._may_run = may_run
         self.is_resting = False
@@ -165,6 +172,7 @@ class MonitorDriver:
     async def _rest(self) -> float:
         """Give the entities to other processes; returns how long to sleep."""
         self.wakeup.clear()
+        self._reads = False
         if not self.is_resting:
             await claim_shards(self._database, self.watch.name, self._owner, [])
             self._evaluation.cache.clear()
@@ -181,6 +189,7 @@ class MonitorDriver:
         current = row["version"] == self.watch.fold.version
         facts = tick.Facts(row["paused"], self.leads, self.partitioned, len(self._shares), current)
         planned = tick.stages(facts)
+        self._reads = "ingest" in planned
         self.timings = {"reset": time.monotonic() - began}
         sealed = MonitorTick(row["tick"], row["tick_at"])
         active, pause = False, self._idle_pause(row, current)
@@ -196,9 +205,9 @@ class MonitorDriver:
             active = active or bool(moved)
         if not row["paused"] and not current:
             pause = await self._build()
-        elif "ingest" in planned and self._pace.healthy and pause > self.watch.idle:
+        elif "ingest" in planned and self._pace.healthy and pause > self._limits.idle:
             due = await next_due(self._database, self.watch.name)
-            pause = pause if due is None else min(pause, max(self.watch.idle, due - now))
+            pause = pause if due is None else min(pause, max(self._limits.idle, due - now))
         self.ticks += 1
         self._tick_pace = poll_pace.start(self._limits)
         has_changed = self._pace.failures != self._reported_failures
@@ -316,12 +325,23 @@ class MonitorDriver:
             self.timings[stage] = self.timings.get(stage, 0.0) + time.monotonic() - began
 
     async def _sleep(self, seconds: float) -> None:
-        # Processes that share a source wake each other; this must not make them poll it more often.
-        least = min(seconds, self.watch.idle) if self.partitioned else 0.0
+        # Processes that share a source wake each other, and a broker wakes them; this must not make polls too frequent.
+        more = getattr(self.reader, "wait", None) if self._reads and not self._pace.failures else None
+        least = min(seconds, self._limits.idle) if self.partitioned or more is not None else 0.0
         await asyncio.sleep(least)
         if seconds <= least:
             return
-        await wait_for_event(self.wakeup, seconds - least)
+        waiting = None if more is None else asyncio.create_task(self._wake_with(more))
+        try:
+            await wait_for_event(self.wakeup, seconds - least)
+        finally:
+            await end([] if waiting is None else [waiting])
+
+    async def _wake_with(self, more: Callable[[], Awaitable[None]]) -> None:
+        """Poll as soon as the source has more, or fails."""
+        with suppress(Exception):
+            await more()
+        self.wakeup.set()
 
     async def _write_status(self, *, is_paused: bool, force: bool) -> None:
         if not self.leads or (time.monotonic() < self._status_at and not force):
@@ -370,7 +390,11 @@ class MonitorRunner:
         source_lock = asyncio.Lock()
         self._life = Life()
         self.control = OperatorControl(database, self._parts, self._control_changed)
-        self.channels = {MONITORS_CHANNEL: self._notified, CONTROL_CHANNEL: self.control.wake}
+        self.channels = {
+            MONITORS_CHANNEL: self._notified,
+            CONTROL_CHANNEL: self.control.wake,
+            STREAMS_CHANNEL: self._published,
+        }
         self.drivers = {
             name: MonitorDriver(
                 database,
@@ -438,6 +462,10 @@ class MonitorRunner:
         """Find out in which calls the process before this one died."""
         for key in self.record.count_death("monitor", guilty_calls):
             log.error("THE PROCESS BEFORE DIED IN A CALLBACK", call=" ".join(filter(None, key.split("\0"))))
+
+    def _published(self, payload: str) -> None:
+        for driver in self.drivers.values():
+            driver.topics.notified(payload)
 
     def _notified(self, name: str) -> None:
         for driver in self.drivers.values():

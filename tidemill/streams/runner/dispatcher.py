@@ -25,6 +25,7 @@ from tidemill.engine.containment.cancellation import end, is_ending
 from tidemill.engine.lease import ProcessStatus, describe_process
 from tidemill.engine.role import Life
 from tidemill.engine.telemetry.meter import Meter
+from tidemill.engine.topic_callbacks import TopicCallbacks
 from tidemill.sinks import LogSink
 from tidemill.sources.base import Consumer, SourceContext
 from tidemill.sources.delivery import Delivery
@@ -111,14 +112,14 @@ class Dispatcher:
         self._database = database
         share = stream.prefetch // (len(stream.sources) + 1)
         self._ahead = [Prefetch(max(PREFETCH, 2 * stream.max_concurrency), share) for _ in stream.sources]
-        self._topic_callbacks: dict[str, list[Callable[[], None]]] = {}
+        self._topics = TopicCallbacks()
         self._context = SourceContext(
             stream.name,
             self.id,
             database,
             on_lost=self._drop_lost,
             wait_finished=self._wait_finished,
-            on_notify=self._on_notify,
+            on_notify=self._topics.on,
         )
         self.consumers: list[Consumer] = [open_consumer(source, self._context) for source in stream.sources]
         self.health = [ConnectionHealth() for _ in stream.sources]
@@ -128,8 +129,8 @@ class Dispatcher:
             if not isinstance(sink, LogSink)
         ]
         for sender in self.sinks:
-            self._on_notify(outbox_topic(stream.name, sender.sink.name), sender.wake)
-            self._on_notify(cursor_topic(stream.name, sender.sink.name), sender.wake)
+            self._topics.on(outbox_topic(stream.name, sender.sink.name), sender.wake)
+            self._topics.on(cursor_topic(stream.name, sender.sink.name), sender.wake)
         self._has_ids = any(source.message_id is not None for source in stream.sources)
         self._is_open = [False] * len(stream.sources)
         self._committer = OutcomeCommitter(
@@ -476,9 +477,6 @@ class Dispatcher:
 
     # -- notifications -------------------------------------------------------------------------------------
 
-    def _on_notify(self, topic: str, callback: Callable[[], None]) -> None:
-        self._topic_callbacks.setdefault(topic, []).append(callback)
-
     def _notified(self, payload: str) -> None:
         self._lookup.asked(payload)
         if payload in (ANYTHING, self.stream.name):
@@ -486,10 +484,7 @@ class Dispatcher:
             self.retries.check_all()
         if payload in (ANYTHING, limits_topic(self.stream.name)):
             self.limits.wake()
-        for topic, callbacks in self._topic_callbacks.items():
-            if payload in (ANYTHING, topic):
-                for callback in callbacks:
-                    callback()
+        self._topics.notified(payload)
 
 
 def _raise_failed(tasks: Sequence[asyncio.Task[None]]) -> None:

@@ -15,7 +15,7 @@ import { count, plural } from "../../components/format";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { State } from "../../components/state";
-import { Ago, Duration } from "../../components/times";
+import { Ago, Duration, millis } from "../../components/times";
 import { FailedAttempts } from "./failed-attempts";
 import type { DeadLetter, Message } from "./types";
 
@@ -227,7 +227,7 @@ function LetterFacts({ letter }: { letter: DeadLetter }) {
     <>
       <Fact name="Reason">{letter.why}</Fact>
       <Fact name="Attempts">{letter.attempts}</Fact>
-      <Fact name="Sent"><Ago at={letter.at} /></Fact>
+      {millis(letter.at) > 0 && <Fact name="Sent"><Ago at={letter.at} /></Fact>}
       <Fact name="Given up"><Ago at={letter.buried_at} /></Fact>
       {letter.plans && <Fact name="Plans">{letter.plans.join(", ")}</Fact>}
       {letter.key && <Fact name="Key">{letter.key}</Fact>}

@@ -53,7 +53,7 @@ function FindMessage() {
   };
   return (
     <form className="row" role="search" onSubmit={submit}>
-      <input className="field" value={id} onChange={(event) => setId(event.target.value)} placeholder="STREAM/SOURCE:POSITION or id" aria-label="Message" />
+      <input className="field" size={28} value={id} onChange={(event) => setId(event.target.value)} placeholder="STREAM/SOURCE:POSITION or id" aria-label="Message" />
       <Button type="submit" disabled={!id.trim()}>
         Explain message
       </Button>
