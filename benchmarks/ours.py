@@ -35,6 +35,7 @@ FROM generate_series(1, $1::int) AS n
 
 
 _tenants = 0  # how many fair keys the jobs of the backlog have
+_is_batch = False
 
 
 class TidemillProducer:
@@ -47,6 +48,9 @@ class TidemillProducer:
     async def many(self, count: int) -> object:
         if _tenants:
             return await self._app.enqueue_many("shared_noop", [{"n": n, "tenant": n % _tenants} for n in range(count)])
+        if _is_batch:
+            noop = self._app.declarations.task("noop")
+            return await self._app.batch(noop.call(n) for n in range(count))
         return await self._app.enqueue_many("noop", [{"n": n} for n in range(count)])
 
 
@@ -138,12 +142,21 @@ async def fair_keys(_: str, count: int) -> AsyncIterator[None]:
     yield
 
 
+@asynccontextmanager
+async def a_batch(_: str, count: int) -> AsyncIterator[None]:
+    """The jobs are one batch."""
+    global _is_batch
+    _is_batch = True
+    yield
+
+
 CIRCUMSTANCES = {
     "maintenance": an_maintenance,
     "history": finished_jobs,
     "delayed": delayed_jobs,
     "held_xmin": held_xmin,
     "fair": fair_keys,
+    "batch": a_batch,
 }
 
 if __name__ == "__main__":
