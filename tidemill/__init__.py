@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.core.injected import INJECTED
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
+    from tidemill.engine.batching import Batch
     from tidemill.engine.jobs.job_handle import JobFailedError, JobHandle
     from tidemill.engine.jobs.task import Call, Task
     from tidemill.engine.jobs.view import JobView
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "INJECTED": "core.injected",
     "App": "app",
+    "Batch": "engine.batching",
     "BatchFailedError": "batches",
     "BatchHandle": "batches",
     "BatchView": "core.batch",
@@ -65,6 +67,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "INJECTED",
     "App",
+    "Batch",
     "BatchFailedError",
     "BatchHandle",
     "BatchView",

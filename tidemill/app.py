@@ -34,11 +34,12 @@ from tidemill.core.retry import retry
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
+from tidemill.engine.batching import Batch
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
 from tidemill.engine.jobs.calls import calls_of_mappings, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
-from tidemill.engine.jobs.task import Call, P, R, Task, TaskDecorator
+from tidemill.engine.jobs.task import BatchTaskDecorator, Call, P, R, Task, TaskDecorator
 from tidemill.engine.jobs.view import JobView
 from tidemill.engine.lifespan import Lifespan, LifespanHook
 from tidemill.engine.middleware import Middleware
@@ -145,6 +146,9 @@ class App:
     def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
 
     @overload
+    def task(self, /, *, batch: Batch, **options: Unpack[TaskDeclaration]) -> BatchTaskDecorator: ...
+
+    @overload
     def task(self, /, **options: Unpack[TaskDeclaration]) -> TaskDecorator: ...
 
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
@@ -162,8 +166,8 @@ class App:
         fair_key         jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`
         required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
         on_failure       the task to enqueue when a job has failed for good: it takes any of job, task, args, error
-        catchup          what a schedule does about fires that it missed: "skip", "one" or "all"
-        jitter           a schedule's jobs start up to this much later
+        batch            Batch(100, "1s"): the function takes the items of many jobs and returns a result for each
+        catchup, jitter  see `app.schedule`
         """
         return declare_task(self.declarations, self.schedule, function, options)
 
@@ -359,7 +363,6 @@ class App:
         on_success   enqueued when all jobs have succeeded: a call, or a task that takes any of batch, total, succeeded,
                      failed, cancelled, expired
         on_complete  the same, when all jobs have ended, however they ended
-        name         what it is called, for people
         keep_open    do not end before `batch.close()`: `batch.add(calls)` adds jobs. Without it, too, until it ends
         """
         ends = {"on_success": on_success, "on_complete": on_complete}

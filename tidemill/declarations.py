@@ -6,7 +6,7 @@ starts at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,8 +147,12 @@ class Declarations:
 
     def surround(self, task: Task[Any, Any]) -> Task[Any, Any]:
         """Let jobs call a task's function within the middleware, with what is injected."""
-        task.run = surrounded(self.lifespan, "task", task.name, task.function, _job_id)
+        task.run = self.surrounded(task.name, task.function)
         return task
+
+    def surrounded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of a task within the middleware, with what is injected."""
+        return surrounded(self.lifespan, "task", name, function, _job_id)
 
     def task(self, task: Task[Any, Any] | str) -> Task[Any, Any]:
         """The declared task that is meant."""

@@ -14,6 +14,8 @@ from tidemill.core.resources import Needs, parse_resources
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 from tidemill.core.schedule import Catchup
 from tidemill.declarations import Declarations
+from tidemill.engine.batching import Batch
+from tidemill.engine.jobs.batched_task import batched_task
 from tidemill.engine.jobs.task import Task, TaskOptions
 
 
@@ -64,16 +66,21 @@ def declare_task(
     declared: Declarations, schedule: Callable[..., None], function: Callable[..., Any] | None, given: dict[str, Any]
 ) -> Any:
     """Declare a function as a task: see `App.task`."""
-    known = TaskDeclaration.__annotations__
-    if unknown := given.keys() - known:
+    known = [*TaskDeclaration.__annotations__, "batch"]
+    if unknown := given.keys() - set(known):
         hint = did_you_mean(min(unknown), known) or f"; its options are {', '.join(sorted(known))}"
         raise ConfigError(f"task has no option {min(unknown)!r}{hint}")
     times = {name: given[name] for name in ("timezone", "catchup", "jitter") if name in given}
-    options = read_task_options(**{name: value for name, value in given.items() if name not in (*_TIMES, "name")})
+    options = read_task_options(**{each: value for each, value in given.items() if each not in _NOT_OF_JOBS})
+    batch: Batch | None = given.get("batch")
 
     def declare(body: Callable[..., Any]) -> Task[Any, Any]:
-        task = Task(body, given.get("name") or getattr(body, "__name__", ""), options)
-        declared.tasks.add(declared.surround(task))
+        name = given.get("name") or getattr(body, "__name__", "")
+        if batch is None:
+            task = declared.surround(Task(body, name, options))
+        else:
+            task = batched_task(body, name, options, batch, declared.surrounded(name, body))
+        declared.tasks.add(task)
         if given.get("cron") is not None or given.get("every") is not None:
             schedule(task.name, task.call(), cron=given.get("cron"), every=given.get("every"), **times)
         return task
@@ -81,7 +88,7 @@ def declare_task(
     return declare if function is None else declare(function)
 
 
-_TIMES = ("cron", "every", "timezone", "catchup", "jitter")
+_NOT_OF_JOBS = ("name", "batch", "cron", "every", "timezone", "catchup", "jitter")
 
 
 def read_task_options(

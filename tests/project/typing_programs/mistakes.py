@@ -57,6 +57,8 @@ async def jobs() -> None:
     await app.enqueue_many(send_receipt.call(order_id=str(n)) for n in range(3))  # wrong
     await app.enqueue_many([send_receipt.call(order_id=7)], debounce="1s")  # wrong
     await app.enqueue_many(send_receipt.call(order_id=7))  # wrong
+    await app.batch([send_receipt.call(order_id=7)], debounce="1s")  # wrong
+    await app.batch([send_receipt.call(order_id=7)], on_success="send_receipt")  # wrong
     await app.jobs.enqueue(send_receipt.call(order_id=7), delya="10m")  # wrong
     text: str = await (await app.enqueue(count_rows.call(path="a")))  # wrong
     print(text, await app.wait("12"))  # wrong

@@ -11,7 +11,7 @@ from typing import Any, assert_type
 import msgspec
 import pydantic
 
-from tidemill import INJECTED, App, Call, Invocation, JobHandle, JobView, RetryPolicy, Task
+from tidemill import INJECTED, App, Batch, BatchHandle, Call, Invocation, JobHandle, JobView, RetryPolicy, Task
 from tidemill.dags import Dag, DagHandle, node, ref
 from tidemill.flows import Context, RunHandle, StartEvent, StopEvent, Workflow, WorkflowHandler, step
 from tidemill.sources import KafkaSource, PostgresSource
@@ -37,6 +37,12 @@ async def send_receipt(order_id: int, copy_to: str | None = None) -> Receipt:
 def count_rows(path: str) -> int:
     """A plain task with options."""
     return len(path)
+
+
+@app.task(queue="models", batch=Batch(100, "1s"))
+async def measure(texts: list[str]) -> list[int]:
+    """A task that takes many jobs in one call."""
+    return [len(text) for text in texts]
 
 
 @app.task(every="1h")
@@ -117,6 +123,10 @@ async def jobs(conn: Any, orders: list[int]) -> None:
     assert_type(await app.enqueue(count_rows, path="a.csv"), JobHandle[int])
     many = await app.enqueue_many((send_receipt.call(each) for each in orders), priority=9)
     assert_type(many, list[JobHandle[Receipt]])
+    assert_type(await app.enqueue(measure.call("tide")), JobHandle[int])
+    batch = await app.batch((send_receipt.call(n) for n in range(3)), on_success=count_rows.call("a.csv"), priority=3)
+    assert_type(batch, BatchHandle[Receipt])
+    assert_type(await batch.results(), list[Receipt])
     assert_type(await app.enqueue("by_name", order_id=7, delay="10m"), JobHandle[Any])
     await app.enqueue(send_receipt.call(7), unique_key="7", unique_for="1h", concurrency_key="k", max_concurrency=3)
     call = count_rows.call("a.csv")

@@ -381,7 +381,7 @@ async def test_a_task_that_swallows_its_cancellation_fails_its_message_and_the_e
 
 
 async def test_a_batch_that_swallows_its_cancellation_has_its_engine_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.streams.engine.batching.CANCEL_SECONDS", 0.2)
+    monkeypatch.setattr("tidemill.engine.batching.CANCEL_SECONDS", 0.2)
     may_end = asyncio.Event()
 
     class Swallow(Plan, eligibility="go", timeout="200ms"):

@@ -19,10 +19,12 @@ from tidemill.core.resources import Resources
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import OVERLAPS, Catchup, Overlap, Schedule, parse_schedule
 from tidemill.core.size_limits import check_payload
+from tidemill.engine.batching import Batch
 from tidemill.store.jobs.schedules import RunTemplate
 
 P = ParamSpec("P")
 R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741 - the item of a job
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T", default=R)
 
@@ -140,6 +142,8 @@ class Task(Generic[P, R, T]):
         self.run: Callable[..., Any] = function
         """What a job calls: the function, within the application's middleware and with what is injected."""
         self.name = check_name("task", name)
+        self.batch: Batch | None = None
+        """How many jobs one call takes, if it takes several."""
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, where=f"task {name}")
@@ -243,6 +247,23 @@ class TaskDecorator(Protocol):
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class BatchTaskDecorator(Protocol):
+    """What `@app.task(batch=...)` returns: the function takes a list of what each job is called with."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[I]], Coroutine[Any, Any, list[R | Exception]]], /
+    ) -> Task[[I], R, Coroutine[Any, Any, list[R | Exception]]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[I]], Coroutine[Any, Any, list[R]]], /
+    ) -> Task[[I], R, Coroutine[Any, Any, list[R]]]: ...
+
+    @overload
+    def __call__(self, function: Callable[[list[I]], list[R]], /) -> Task[[I], R, list[R]]: ...
 
 
 class TaskRegistry(Mapping[str, Task[Any, Any]]):

@@ -115,6 +115,7 @@ class JobRunner:
         self.requeues: list[Requeue] = []
         self.logs: list[AttemptLog] = []
         self.unknown: set[str] = set()
+        self._grouped: dict[str, tuple[int, int]] = {}  # by task: how many jobs one call takes, and how many run
         self.meter = Meter()
         self._tracing = False
         self._tasks = tasks
@@ -128,7 +129,13 @@ class JobRunner:
     @property
     def count(self) -> int:
         """How many claimed jobs have not ended."""
-        return len(self.slots) + len(self.backlog)
+        return self._used + len(self.backlog)
+
+    @property
+    def _used(self) -> int:
+        """How many slots are used: the jobs of one call of a task that takes many share one."""
+        grouped = sum(count - -(-count // size) for size, count in self._grouped.values() if count)
+        return len(self.slots) - grouped
 
     def held_ids(self) -> list[int]:
         """The ids of all jobs that this worker holds."""
@@ -192,6 +199,7 @@ class JobRunner:
         for slot in slots:
             if self.slots.pop(slot.claim.id, None) is None:
                 continue
+            self._count_grouped(slot, -1)
             self.watched.pop(slot.claim.id, None)
             self.requeues.append(Requeue(slot.claim.id, slot.claim.attempt, 0.0, why))
             if slot.runner is not None:
@@ -234,7 +242,7 @@ class JobRunner:
     # -- running ----------------------------------------------------------------------------------
 
     def _start_more(self) -> None:
-        while self.backlog and len(self.slots) < self.max_concurrency:
+        while self.backlog and self._used < self.max_concurrency:
             self._start(*self.backlog.popleft())
 
     def _start(self, since: float, claim: ClaimedJob) -> None:
@@ -279,10 +287,13 @@ class JobRunner:
 
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
-        isolated = self._processes(options) is not None
+        isolated = self._processes(task, options) is not None
         if task.is_async and not isolated:
             job.writes_factory = self.open_writes
         slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated, task.is_async and not isolated)
+        if task.batch is not None:
+            self._grouped.setdefault(claim.task, (task.batch.max_size, 0))
+            self._count_grouped(slot, 1)
         if options.budget is not None or options.stall is not None:
             job.budget, job.stall = options.budget, options.stall
             self.watched[claim.id] = slot
@@ -308,7 +319,7 @@ class JobRunner:
                 await self._open_models(slot, self.models, options.required_model)
             if options.node is not None and self.invoke_context is not None:
                 result = await self._in_context(self.invoke_context, slot, task, options, kwargs)
-            elif (processes := self._processes(options)) is not None:
+            elif (processes := self._processes(task, options)) is not None:
                 result = await processes.run(task, claim.args, job)
             elif task.is_async:
                 result = encode_result(task.name, await task.run(**kwargs))
@@ -339,6 +350,8 @@ class JobRunner:
         if self.slots.get(claim.id) is not slot:
             return ended  # Requeued while it ran: its end no longer counts.
         del self.slots[claim.id]
+        if self._grouped:
+            self._count_grouped(slot, -1)
         if self.watched:
             self.watched.pop(claim.id, None)
         self.meter.ended(claim, ended, job.started)
@@ -349,9 +362,13 @@ class JobRunner:
         self._on_change()
         return ended
 
-    def _processes(self, options: JobOptions) -> JobProcesses | None:
+    def _count_grouped(self, slot: Slot, by: int) -> None:
+        if (known := self._grouped.get(slot.claim.task)) is not None:
+            self._grouped[slot.claim.task] = known[0], known[1] + by
+
+    def _processes(self, task: Task[Any, Any], options: JobOptions) -> JobProcesses | None:
         """The other processes that a job runs in; None if it runs here, as one that needs a model does."""
-        if self.cluster is not None and options.required_model is None:
+        if self.cluster is not None and options.required_model is None and task.batch is None:
             return self.cluster
         return self._children if options.isolation == "process" else None
 
@@ -393,7 +410,7 @@ class JobRunner:
         claim = slot.claim
 
         async def invoke() -> Any:
-            if (processes := self._processes(options)) is not None:
+            if (processes := self._processes(task, options)) is not None:
                 result = await processes.run(task, claim.args, slot.job)
                 return None if result is None else decode(result)
             if task.is_async:

@@ -24,6 +24,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
+from tidemill.engine.batching import Batch
 from tidemill.streams.engine.circuit_breaker import BreakerRule
 
 
@@ -33,20 +34,6 @@ class Filtered(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Call a task with several messages at once: up to `max_size`, waiting at most `max_wait` for more."""
-
-    max_size: int = 32
-    max_wait: Duration = 0.005
-    max_concurrency: int = 1
-    """How many such calls may run at once."""
-
-    def __post_init__(self) -> None:
-        if self.max_size < 1 or self.max_concurrency < 1:
-            raise ConfigError("batch max_size and max_concurrency: at least 1 is needed to do anything")
-        msgspec.structs.force_setattr(self, "max_wait", parse_duration(self.max_wait, what="batch max_wait"))
 
 
 class TaskRule(msgspec.Struct, frozen=True):

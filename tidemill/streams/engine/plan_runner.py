@@ -9,12 +9,12 @@ from typing import Any
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.retry import Snooze
+from tidemill.engine.batching import Batched
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.telemetry.tracing import is_tracing, task_span
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
 from tidemill.streams.definition.stream import PlanSettings
-from tidemill.streams.engine.batching import Batched
 from tidemill.streams.engine.circuit_breaker import Breaker
 from tidemill.streams.engine.context import Context
 from tidemill.streams.engine.limits import ConcurrencyLimit, RateLimit

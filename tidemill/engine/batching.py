@@ -1,4 +1,4 @@
-"""Micro-batches: calls that arrive within a few milliseconds are combined into one.
+"""Micro-batches: calls that arrive within a short time are combined into one, for tasks of streams and for jobs.
 
 `Batched` can be used by itself, for a model that several plans share:
 
@@ -21,8 +21,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from tidemill.core.duration import Duration, parse_duration
-from tidemill.core.errors import PayloadError
+from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import RetryAfter, Snooze
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.worker.threads import WorkThreads
@@ -31,6 +33,20 @@ from tidemill.engine.worker.threads import WorkThreads
 _OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
 
 Entry = tuple[Any, "asyncio.Future[Any]", float]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Call a task with several messages or jobs at once: up to `max_size`, waiting at most `max_wait` for more."""
+
+    max_size: int = 32
+    max_wait: Duration = 0.005
+    max_concurrency: int = 1
+    """How many such calls may run at once."""
+
+    def __post_init__(self) -> None:
+        if self.max_size < 1 or self.max_concurrency < 1:
+            raise ConfigError("batch max_size and max_concurrency: at least 1 is needed to do anything")
+        msgspec.structs.force_setattr(self, "max_wait", parse_duration(self.max_wait, what="batch max_wait"))
 
 
 class Batched:
