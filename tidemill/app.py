@@ -154,22 +154,18 @@ class App:
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declare a function as a task, and with `cron=` or `every=` also a schedule that enqueues it.
 
-        queue            where its jobs wait; any name, made by using it
-        priority         0 to 9; 9 goes first
-        retry            `app.retry(...)`, or a number of attempts; without it a failed job stays failed
-        budget           the longest an attempt may run before the watchdog ends it
-        stall            the longest an attempt may be silent after its first progress report
-        isolation        "process": run it in a child process that can be killed
-        memory           how much memory the child process of an isolated task may take for it: "512 MB"
-        resources        what its jobs need on a Ray cluster: {"cpu": 4, "gpu": 0.5, "memory": "8 GB"}
-        concurrency_key  jobs that share this key run at most `max_concurrency` at a time; `{argument}` is filled in
-        fair_key         jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`
-        required_model   the model of App(models=[...]) that it needs: loaded before it starts, kept until it ends
-        on_failure       the task to enqueue when a job has failed for good: it takes any of job, task, args, error
-        batch            Batch(100, "1s"): the function takes the items of many jobs and returns a result for each
-        catchup, jitter  see `app.schedule`
+        `options` are those of `TaskDeclaration`; docs/jobs.md has a table of them. With `batch=Batch(100, "1s")` the
+        function takes a list, the items of many jobs, and returns a result for each.
         """
         return declare_task(self.declarations, self.schedule, function, options)
+
+    def on_failure(self, task: Task[P, R, T], /) -> Task[P, R, T]:
+        """Enqueue this task when a job of any task has failed for good, unless that task has its own `on_failure=`.
+
+        It takes any of job, task, args, error. Its own failures enqueue nothing.
+        """
+        self.declarations.call_on_failure(task)
+        return task
 
     def schedule(
         self,

@@ -71,6 +71,8 @@ class Declarations:
         self.limits: dict[str, QueueLimit] = {}
         self.pages: dict[str, Page] = {}
         self.chains: list[Chain] = []
+        self._failure_task: str | None = None
+        self._own_tasks: list[Task[Any, Any]] = []
         self.gatherer: JobGatherer | None = None
         """What steps of runs gather jobs with."""
         self.connections = Connections(self.database)
@@ -144,6 +146,26 @@ class Declarations:
         return shape in vars(self)
 
     # -- what follows from it ---------------------------------------------------------------------
+
+    def add_task(self, task: Task[Any, Any]) -> None:
+        """Add a task that the application declares; what it enqueues on failure may be declared before or after."""
+        self.tasks.add(task)
+        self._own_tasks.append(task)
+        if self._failure_task is not None:
+            self._call_on_failure(self.tasks[self._failure_task], task)
+
+    def call_on_failure(self, task: Task[Any, Any, Any]) -> None:
+        """Enqueue a task when a job of any other task has failed for good."""
+        if self._failure_task is not None:
+            raise ConfigError(f"app.on_failure was given task {self._failure_task} already: there is one for all tasks")
+        known = self.task(task)
+        for each in self._own_tasks:
+            self._call_on_failure(known, each)
+        self._failure_task = known.name
+
+    def _call_on_failure(self, task: Task[Any, Any], failed: Task[Any, Any]) -> None:
+        if failed.name != task.name and failed.options.on_failure is None:
+            failed.change_options(on_failure=task.callback())
 
     def surround(self, task: Task[Any, Any]) -> Task[Any, Any]:
         """Let jobs call a task's function within the middleware, with what is injected."""

@@ -80,7 +80,7 @@ def declare_task(
             task = declared.surround(Task(body, name, options))
         else:
             task = batched_task(body, name, options, batch, declared.surrounded(name, body))
-        declared.tasks.add(task)
+        declared.add_task(task)
         if given.get("cron") is not None or given.get("every") is not None:
             schedule(task.name, task.call(), cron=given.get("cron"), every=given.get("every"), **times)
         return task

@@ -121,6 +121,39 @@ async def test_a_failed_job_enqueues_its_task_for_failures_with_the_facts_that_i
     assert await value(database, attempts) == "3"
 
 
+async def test_the_task_for_failures_of_an_application_is_for_all_tasks_without_their_own(
+    app: App, database: Database
+) -> None:
+    @app.task
+    async def early() -> None:
+        raise ValueError("early")
+
+    @app.on_failure
+    @app.task
+    async def tell(job: int, task: str) -> None:
+        raise ValueError(f"{task} failed, and so does this")
+
+    @app.task
+    async def note(job: int) -> None: ...
+
+    @app.task
+    async def late() -> None:
+        raise ValueError("late")
+
+    @app.task(on_failure=note)
+    async def other() -> None:
+        raise ValueError("other")
+
+    for task in (early, late, other):
+        await app.enqueue(task)
+    async with running_worker(app):
+        await eventually(lambda: value(database, "SELECT count(*) = 6 FROM tidemill.job_history"))
+    rows = await database.fetch("SELECT args ->> 'task' AS of FROM tidemill.job_history WHERE task = 'tell'")
+    assert sorted(row["of"] for row in rows) == ["early", "late"]
+    assert await value(database, "SELECT count(*) FROM tidemill.job_history WHERE task = 'note'") == 1
+    assert await value(database, "SELECT count(*) FROM tidemill.job") == 0
+
+
 def test_a_task_for_failures_that_needs_something_else_is_refused(app: App) -> None:
     @app.task
     async def tell(order: int) -> None: ...

@@ -38,7 +38,7 @@ def batched_task(
     one.__annotations__ = {"item": _member(hints.get(taken[0].name)), "return": _member(hints.get("return"))}
     one.__doc__ = function.__doc__
     task: Task[Any, Any] = Task(one, name, options)
-    task.function, task.batch = function, batch
+    task.batch = batch
     return task
 
 

@@ -161,6 +161,11 @@ class Task(Generic[P, R, T]):
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", name)
 
+    def change_options(self, **options: Any) -> None:
+        """Change options of the task, for jobs that are enqueued from now on."""
+        self.options = msgspec.structs.replace(self.options, **options)
+        self.job_options = self.options.job_options()
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.function(*args, **kwargs)
 
@@ -255,15 +260,20 @@ class BatchTaskDecorator(Protocol):
     @overload
     def __call__(
         self, function: Callable[[list[I]], Coroutine[Any, Any, list[R | Exception]]], /
-    ) -> Task[[I], R, Coroutine[Any, Any, list[R | Exception]]]: ...
+    ) -> Task[[I], R, Coroutine[Any, Any, R]]: ...
 
     @overload
     def __call__(
         self, function: Callable[[list[I]], Coroutine[Any, Any, list[R]]], /
-    ) -> Task[[I], R, Coroutine[Any, Any, list[R]]]: ...
+    ) -> Task[[I], R, Coroutine[Any, Any, R]]: ...
 
     @overload
-    def __call__(self, function: Callable[[list[I]], list[R]], /) -> Task[[I], R, list[R]]: ...
+    def __call__(
+        self, function: Callable[[list[I]], list[R | Exception]], /
+    ) -> Task[[I], R, Coroutine[Any, Any, R]]: ...
+
+    @overload
+    def __call__(self, function: Callable[[list[I]], list[R]], /) -> Task[[I], R, Coroutine[Any, Any, R]]: ...
 
 
 class TaskRegistry(Mapping[str, Task[Any, Any]]):
