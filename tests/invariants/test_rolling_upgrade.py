@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import eventually, value
+from tests.support import value
 from tests.support.all_shapes import ROOT, Stage, stage
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.migrate import OWN_CHAIN, Chain, applied_version
+from tidemill.store.migrate import OWN_CHAIN, Chain
 
 AHEAD = """-- needs_at_least: {known}
 ALTER TABLE tidemill.job ADD COLUMN ahead integer NOT NULL DEFAULT 0;
@@ -88,12 +88,12 @@ async def test_a_rolling_upgrade_under_work_of_all_shapes_loses_strands_and_refu
 async def upgrade(on: Stage, older: Path, newer: Path, known: int, wanted: int) -> None:
     """Old processes; new ones beside them, which migrate; an old one that starts again; the new ones alone."""
     first = on.up("old", older)
-    await migrated(on, known)
+    await on.migrated(known)
     old_load = on.load("old-load", older)
     await on.has_acknowledged("old-load", 5)
     await on.all_finished("old-load")
     on.up("new", newer)
-    await migrated(on, wanted)
+    await on.migrated(wanted)
     new_load = on.load("new-load", newer, first=1_000_000)
     await on.has_acknowledged("new-load", 10)
     assert await first.stop() == 0, first.said
@@ -109,14 +109,3 @@ async def upgrade(on: Stage, older: Path, newer: Path, known: int, wanted: int) 
     await on.all_finished("old-load", "new-load")
     for each in (old_load, new_load):
         assert "not acknowledged" not in each.said, each.said
-
-
-async def migrated(on: Stage, version: int) -> None:
-    """Return when the schema is at this version."""
-    async with Database(DatabaseSettings(url=on.url)) as database:
-
-        async def is_migrated() -> bool:
-            on.check()
-            return await applied_version(database) == version
-
-        await eventually(is_migrated, what=f"the schema is at version {version}")

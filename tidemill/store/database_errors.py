@@ -14,6 +14,7 @@ _AWAY = (
     asyncpg.CrashShutdownError,
     asyncpg.IdleSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.TargetServerAttributeNotMatched,  # No host is the primary yet.
 )
 
 # The server cannot store anything until the disk has space or the failover is over.
@@ -33,7 +34,7 @@ def is_unavailable(error: BaseException) -> bool:
     if isinstance(error, asyncpg.InterfaceError):
         # The driver raises this when a connection has just been closed; other interface errors are bugs.
         return "connection is closed" in str(error) or "connection was closed" in str(error)
-    if isinstance(error, asyncpg.InternalClientError):
+    if isinstance(error, asyncpg.InternalClientError) and not isinstance(error, _AWAY):
         # Raised when the server's last message has arrived but the connection is not closed yet.
         return "another operation (2) is in progress" in str(error)
     return isinstance(error, _AWAY)

@@ -14,6 +14,8 @@ from typing import Any
 import asyncpg
 
 from tests.support.waiting import PATIENCE, eventually
+from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.migrate import applied_version
 
 ROOT = Path(__file__).resolve().parents[3]
 SHAPES = Path(__file__).with_name("shapes.py")
@@ -117,6 +119,16 @@ class Stage:
             kind, id, number = line.split()
             found.setdefault(kind, []).append((int(id), int(number)))
         return found
+
+    async def migrated(self, version: int) -> None:
+        """Return when the schema is at this version."""
+        async with Database(DatabaseSettings(url=self.url)) as database:
+
+            async def is_migrated() -> bool:
+                self.check()
+                return await applied_version(database) == version
+
+            await eventually(is_migrated, timeout=2 * PATIENCE, what=f"the schema is at version {version}")
 
     async def has_acknowledged(self, name: str, count: int) -> None:
         """Return when a load has acknowledged so many of each kind in all."""

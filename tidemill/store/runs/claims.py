@@ -103,6 +103,15 @@ WHERE t.run_id = ANY ($1) AND t.seq > coalesce(s.seq, 0) ORDER BY t.run_id, t.se
 """
 
 
+#: Both, as of one moment: a snapshot that is stored between two statements would hide the ticks before it.
+LOAD_JOURNALS = f"""
+SELECT run_id, seq, data, true AS is_snapshot FROM ({LOAD_SNAPSHOTS}) AS s
+UNION ALL
+SELECT run_id, seq, data, false FROM ({LOAD_TICKS}) AS t
+ORDER BY run_id, seq
+"""
+
+
 #: Wakes sleeping runs with something due, deletes messages for ended runs, and suspends those for runs that need
 #: attention. Also returns the seconds until the next timer.
 WAKE_RUNS = """

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tidemill.store.database import Database
-from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS, RELEASE_SUSPENDED
+from tidemill.store.runs.claims import LOAD_JOURNALS, RELEASE_SUSPENDED
 from tidemill.store.runs.runs import LIVE_RUN_STATES
 from tidemill.store.transaction import Transaction
 
@@ -119,10 +119,13 @@ async def load_journals(
     fetch: Callable[..., Awaitable[list[Any]]], numbers: Sequence[int]
 ) -> tuple[dict[int, bytes], dict[int, list[bytes]]]:
     """The newest snapshot of each run, and the ticks after it; `fetch` runs a statement."""
-    snapshots = {row["run_id"]: row["data"] for row in await fetch(LOAD_SNAPSHOTS, list(numbers))}
+    snapshots: dict[int, bytes] = {}
     ticks: dict[int, list[bytes]] = {}
-    for row in await fetch(LOAD_TICKS, list(numbers)):
-        ticks.setdefault(row["run_id"], []).append(row["data"])
+    for row in await fetch(LOAD_JOURNALS, list(numbers)):
+        if row["is_snapshot"]:
+            snapshots[row["run_id"]] = row["data"]
+        else:
+            ticks.setdefault(row["run_id"], []).append(row["data"])
     return snapshots, ticks
 
 
