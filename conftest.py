@@ -54,10 +54,14 @@ if "TMPDIR" not in os.environ and memory_is_roomy():
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time, however slow the machine is; others are looked for with --hypothesis-profile=default.
-settings.register_profile(
-    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("steady")
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("sample", STEADY, max_examples=25)
+settings.register_profile("all", STEADY, max_examples=100)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try all examples of a property with `-m long`, and a sample of them otherwise (see tests/support/examples.py)."""
+    settings.load_profile("all" if config.option.markexpr == "long" else "sample")
 
 
 #: The folders whose tests say what holds on every supported version of PostgreSQL.
@@ -65,8 +69,11 @@ CONTRACTS = ("tests/invariants", "tests/store")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the contracts that use the shared PostgreSQL, to run them on another one with `-m contract`."""
+    """Mark contracts that use the shared PostgreSQL for `-m contract`, and properties of which `-m long` tries more."""
+    tries_all = settings.get_current_profile_name() == "all"
     for item in items:
+        if tries_all and getattr(getattr(item, "function", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.long)
         inside = any(item.path.is_relative_to(config.rootpath / folder) for folder in CONTRACTS)
         if inside and "server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.contract)

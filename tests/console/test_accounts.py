@@ -14,6 +14,8 @@ from tests.support.oidc import Provider, provider
 from tests.support.server import TestServer
 from tests.support.web import LOGIN_NEEDED, WebServer
 
+pytestmark = pytest.mark.long
+
 
 class Team:
     """A server whose users log in at a provider."""

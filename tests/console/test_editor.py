@@ -18,6 +18,8 @@ from tests.support.server import TestServer
 from tests.support.waiting import PATIENCE
 from tests.support.web import WebServer
 
+pytestmark = pytest.mark.long
+
 APP = """
 from pathlib import Path
 

@@ -86,11 +86,13 @@ def screens(shop: Harbour) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
     with watched_page(browser, shop.url) as watched:
         assert watched.read_by_all(screens) == {}
 
 
+@pytest.mark.long
 def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
     browser: Browser, shop: Harbour, screens: dict[str, str]
 ) -> None:
@@ -151,6 +153,7 @@ def test_files_of_the_console_are_kept_and_what_is_not_there_is_not_found(shop: 
         assert "import" not in answer.text, path
 
 
+@pytest.mark.long
 def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: Harbour) -> None:
     number = shop.start("wide")
     shop.run_is(number, "succeeded")
@@ -190,6 +193,7 @@ def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: H
     assert max(seen, could) >= FRAMES, (seen, could)
 
 
+@pytest.mark.long
 def test_a_list_of_twenty_thousand_jobs_is_read_narrowed_and_cancelled(browser: Browser, shop: Harbour) -> None:
     number = 0
     for number in range(4):
@@ -229,6 +233,7 @@ def bare(server: TestServer, tmp_path: Path) -> Iterator[WebServer]:
         server.drop(url)
 
 
+@pytest.mark.long
 def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, bare: WebServer) -> None:
     said: dict[str, str] = {}
     with watched_page(browser, bare.url) as watched:
@@ -245,6 +250,7 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
         assert len(advice.split()) > 4, f"{screen} says only {words!r}"
 
 
+@pytest.mark.long
 def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, shop: Harbour) -> None:
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     watched = Watched(context, shop.url)
@@ -263,6 +269,7 @@ def test_an_open_page_goes_on_after_the_server_was_restarted(browser: Browser, s
     assert wrong == []
 
 
+@pytest.mark.long
 def test_a_browser_logs_in_with_a_token_acts_and_logs_out(browser: Browser, shop: Harbour) -> None:
     token = shop.run("token", "create", "night watch", "--role", "operator").strip()
     reader = shop.run("token", "create", "visitor", "--role", "viewer").strip()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.support.console import Site, Watched, wait_until, watched_page
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 APP = """
 from tidemill import App

@@ -4,7 +4,7 @@ import math
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.duration import format_duration, jitter_fraction, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
@@ -68,7 +68,6 @@ def test_a_duration_is_shown_to_people_in_at_most_two_units(seconds: float, word
 
 
 @given(st.floats(min_value=0.001, max_value=1e9))
-@settings(deadline=None)
 def test_what_is_shown_to_people_can_be_written_back_and_is_about_right(seconds: float) -> None:
     shown = format_duration(seconds)
     assert len(shown.split()) <= 2
@@ -90,7 +89,6 @@ def test_what_is_not_a_rate_is_refused_with_the_accepted_forms(written: str) -> 
 
 
 @given(st.lists(st.one_of(st.integers(), st.text(), st.floats(allow_nan=False))))
-@settings(deadline=None)
 def test_a_jitter_fraction_depends_on_its_seed_only_and_stays_below_one(
     seed: list[str | int | float],
 ) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
+from tests.support.examples import examples
 from tidemill.core.fair_lanes import SPREAD, FairLanes
 
 
@@ -52,7 +53,7 @@ def test_every_job_is_claimed_urgent_ones_first_and_without_idle_turns(
     assert not lanes.has_work
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=30), st.integers(1, 60), st.integers(0, 10**6))
 def test_busy_lanes_get_their_weights(shares: list[int], most: int, seed: int) -> None:
     weights = {f"lane {n}": weight for n, weight in enumerate(shares)}

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import (
@@ -44,7 +44,6 @@ def delays(policy: RetryPolicy, count: int) -> list[float]:
 
 
 @given(policies)
-@settings(deadline=None)
 def test_a_policy_survives_being_stored_as_json(policy: RetryPolicy) -> None:
     assert msgspec.json.decode(msgspec.json.encode(policy), type=RetryPolicy) == policy
 
@@ -76,7 +75,6 @@ def test_the_last_wait_of_a_schedule_repeats_until_the_attempts_are_used_up() ->
 
 
 @given(policies, st.integers(1, 200), st.integers(-(2**63), 2**64))
-@settings(deadline=None)
 def test_jitter_adds_at_most_its_fraction_and_is_the_same_each_time(
     policy: RetryPolicy, failures: int, seed: int
 ) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
+from tests.support.examples import examples
 from tidemill.core.errors import ConfigError
 from tidemill.core.schedule import (
     Catchup,
@@ -41,7 +42,6 @@ schedules = st.one_of(crons, intervals)
 
 
 @given(schedules, moments)
-@settings(deadline=None)
 def test_the_next_fire_is_after_the_moment_and_nothing_is_between(schedule: Schedule, after: float) -> None:
     fires = preview(schedule, after, 4)
     assert after < fires[0] < fires[1] < fires[2] < fires[3]
@@ -51,7 +51,6 @@ def test_the_next_fire_is_after_the_moment_and_nothing_is_between(schedule: Sche
 
 
 @given(schedules)
-@settings(deadline=None)
 def test_a_schedule_survives_being_stored_as_json(schedule: Schedule) -> None:
     assert msgspec.json.decode(msgspec.json.encode(schedule), type=Schedule) == schedule
 
@@ -78,7 +77,7 @@ def test_fires_between_include_the_end_and_not_the_beginning() -> None:
 
 
 @given(schedules, moments, st.floats(0, 2 * DAY))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_latest_fire_is_the_last_of_all_those_between(schedule: Schedule, after: float, span: float) -> None:
     fires = fires_between(schedule, after, after + span, 300)
     if len(fires) < 300:
@@ -178,7 +177,7 @@ def test_an_unknown_catchup_policy_is_refused() -> None:
     st.sampled_from(["skip", "one", "all"]),
     st.integers(1, 20),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_every_fire_is_decided_exactly_once_whenever_the_scheduler_looks(
     schedule: Schedule, start: float, steps: list[float], catchup: Catchup, limit: int
 ) -> None:
@@ -219,7 +218,6 @@ def test_a_month_of_missed_seconds_is_counted_without_visiting_them(catchup: Cat
 
 
 @given(moments, st.floats(0, DAY), st.text())
-@settings(deadline=None)
 def test_jitter_delays_a_fire_by_less_than_its_length_and_always_the_same(
     fire: float, jitter: float, seed: str
 ) -> None:

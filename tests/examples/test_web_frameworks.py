@@ -12,6 +12,8 @@ import pytest
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.long
+
 FRAMEWORKS = ROOT / "examples" / "frameworks"
 
 CLIENTS = {

@@ -169,6 +169,7 @@ def test_every_command_has_a_row() -> None:
 # -- over HTTP ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("account", ["nobody", *ROLES])
 def test_over_http_each_account_may_do_what_its_role_says_and_nothing_more(site: Site, account: str) -> None:
     role = None if account == "nobody" else account
@@ -193,6 +194,7 @@ def test_over_http_each_account_may_do_what_its_role_says_and_nothing_more(site:
         assert site.changes() == before, "it has changed nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token", ["wrong", "revoked", "expired", "foreign", "viewer as a password"])
 def test_over_http_a_worthless_token_opens_nothing(site: Site, token: str) -> None:
     before, opened = site.changes(), {}
@@ -354,6 +356,7 @@ def test_the_author_of_a_message_has_it_shown_as_data_and_nothing_else(site: Sit
 # -- over gRPC ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("account", ["nobody", "wrong", "revoked", "expired", "foreign", *ROLES])
 async def test_over_grpc_each_account_may_call_what_its_role_says_and_nothing_more(site: Site, account: str) -> None:
     worthless = account not in ROLES
@@ -398,6 +401,7 @@ def command(text: str, server: str, token: str | None) -> tuple[int, str]:
 REFUSALS = re.compile(r"needs the role|asks for a token|rejects this token|is for application|too many wrong tokens")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("account", ["nobody", *ROLES])
 def test_by_commands_each_role_does_what_it_may_and_nothing_more(
     site: Site, account: str, monkeypatch: pytest.MonkeyPatch
@@ -424,6 +428,7 @@ def test_by_commands_each_role_does_what_it_may_and_nothing_more(
         assert site.changes() == before, "what was not refused has changed nothing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("token", ["wrong", "revoked", "expired", "foreign"])
 def test_by_commands_a_worthless_token_opens_nothing(site: Site, token: str) -> None:
     for name in ("jobs", "cancel", "token create"):

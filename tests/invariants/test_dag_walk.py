@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tests.support.dags import Walk
+from tests.support.examples import examples
 from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, Resumed, RunWork, Started
 from tidemill.dags import Dag, input_node, node, ref, sub_dag
@@ -18,7 +19,7 @@ from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.runner.rerun import rerun_failed
 
-thorough = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+thorough = examples(150)
 
 
 @st.composite
@@ -138,7 +139,7 @@ def test_whether_a_run_succeeds_does_not_depend_on_the_order(dag: Dag, broken: s
     assert (other.ends[0].state, other.ends[0].result) == (one.ends[0].state, one.ends[0].result)
 
 
-@settings(thorough, max_examples=60)
+@examples(60)
 @given(dags(), names, st.data())
 def test_a_run_restored_after_any_tick_goes_on_as_if_nothing_had_been(
     dag: Dag, broken: set[str], data: st.DataObject

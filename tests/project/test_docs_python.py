@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.guide import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +38,7 @@ def python_of(page: Path) -> str:
     return "\n".join([KNOWN.format(shape=shape, context=context), *lines[1:]]) if any(lines) else ""
 
 
+@pytest.mark.long
 def test_the_python_of_every_page_is_right(tmp_path: Path) -> None:
     for page in [each for each in PAGES if each != TUTORIAL]:
         (tmp_path / f"{page.stem.lower()}.py").write_text(python_of(page))

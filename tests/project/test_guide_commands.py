@@ -138,6 +138,7 @@ PAGES: dict[str, Callable[[World], dict[str, str]]] = {
 }
 
 
+@pytest.mark.long
 def test_the_commands_of_the_guides_work(world: World) -> None:
     for page, prepare in PAGES.items():
         ids = prepare(world)

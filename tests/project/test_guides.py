@@ -16,6 +16,7 @@ COMPANIONS = ROOT / "tests" / "project" / "guides"
 PAGES = [page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if blocks_of(page)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem.lower())
 def test_the_python_of_a_page_runs(page: Path, database_url: str, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TIDEMILL_DATABASE_URL": database_url}

@@ -18,6 +18,8 @@ from tests.support.processes import ROOT
 PROGRAMS = Path(__file__).parent / "typing_programs"
 PATIENCE = 900
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(PATIENCE)]
+
 #: The lines of a file on which a checker reports errors, by the file's name.
 Reported = dict[str, set[int]]
 
@@ -66,12 +68,10 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return check(folder)
 
 
-@pytest.mark.timeout(PATIENCE)
 def test_a_program_without_mistakes_passes(reported: Reported) -> None:
     assert reported.get("program.py", set()) == set()
 
 
-@pytest.mark.timeout(PATIENCE)
 def test_every_mistake_is_found_where_it_is(reported: Reported) -> None:
     lines = (PROGRAMS / "mistakes.py").read_text().splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -15,15 +14,17 @@ from tidemill.engine.simulation.simulation import Faults
 REPLAY = "TIDEMILL_SEED"
 
 
-def seeds(count: int) -> Iterable[int]:
-    """The seeds to simulate: so many, or the one that is to be seen again."""
-    return range(count) if replayed() is None else [int(str(replayed()))]
+def seeds(sample: int, all_seeds: int) -> list[Any]:
+    """Parameters of a test, one per seed: a sample, and the others, which only `-m long` simulates."""
+    if replayed() is not None:
+        return [int(str(replayed()))]
+    return [*range(sample), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(sample, all_seeds))]
 
 
 def batches(sample: int, all_seeds: int) -> list[Any]:
-    """Parameters of a test: a sample of the seeds, and the others, which only `-m long` simulates."""
+    """The same in two parameters: the sample, and the others."""
     if replayed() is not None:
-        return [seeds(sample)]
+        return [seeds(sample, all_seeds)]
     others = pytest.param(range(sample, all_seeds), id="others", marks=pytest.mark.long)
     return [pytest.param(range(sample), id="sample"), others]
 

@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.simulation.test_flow_folds import program
+from tests.support.examples import examples
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.reducer.state import FlowState, PendingWrites, Work
@@ -97,7 +98,7 @@ class Drafting(RuleBasedStateMachine):
 
 
 TestDrafting = Drafting.TestCase
-TestDrafting.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+TestDrafting.settings = examples(150, stateful_step_count=20)
 
 
 def holding(data: dict[str, Any]) -> DictState:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.simulation.test_flow_folds import MEMBERS, Nod, Part, begun, behaviour, program
+from tests.support.examples import examples
 from tidemill.core.program import fold
 from tidemill.core.ticks import (
     Answer,
@@ -222,4 +223,4 @@ class Interleaving(RuleBasedStateMachine):
 
 
 TestInterleaving = Interleaving.TestCase
-TestInterleaving.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestInterleaving.settings = examples(30, stateful_step_count=50)

@@ -373,7 +373,7 @@ OPS: list[tuple[Callable[[Both], Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", seeds(12))
+@pytest.mark.parametrize("seed", seeds(4, 12))
 async def test_the_same_operations_leave_the_same_rows(seed: int, database: Database) -> None:
     async with database.acquire() as connection:
         both = Both(database, connection, seed)  # pyright: ignore[reportArgumentType]

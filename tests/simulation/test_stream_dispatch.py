@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.seeds import seeds
 from tidemill.core.retry import retry
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.jsonl import JsonlSource
@@ -209,7 +210,7 @@ class World:
         return all(position == MESSAGES - 1 for position in self.committed) and not self.kept and not self.claimed
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(15, 60))
 def test_nothing_is_lost_whatever_fails_and_dies(seed: int) -> None:
     world = World(seed)
     steps: list[tuple[Any, int]] = [

@@ -48,7 +48,7 @@ class UnderWay:
         patch.setattr(SimulatedRunStore, "commit", watched)
 
 
-@pytest.mark.parametrize("seed", seeds(10))
+@pytest.mark.parametrize("seed", seeds(4, 10))
 def test_turns_of_different_runs_go_together_and_those_of_one_after_the_other(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,9 @@ class Kafka(Broker):
         return f"127.0.0.1:{self.port}"
 
     def commands(self) -> list[tuple[list[str], int]]:
-        java = ["java", "-Xmx256m", "-Xms64m", "-cp", f"{KAFKA_HOME}/libs/*"]
+        # Compiling for speed and collecting in parallel take longer than all that the tests ask of it.
+        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"]
+        java = ["java", *quick, "-Xmx256m", "-Xms64m", "-cp", f"{KAFKA_HOME}/libs/*"]
         return [
             ([*java, "org.apache.zookeeper.server.quorum.QuorumPeerMain", "zookeeper.properties"], self._zookeeper),
             ([*java, "kafka.Kafka", "server.properties"], self.port),

@@ -24,6 +24,7 @@ import msgspec
 from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable
 from tidemill.store.database_url import check_database_url, place_of, to_primary
+from tidemill.store.known_types import KnownTypesConnection
 from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_name, schema_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
         return self
 
 
-class PooledConnection(asyncpg.Connection):
+class PooledConnection(KnownTypesConnection):
     """A connection through a transaction pooler: each statement runs in a transaction, which pins it to one backend.
 
     Without that, the pooler may prepare a statement on one backend and run it on another.
@@ -358,7 +359,11 @@ class Database:
             )
         else:
             connection = await asyncpg.connect(
-                self.dsn, timeout=10, statement_cache_size=200, server_settings=self._session
+                self.dsn,
+                timeout=10,
+                statement_cache_size=200,
+                server_settings=self._session,
+                connection_class=KnownTypesConnection,
             )
         # JSON passes as bytes: msgspec encodes and decodes it.
         await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, ViewportSize, expect
 
 from tests.support.console import ROOT, WIDE, Site, keep_screenshot, wait_until, watched_page
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 APP = ROOT / "apps" / "autoblog" / "app.py"
 PHONE: ViewportSize = {"width": 390, "height": 844}

@@ -18,6 +18,8 @@ from tidemill.monitors.runner.backtest import backtest
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
 
+pytestmark = pytest.mark.long
+
 START = 1_767_600_000.0
 
 

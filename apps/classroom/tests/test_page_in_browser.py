@@ -20,6 +20,8 @@ from apps.classroom.simulator import Lesson, Production, serve
 from tests.support.console import ROOT, Process, Watched, wait_until
 from tests.support.ports import free_port
 
+pytestmark = pytest.mark.long
+
 APP = ROOT / "apps" / "classroom" / "app.py"
 STUDENTS = 16
 WIDE, PHONE = {"width": 1360, "height": 860}, {"width": 390, "height": 844}

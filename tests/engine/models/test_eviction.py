@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from hypothesis import settings, strategies as st
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.support.examples import examples
 from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, RefuseModel, Unload
 
 SIZES = {"a": 4, "b": 4, "c": 3, "d": 7, "pin": 2}
@@ -279,4 +280,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = examples(150, stateful_step_count=40)

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from apps.classroom.tree_kernel import SOURCE, compiled_distance
+from tests.support.examples import examples
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.decoders import (
     Distances,
@@ -198,7 +199,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernel:
     return found
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(nodes, nodes)
 def test_the_distance_of_two_trees_is_that_of_its_definition(one: Node, other: Node) -> None:
     expected = by_definition((one,), (other,))
