@@ -190,7 +190,7 @@ def test_a_pipeline_is_drawn_checked_tried_and_saved(watched: Watched, bench: Be
 
     page.get_by_role("button", name="Dry run").click()
     page.get_by_label("Entity", exact=True).fill("2026-01-15")
-    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Run", exact=True).click()
     told = page.get_by_role("region", name="Result of the dry run")
     expect(told).to_contain_text("loud/2026-01-15.txt")
     expect(told).to_contain_text("2026-01-15: HIGH WATER AT SIX")
@@ -338,6 +338,9 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
         expect(node(page, kind)).to_be_visible()
     expect(page.locator(".react-flow__edge")).to_have_count(2)
     field(page, "url").fill("https://example.org/{{$.scheduled.scheduledAt}}")
+    page.get_by_role("button", name="Add to headers").click()
+    page.get_by_label("headers 1 name").fill("X-Day")
+    page.get_by_label("headers 1 value").fill("7")
     page.get_by_role("button", name="Save …").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("condition is missing")
@@ -349,7 +352,7 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     page.get_by_role("button", name="Auto layout").click()
     page.get_by_role("button", name="Dry run").click()
     page.get_by_label("Payload of the event").fill('{"scheduledAt": 7}')
-    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("region", name="Result of the dry run")).to_contain_text("https://example.org/7")
     page.keyboard.press("Escape")
     page.keyboard.press("Control+s")
@@ -358,6 +361,7 @@ def test_a_new_workflow_is_made_by_keyboard_and_what_is_broken_is_not_saved_unas
     made = json.loads(bench.file("alarm.json"))
     assert [each["typeId"] for each in made["nodes"]] == ["scheduled", "if", "http"]
     assert made["connections"][1]["sourceConnectorId"] == "true"
+    assert made["nodes"][2]["data"]["headers"] == [{"name": "X-Day", "value": 7}]
 
     # Boxes are moved by keys and by mouse, and the file says where they stand.
     node(page, "http").focus()
@@ -483,7 +487,9 @@ def test_a_list_of_stages_is_connected_and_put_in_order(watched: Watched, bench:
     assert made[1]["description"] == "keep me"
 
 
-def test_a_saved_workflow_is_run_whole_or_up_to_a_node_and_its_outputs_are_seen(watched: Watched, bench: Bench) -> None:
+def test_a_workflow_is_run_before_it_is_saved_whole_or_up_to_a_node_and_with_pinned_outputs(
+    watched: Watched, bench: Bench
+) -> None:
     flow = """{
   "mode": "trigger",
   "nodes": [
@@ -509,8 +515,15 @@ def test_a_saved_workflow_is_run_whole_or_up_to_a_node_and_its_outputs_are_seen(
         expect(node(page, "many").locator(".items")).to_have_text("3")
         node(page, "loud").click()
         expect(runs.get_by_role("region")).to_have_count(1)
+        loud.get_by_role("button", name="Pin this output").click()
+        expect(page.get_by_text("unsaved changes")).to_be_visible()
+        runs.get_by_label("Payload").fill('{"word": 7}')  # What cannot be upper-cased.
         runs.get_by_role("button", name="Run to loud").click()
         expect(runs.get_by_role("group", name="Last runs").get_by_role("button")).to_have_count(2)
+        expect(loud.get_by_text("pinned", exact=True)).to_be_visible(timeout=PATIENCE * 1000)
+        expect(node(page, "loud").locator(".result")).to_contain_text("TIDE")
+        loud.get_by_text("Input", exact=True).click()
+        expect(loud.get_by_role("group", name="Input of loud")).to_contain_text("word")
         expect(node(page, "many").locator(".items")).to_have_count(0, timeout=PATIENCE * 1000)
         expect(node(page, "loud").locator(".items")).to_have_text("1", timeout=PATIENCE * 1000)
         watched.keep("editor-runs")

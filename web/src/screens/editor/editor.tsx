@@ -1,6 +1,6 @@
 /** The list of workflow files, and the page that edits one of them. */
 import { useQuery } from "@tanstack/react-query";
-import { useCallback, useState } from "react";
+import { useCallback, useRef, useState } from "react";
 import { get, Problem } from "../../api/client";
 import { Link, useLocation } from "../../app/router";
 import { useMay } from "../../app/session";
@@ -96,6 +96,8 @@ export function Editor() {
   );
 }
 
+const isNotFound = (error: unknown): boolean => error instanceof Problem && error.status === 404;
+
 export function EditorPage({ id }: { id: string }) {
   const { query } = useLocation();
   const wanted = query.get("new");
@@ -104,7 +106,11 @@ export function EditorPage({ id }: { id: string }) {
   const file = useQuery({ queryKey: ["workflow-file", id], queryFn: () => get<WorkFile>(fileUrl(id)), refetchInterval: 8000, retry: false });
   const { refetch } = file;
   const reload = useCallback(() => void refetch(), [refetch]);
-  const isMissing = file.error instanceof Problem && file.error.status === 404;
+  // While a missing file is requested again its error is gone: the editor of a new file must stay as it is.
+  const missing = useRef<string | null>(null);
+  if (file.data || (file.error && !isNotFound(file.error))) missing.current = null;
+  else if (isNotFound(file.error)) missing.current = id;
+  const isMissing = missing.current === id;
   if (kinds.error) return <LoadStatus query={kinds} />;
   if (file.error && !file.data && !(isMissing && (isTemplate(wanted) || readDraft(id)))) {
     return (

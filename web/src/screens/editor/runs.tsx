@@ -70,7 +70,7 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
   const drafts = useQuery({ queryKey: ["jobs", "of workflow", draft], queryFn: () => get<Page<JobLine>>("/jobs", { task: draft, limit: SHOWN }) });
   const events = useQuery({ queryKey: ["jobs", "of workflow", task], queryFn: () => get<Page<JobLine>>("/jobs", { task, limit: SHOWN }), enabled: !isPipeline });
   const runs = [...(drafts.data?.items ?? []), ...(events.data?.items ?? [])].sort((a, b) => b.id - a.id).slice(0, SHOWN);
-  const entities = useQuery({ queryKey: ["entities of workflow", path, isSaved], queryFn: () => postQuery<WorkflowDryRun>("/workflow-files/dry-run", { path, text }), enabled: isPipeline && mayDraft && !hasErrors });
+  const entities = useQuery({ queryKey: ["entities of workflow", path], queryFn: () => postQuery<WorkflowDryRun>("/workflow-files/dry-run", { path, text }), enabled: isPipeline && mayDraft && isSaved && !hasErrors });
   const id = picked ?? runs[0]?.id ?? null;
   const job = useQuery({ queryKey: ["job", String(id)], queryFn: () => get<Job>(`/jobs/${id}`), enabled: id !== null, refetchInterval: (query) => (LIVE_JOB_STATES.includes(query.state.data?.state ?? "") ? 2000 : false) });
   const run = useAction<string | null, Schemas["Enqueued"]>({
@@ -91,7 +91,7 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
         <div className="row pad">
           {isPipeline ? (
             <>
-              <label htmlFor="run-entity">Entity</label>
+              <label htmlFor="run-entity">For entity</label>
               <input id="run-entity" className="field mono grow" list="run-entities" autoComplete="off" value={entity} placeholder={entities.data?.entities.at(-1)} onChange={(event) => setEntity(event.target.value)} />
               <datalist id="run-entities">
                 {entities.data?.entities.map((each) => (

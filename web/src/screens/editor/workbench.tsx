@@ -283,7 +283,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
                   <Empty title="No nodes yet">Drag a node type from the left into this area, or click one.</Empty>
                 </div>
               )}
-              <Canvas diagram={diagram} places={places} problems={problems} results={byNode} chosen={chosen} locked={stays} fit={fit} onChoose={setChosen} onMove={move} onConnect={(from, to, exit) => change(format.connect(data, diagram, from, to, exit))} onDelete={drop} onDrop={(type, at) => { const kind = format.palette(data, kinds).find((each) => each.type === type); if (kind && !stays) add(kind, at); }} />
+              <Canvas diagram={diagram} places={places} problems={problems} results={byNode} chosen={chosen} locked={stays} fit={fit} onChoose={setChosen} onDeselect={(ids) => setChosen((now) => (now !== null && ids.includes(now) ? null : now))} onMove={move} onConnect={(from, to, exit) => change(format.connect(data, diagram, from, to, exit))} onDelete={drop} onDrop={(type, at) => { const kind = format.palette(data, kinds).find((each) => each.type === type); if (kind && !stays) add(kind, at); }} />
             </div>
           )}
           {view !== "diagram" && <TextView text={text} label={`Text of ${path}`} locked={isLocked} problems={problems} jump={jump} onChange={(next) => history.change(next, "text")} />}

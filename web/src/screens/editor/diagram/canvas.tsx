@@ -61,6 +61,8 @@ interface Props {
   chosen: string | null;
   locked: boolean;
   onChoose: (id: string | null) => void;
+  /** These are no longer selected: one that was chosen since then stays chosen. */
+  onDeselect: (ids: string[]) => void;
   onMove: (moved: Map<string, Point>) => void;
   onConnect: (from: Box, to: Box, exit: string | null) => void;
   onDelete: (boxes: Box[], lines: Line[]) => void;
@@ -77,7 +79,7 @@ export default function Canvas(props: Props) {
   );
 }
 
-function Inner({ diagram, places, problems, results, chosen, locked, onChoose, onMove, onConnect, onDelete, onDrop, fit }: Props) {
+function Inner({ diagram, places, problems, results, chosen, locked, onChoose, onDeselect, onMove, onConnect, onDelete, onDrop, fit }: Props) {
   const theme = useTheme();
   const flow = useReactFlow();
   const drawn = useMemo<BoxNode[]>(
@@ -147,7 +149,7 @@ function Inner({ diagram, places, problems, results, chosen, locked, onChoose, o
         const picked = changes.filter((each) => each.type === "select");
         const on = picked.findLast((each) => each.selected);
         if (on) onChoose(on.id);
-        else if (picked.some((each) => each.id === chosen)) onChoose(null);
+        else if (picked.length) onDeselect(picked.map((each) => each.id));
       }}
       onConnect={connect}
       onBeforeDelete={async (gone) => {
