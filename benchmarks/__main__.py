@@ -1,7 +1,9 @@
-"""`python -m benchmarks SUITE [--quick] [--json]`: run a suite and print what it measured."""
+"""`python -m benchmarks SUITE [--quick] [--json]`: run a suite, or `all`, and print what was measured."""
 
 import argparse
 import time
+import traceback
+from collections.abc import Callable
 
 from benchmarks import (
     chaos,
@@ -18,6 +20,8 @@ from benchmarks import (
     venv,
 )
 
+Rows = list[report.Row]
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
@@ -25,86 +29,93 @@ def main() -> None:
     options = argparse.ArgumentParser(add_help=False)
     options.add_argument("--quick", action="store_true", help="under a minute, once the peers are installed")
     options.add_argument("--json", action="store_true", help="only JSON lines on stdout")
-    suite = suites.add_parser("jobs", parents=[options], help="jobs, beside other engines and the raw limit")
-    suite.add_argument("--peers-only", action="store_true", help="leave ours out")
-    suite.set_defaults(run=run_jobs)
-    suite = suites.add_parser("chaos", parents=[options], help="what is lost and how long recovery takes")
-    suite.set_defaults(run=run_chaos)
-    suite = suites.add_parser("flows", parents=[options], help="workflows, durable and in memory, beside other engines")
-    suite.set_defaults(run=run_flows)
-    suite = suites.add_parser("dags", parents=[options], help="dags beside plain jobs and Prefect, and warm models")
-    suite.set_defaults(run=run_dags)
-    suite = suites.add_parser("monitors", parents=[options], help="ingest, decoders, alerts and backtests of monitors")
-    suite.set_defaults(run=run_monitors)
-    suite = suites.add_parser("pipelines", parents=[options], help="states of files, beside other build tools")
-    suite.set_defaults(run=run_pipelines)
-    suite = suites.add_parser("server", parents=[options], help="the HTTP API and the live stream, on a long history")
-    suite.set_defaults(run=run_server)
-    suite = suites.add_parser("streams", parents=[options], help="streams, beside other consumers")
-    suite.set_defaults(run=run_streams)
+    options.add_argument("--peers-only", action="store_true", help="leave ours out, in jobs")
+    for name, (help, _) in SUITES.items():
+        suites.add_parser(name, parents=[options], help=help)
+    suites.add_parser("all", parents=[options], help="all suites, in one table with the goals")
     arguments = parser.parse_args()
     began = time.monotonic()
-    arguments.run(arguments)
+    if arguments.suite == "all":
+        report.emit("all", run_all(arguments), json_only=arguments.json)
+    else:
+        report.emit(arguments.suite, SUITES[arguments.suite][1](arguments), json_only=arguments.json)
     contenders.say(f"took {time.monotonic() - began:.0f} s")
 
 
-def run_jobs(arguments: argparse.Namespace) -> None:
+def run_all(arguments: argparse.Namespace) -> Rows:
+    """The rows of all suites; one that fails is reported and leaves none."""
+    rows: Rows = []
+    for name, (_, run) in SUITES.items():
+        began = time.monotonic()
+        try:
+            rows += run(arguments)
+        except Exception:  # noqa: BLE001 - the other suites are worth as much
+            contenders.say(traceback.format_exc())
+        contenders.say(f"{name} took {time.monotonic() - began:.0f} s")
+    return rows
+
+
+def run_jobs(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = jobs.QUICK if arguments.quick else jobs.FULL
     deadline = time.monotonic() + plan.budget_s
     with server.running() as postgres:
-        rows = jobs.Run(postgres, plan, deadline=deadline, peers_only=arguments.peers_only).rows()
-    report.emit("jobs", rows, json_only=arguments.json)
+        return jobs.Run(postgres, plan, deadline=deadline, peers_only=arguments.peers_only).rows()
 
 
-def run_chaos(arguments: argparse.Namespace) -> None:
-    rows = chaos.run(chaos.QUICK if arguments.quick else chaos.FULL)
-    report.emit("chaos", rows, json_only=arguments.json)
+def run_chaos(arguments: argparse.Namespace) -> Rows:
+    return chaos.run(chaos.QUICK if arguments.quick else chaos.FULL)
 
 
-def run_flows(arguments: argparse.Namespace) -> None:
+def run_flows(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = flows.QUICK if arguments.quick else flows.FULL
     deadline = time.monotonic() + plan.budget_s
     with server.running() as postgres:
-        rows = flows.Run(postgres, plan, deadline=deadline).rows()
-    report.emit("flows", rows, json_only=arguments.json)
+        return flows.Run(postgres, plan, deadline=deadline).rows()
 
 
-def run_server(arguments: argparse.Namespace) -> None:
+def run_server(arguments: argparse.Namespace) -> Rows:
     plan = server_api.QUICK if arguments.quick else server_api.FULL
     with server.running() as postgres:
-        rows = server_api.run(postgres, plan)
-    report.emit("server", rows, json_only=arguments.json)
+        return server_api.run(postgres, plan)
 
 
-def run_dags(arguments: argparse.Namespace) -> None:
+def run_dags(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     plan = dags.QUICK if arguments.quick else dags.FULL
     deadline = time.monotonic() + plan.budget_s
     with server.running() as postgres:
-        rows = dags.Run(postgres, plan, deadline=deadline).rows()
-    report.emit("dags", rows, json_only=arguments.json)
+        return dags.Run(postgres, plan, deadline=deadline).rows()
 
 
-def run_monitors(arguments: argparse.Namespace) -> None:
+def run_monitors(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     with server.running() as postgres:
-        rows = monitors.Run(postgres, monitors.QUICK if arguments.quick else monitors.FULL).rows()
-    report.emit("monitors", rows, json_only=arguments.json)
+        return monitors.Run(postgres, monitors.QUICK if arguments.quick else monitors.FULL).rows()
 
 
-def run_pipelines(arguments: argparse.Namespace) -> None:
+def run_pipelines(arguments: argparse.Namespace) -> Rows:
     with server.running() as postgres:
-        rows = pipelines.Run(postgres, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
-    report.emit("pipelines", rows, json_only=arguments.json)
+        return pipelines.Run(postgres, pipelines.QUICK if arguments.quick else pipelines.FULL).rows()
 
 
-def run_streams(arguments: argparse.Namespace) -> None:
+def run_streams(arguments: argparse.Namespace) -> Rows:
     venv.ensure()
     with server.running() as postgres:
-        rows = streams.Run(postgres, streams.QUICK if arguments.quick else streams.FULL).rows()
-    report.emit("streams", rows, json_only=arguments.json)
+        return streams.Run(postgres, streams.QUICK if arguments.quick else streams.FULL).rows()
+
+
+SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
+    "jobs": ("jobs, beside other engines and the raw limit", run_jobs),
+    "flows": ("workflows, durable and in memory, beside other engines", run_flows),
+    "dags": ("dags beside plain jobs and Prefect, and warm models", run_dags),
+    "streams": ("streams, beside other consumers", run_streams),
+    "pipelines": ("states of files, beside other build tools", run_pipelines),
+    "monitors": ("ingest, decoders, alerts and backtests of monitors", run_monitors),
+    "server": ("the HTTP API and the live stream, on a long history", run_server),
+    "chaos": ("what is lost and how long recovery takes", run_chaos),
+}
 
 
 if __name__ == "__main__":

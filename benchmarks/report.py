@@ -6,7 +6,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-WIDTH = 110
+from benchmarks.goals import goal_of
+
+WIDTH = 120
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -44,16 +46,24 @@ def _table(title: str, rows: list[Row]) -> Table:
     table = Table(title=title)
     for heading in ("measure", "peer"):
         table.add_column(heading)
-    for heading in ("ours", "theirs", "ours is better by", "unit"):
+    for heading in ("ours", "theirs", "ours is better by", "goal", "unit"):
         table.add_column(heading, justify="right")
     previous = None
     for row in rows:
         if previous not in (None, row.name):
             table.add_section()
         ratio = "–" if row.ratio is None else f"{row.ratio:,.2f}×"
-        table.add_row(row.name, row.peer, _shown(row.ours), _shown(row.theirs), ratio, row.unit)
+        table.add_row(row.name, row.peer, _shown(row.ours), _shown(row.theirs), ratio, _goal(row), row.unit)
         previous = row.name
     return table
+
+
+def _goal(row: Row) -> str:
+    """What the ratio is to reach, and whether it does."""
+    goal = goal_of(row.name, row.peer)
+    if goal is None:
+        return ""
+    return f"{goal:.2f}× {'–' if row.ratio is None else '✓' if row.ratio >= goal else '✗'}"
 
 
 def _rounded(figure: float | None) -> float | None:

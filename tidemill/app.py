@@ -36,7 +36,7 @@ from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
 from tidemill.engine.batching import Batch
 from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
-from tidemill.engine.jobs.calls import calls_of_mappings, read_call
+from tidemill.engine.jobs.calls import MappedCalls, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
 from tidemill.engine.jobs.task import BatchTaskDecorator, Call, P, R, Task, TaskDecorator
@@ -339,7 +339,7 @@ class App:
         `unique_key` ("order-{order_id}", with an argument) with `unique_for`, for all of them alike. Arguments that
         are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
         """
-        calls = what if arguments is None else calls_of_mappings(self.declarations.task(what), arguments)
+        calls = what if arguments is None else MappedCalls(self.declarations.task(what), arguments)
         return await self.jobs.enqueue_many(calls, conn=conn, **options)
 
     async def batch(

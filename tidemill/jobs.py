@@ -21,7 +21,7 @@ from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
 from tidemill.engine.connections import OpenConnection
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.engine.jobs.calls import job_of_call, jobs_of_calls, use
+from tidemill.engine.jobs.calls import ManyCalls, MappedCalls, job_of_call, jobs_of_calls, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.enqueuer import MANY_CHUNK
 from tidemill.engine.jobs.job_handle import JobHandle
@@ -78,7 +78,7 @@ class Jobs:
         return handle
 
     async def enqueue_many(
-        self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+        self, calls: Iterable[Call[R]] | MappedCalls, /, *, conn: Any = None, **options: Unpack[ManyOptions]
     ) -> list[JobHandle[R]]:
         """Store the jobs of many calls: all of them, or none. See `App.enqueue_many`."""
         many = self._many(calls, options)
@@ -92,7 +92,7 @@ class Jobs:
         return self._handles(many, refs)
 
     def enqueue_many_sync(
-        self, calls: Iterable[Call[R]], /, *, conn: Any = None, **options: Unpack[ManyOptions]
+        self, calls: Iterable[Call[R]] | MappedCalls, /, *, conn: Any = None, **options: Unpack[ManyOptions]
     ) -> list[JobHandle[R]]:
         """`enqueue_many` for plain code."""
         many = self._many(calls, options)
@@ -190,7 +190,7 @@ class Jobs:
 
     def _handles(self, many: ManyJobs, refs: list[JobRef]) -> list[JobHandle[Any]]:
         connections = self._declared.connections
-        return [JobHandle(connections, ref, call.task) for call, ref in zip(many.calls, refs, strict=True)]
+        return [JobHandle(connections, ref, task) for task, ref in zip(many.calls, refs, strict=True)]
 
     def _new_job(self, call: Call[Any], options: Mapping[str, Any]) -> NewJob:
         declared = self._declared
@@ -225,7 +225,7 @@ class Jobs:
             yield from end_statements([ref.id])
         return ref
 
-    def _many(self, calls: Iterable[Call[Any]], options: Mapping[str, Any], batch: int | None = None) -> ManyJobs:
+    def _many(self, calls: ManyCalls, options: Mapping[str, Any], batch: int | None = None) -> ManyJobs:
         many = jobs_of_calls(calls, options, origin=self._declared.origin(), batch=batch)
         for task in many.tasks:
             model = options.get("required_model") or self._declared.task(task).options.required_model

@@ -12,14 +12,13 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
-import asyncpg
-import structlog
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
+from tidemill.cli.summaries import SUMMARIES
 from tidemill.core.errors import TidemillError
-from tidemill.store.database_errors import is_full
 from tidemill.version import VERSION
 
 DEBUG = "TIDEMILL_DEBUG"
@@ -77,8 +76,12 @@ COMMANDS = {
 }
 
 
-def build(*, whole: bool = False) -> App:
-    """The command line; `whole` loads every command, as a page with a line about each needs."""
+#: Ask for the page with a line about each command.
+HELP = ([], ["--help"], ["-h"])
+
+
+def build(*, whole: bool = False, summaries: bool = False) -> App:
+    """The command line; `whole` loads every command, and `summaries` none: only the line about each."""
     cli = App(
         name="tidemill",
         version=VERSION,
@@ -92,7 +95,12 @@ def build(*, whole: bool = False) -> App:
             where, _, name = place.partition(" ")
             module, _, attribute = where.partition(":")
             path = f"tidemill.cli.{module}"
-            found = getattr(import_module(path), attribute) if whole else f"{path}:{attribute}"
+            summary = SUMMARIES.get(name or attribute)
+            found: Any = f"{path}:{attribute}"
+            if summaries and summary is not None:
+                found = App(name=name or attribute, help=summary)
+            elif summaries or whole:
+                found = getattr(import_module(path), attribute)
             if isinstance(found, App):
                 found.group = group
                 cli.command(found)
@@ -109,10 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
-    if not structlog.is_configured():
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # stdout is for results.
+    is_help = list(arguments) in HELP
+    if not is_help:
+        _log_to_stderr()
     try:
-        cli = build(whole=not arguments or arguments[0] in ("--help", "-h"))
+        cli = build(summaries=is_help, whole=not is_help and arguments[0] in ("--help", "-h"))
         status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
@@ -130,8 +139,21 @@ def run(arguments: Sequence[str]) -> int:
         return _print_error(message_of(error), 1)
 
 
+def _log_to_stderr() -> None:
+    """Keep log lines out of stdout, which is for results."""
+    import tidemill.cli.plain_structlog  # isort: skip # noqa: F401 - before anything loads structlog
+    import structlog
+
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
 def message_of(error: BaseException) -> str:
     """What went wrong, for the person who gave the command."""
+    import asyncpg  # slow to load, and most commands do not fail
+
+    from tidemill.store.database_errors import is_full
+
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TidemillError) or (isinstance(error, TimeoutError) and str(error)):

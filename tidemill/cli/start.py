@@ -1,4 +1,4 @@
-"""The `tidemill` command. `pipeline check` of a whole pipeline takes a quick path without most imports."""
+"""The `tidemill` command. `--version`, and `pipeline check` of a whole pipeline, load only what they need."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import sys
 
 def main() -> None:
     """Run one command and exit."""
+    if sys.argv[1:] == ["--version"]:
+        from tidemill.version import VERSION
+
+        print(VERSION)
+        return
     plain = all(not word.startswith("-") for word in sys.argv[3:]) and not os.environ.get("TIDEMILL_SERVER")
     if sys.argv[1:3] == ["pipeline", "check"] and plain:
         gc.disable()  # Everything that is made here is needed until the end.

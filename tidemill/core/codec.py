@@ -113,6 +113,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any], *, where: str) -> None:
         self._where = where
+        self._arguments = f"{where}: its arguments"
         every = inspect.signature(function).parameters
         parameters = {name: parameter for name, parameter in every.items() if not is_injected(parameter)}
         try:
@@ -181,11 +182,11 @@ class Signature:
             data = encode(arguments)
         except PayloadError as error:
             raise PayloadError(f"{self._where}: {error}") from error
-        check_payload(data, f"{self._where}: its arguments")
+        check_payload(data, self._arguments)
         if _NUL in data and _ESCAPED_NUL.search(data):
             raise PayloadError(f"{self._where}: a string in the arguments contains a NUL character; remove it")
         try:
-            self.check(data)
+            self._decode(data)
         except PayloadError:
             self._check_names(arguments)
             raise
@@ -213,8 +214,7 @@ class Signature:
         """Decode JSON bytes into keyword arguments."""
         if not self.names and data in (b"{}", "{}"):
             return {}
-        values = self._decode(data)
-        return {name: getattr(values, name) for name in self.names}
+        return msgspec.structs.asdict(self._decode(data))
 
     def _decode(self, data: bytes | str) -> Any:
         try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import asyncpg
 
+import tidemill.cli.plain_structlog  # noqa: F401 - before anything loads structlog
 from tidemill.core.errors import TidemillError
 from tidemill.pipelines.definition.load_target import is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline

@@ -8,15 +8,20 @@ from typing import Any
 import msgspec
 
 from tidemill.core.job import JobOptions, NewJob
-from tidemill.engine.jobs.task import Call, Task
+from tidemill.engine.jobs.task import Task
+
+AnyTask = Task[Any, Any, Any]
 
 
 class ManyJobs:
-    """The calls, and the fields that the options set on each job. Jobs that are alike are stored together."""
+    """The task and arguments of each job, and the fields that options set. Jobs that are alike are stored together."""
 
-    def __init__(self, calls: Sequence[Call[Any]], fields: Callable[[Task[Any, Any, Any]], dict[str, Any]]) -> None:
+    def __init__(
+        self, calls: Sequence[AnyTask], arguments: Sequence[bytes], fields: Callable[[AnyTask], dict[str, Any]]
+    ) -> None:
         self.calls = calls
-        self.tasks = list(dict.fromkeys(call.task for call in calls))
+        self.arguments = arguments
+        self.tasks = list(dict.fromkeys(calls))
         self._fields = {task: fields(task) for task in self.tasks}
 
     @property
@@ -36,17 +41,17 @@ class ManyJobs:
             fields["options"] = msgspec.structs.replace(options, trace=trace, required_model=model)
 
     def first(self) -> NewJob:
-        return self._job(self.calls[0])
+        return self._job(self.calls[0], self.arguments[0])
 
     def each(self) -> list[NewJob]:
         """The jobs one by one."""
         if not self.alike:
-            return [self._job(call) for call in self.calls]
+            return [self._job(task, arguments) for task, arguments in zip(self.calls, self.arguments, strict=True)]
         first = self.first()
-        return [msgspec.structs.replace(first, args=msgspec.Raw(call.arguments)) for call in self.calls]
+        return [msgspec.structs.replace(first, args=msgspec.Raw(arguments)) for arguments in self.arguments]
 
-    def _job(self, call: Call[Any]) -> NewJob:
-        fields = self._fields[call.task]
+    def _job(self, task: AnyTask, arguments: bytes) -> NewJob:
+        fields = self._fields[task]
         if (template := fields.get("unique_key")) is not None:
-            fields = {**fields, "unique_key": call.task.key("unique_key", template, call.arguments)}
-        return call.task.new_job(call.arguments, **fields)
+            fields = {**fields, "unique_key": task.key("unique_key", template, arguments)}
+        return task.new_job(arguments, **fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
@@ -72,30 +72,49 @@ def job_of_call(task: Task[Any, Any, Any], arguments: bytes, options: Mapping[st
     return task.new_job(arguments, origin=origin, **read_options(options, task))
 
 
+class MappedCalls(NamedTuple):
+    """The calls of one task, with arguments given as mappings."""
+
+    task: Task[Any, Any, Any]
+    each: Iterable[Mapping[str, Any]]
+
+
+#: What `enqueue_many` is given.
+ManyCalls = Iterable[Call[Any]] | MappedCalls
+
+
 def jobs_of_calls(
-    calls: Iterable[Call[Any]], options: Mapping[str, Any], *, origin: Origin, batch: int | None = None
+    calls: ManyCalls, options: Mapping[str, Any], *, origin: Origin, batch: int | None = None
 ) -> ManyJobs:
     """The jobs of many calls, with the same options for all of them."""
-    found: list[Call[Any]] = []
-    for call in calls:
-        if type(call) is not Call:
-            raise ConfigError(f"enqueue_many takes calls, such as task.call(...), and not {call!r:.200}")
-        call.is_used = True
-        found.append(call)
+    tasks, arguments = _packed(calls) if isinstance(calls, MappedCalls) else _taken(calls)
     if unknown := options.keys() - OPTIONS_FOR_MANY:
         name = min(unknown)
         known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
         raise ConfigError(f"enqueue_many has no option {name!r}{known}")
-    return ManyJobs(found, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
+    return ManyJobs(tasks, arguments, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
 
 
-def calls_of_mappings(task: Task[Any, Any, Any], each: Iterable[Mapping[str, Any]]) -> Iterable[Call[Any]]:
-    """The calls of a task with arguments given as mappings."""
-    for index, arguments in enumerate(each):
-        try:
-            yield Call(task, task.signature.pack(arguments), is_used=True)
-        except PayloadError as error:
-            raise PayloadError(f"call {index}: {error}; nothing was enqueued") from error
+def _taken(calls: Iterable[Call[Any]]) -> tuple[list[Task[Any, Any, Any]], list[bytes]]:
+    tasks: list[Task[Any, Any, Any]] = []
+    arguments: list[bytes] = []
+    for call in calls:
+        if type(call) is not Call:
+            raise ConfigError(f"enqueue_many takes calls, such as task.call(...), and not {call!r:.200}")
+        call.is_used = True
+        tasks.append(call.task)
+        arguments.append(call.arguments)
+    return tasks, arguments
+
+
+def _packed(calls: MappedCalls) -> tuple[list[Task[Any, Any, Any]], list[bytes]]:
+    pack, arguments = calls.task.signature.pack, list[bytes]()
+    try:
+        for each in calls.each:
+            arguments.append(pack(each))
+    except PayloadError as error:
+        raise PayloadError(f"call {len(arguments)}: {error}; nothing was enqueued") from error
+    return [calls.task] * len(arguments), arguments
 
 
 def _listed(known: Iterable[str]) -> str:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Generic
 
+import msgspec
+
 from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
@@ -28,16 +30,20 @@ class JobFailedError(TidemillError):
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "expired": "expired before it ran"}
 
 
-class JobHandle(Generic[R_co]):
+class JobHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     """An enqueued job; `await handle` returns its result. `created` is False if another job has its unique key."""
 
-    __slots__ = ("_connections", "_task", "created", "id")
+    _connections: Connections
+    _job: JobRef
+    _task: Task[..., R_co, Any] | None = None
 
-    def __init__(self, connections: Connections, job: JobRef, task: Task[..., R_co, Any] | None = None) -> None:
-        self.id = job.id
-        self.created = job.created
-        self._connections = connections
-        self._task = task
+    @property
+    def id(self) -> int:
+        return self._job.id
+
+    @property
+    def created(self) -> bool:
+        return self._job.created
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"

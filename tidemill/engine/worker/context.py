@@ -20,6 +20,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.job import Origin
@@ -38,53 +40,29 @@ class JobCancelled(TidemillError):
     """Raised by `check_cancelled` inside a task whose job has been cancelled."""
 
 
-class RunningJob:
+class RunningJob(msgspec.Struct, eq=False):
     """One attempt at a job, as its task sees it. Safe to use from any thread."""
 
-    __slots__ = (
-        "attempt",
-        "beat_at",
-        "blocked",
-        "budget",
-        "cancel_reason",
-        "id",
-        "kill_at",
-        "lines",
-        "models",
-        "note",
-        "origin_data",
-        "overrun",
-        "progress",
-        "queue",
-        "reported",
-        "stall",
-        "started",
-        "task",
-        "writes",
-        "writes_factory",
-    )
-
-    def __init__(self, id: int, attempt: int, queue: str, task: str, origin: bytes | None = None) -> None:
-        self.id = id
-        self.attempt = attempt
-        self.queue = queue
-        self.task = task
-        self.origin_data = origin
-        self.started = time.monotonic()
-        self.blocked: BlockedTime | None = None
-        self.beat_at: float | None = None
-        self.budget: float | None = None
-        self.stall: float | None = None
-        self.progress: float | None = None
-        self.note: str | None = None
-        self.reported = False
-        self.cancel_reason: str | None = None
-        self.kill_at: float | None = None
-        self.overrun: str | None = None
-        self.models: ModelUse | None = None
-        self.lines: CapturedLines | None = None
-        self.writes: JobTransaction | None = None
-        self.writes_factory: Callable[[], JobTransaction] | None = None
+    id: int
+    attempt: int
+    queue: str
+    task: str
+    origin_data: bytes | None = None
+    started: float = msgspec.field(default_factory=time.monotonic)
+    blocked: BlockedTime | None = None
+    beat_at: float | None = None
+    budget: float | None = None
+    stall: float | None = None
+    progress: float | None = None
+    note: str | None = None
+    reported: bool = False
+    cancel_reason: str | None = None
+    kill_at: float | None = None
+    overrun: str | None = None
+    models: ModelUse | None = None
+    lines: CapturedLines | None = None
+    writes: JobTransaction | None = None
+    writes_factory: Callable[[], JobTransaction] | None = None
 
     @property
     def origin(self) -> Origin | None:

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import msgspec
 import structlog
 
 from tidemill.core.clock import Clock
@@ -55,20 +56,19 @@ CANCEL_GRACE = 5.0
 REFUSES_FOR = 60.0  # seconds in which a worker claims no job of a task that has refused one
 
 
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """A running job: its claim, the context that its task sees, and the asyncio task that runs it."""
 
-    __slots__ = ("abandoned", "claim", "interruptible", "is_on_loop", "job", "runner", "thread")
-
-    def __init__(self, claim: ClaimedJob, job: RunningJob, interruptible: bool, is_on_loop: bool) -> None:
-        self.claim = claim
-        self.job = job
-        self.interruptible = interruptible
-        self.is_on_loop = is_on_loop
-        self.abandoned = False
-        self.runner: asyncio.Task[Any] | None = None
-        self.thread: Future[Any] | None = None
-        """The call of a plain function, which ends in its thread before the event loop sees it."""
+    claim: ClaimedJob
+    job: RunningJob
+    interruptible: bool
+    is_on_loop: bool
+    processes: JobProcesses | None = None
+    """The other processes that the job runs in; None if it runs here."""
+    abandoned: bool = False
+    runner: asyncio.Task[Any] | None = None
+    thread: Future[Any] | None = None
+    """The call of a plain function, which ends in its thread before the event loop sees it."""
 
     def watch_loop(self) -> None:
         """From now on, time in which other work blocks the event loop does not count against the job."""
@@ -287,10 +287,11 @@ class JobRunner:
 
     def _launch(self, claim: ClaimedJob, task: Task[Any, Any], options: JobOptions, since: float) -> None:
         job = RunningJob(claim.id, claim.attempt, claim.queue, claim.task, claim.origin)
-        isolated = self._processes(task, options) is not None
-        if task.is_async and not isolated:
+        processes = self._processes(task, options)
+        is_on_loop = task.is_async and processes is None
+        if is_on_loop:
             job.writes_factory = self.open_writes
-        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or isolated, task.is_async and not isolated)
+        slot = self.slots[claim.id] = Slot(claim, job, task.is_async or processes is not None, is_on_loop, processes)
         if task.batch is not None:
             self._grouped.setdefault(claim.task, (task.batch.max_size, 0))
             self._count_grouped(slot, 1)
@@ -319,8 +320,8 @@ class JobRunner:
                 await self._open_models(slot, self.models, options.required_model)
             if options.node is not None and self.invoke_context is not None:
                 result = await self._in_context(self.invoke_context, slot, task, options, kwargs)
-            elif (processes := self._processes(task, options)) is not None:
-                result = await processes.run(task, claim.args, job)
+            elif slot.processes is not None:
+                result = await slot.processes.run(task, claim.args, job)
             elif task.is_async:
                 result = encode_result(task.name, await task.run(**kwargs))
             else:
@@ -410,8 +411,8 @@ class JobRunner:
         claim = slot.claim
 
         async def invoke() -> Any:
-            if (processes := self._processes(task, options)) is not None:
-                result = await processes.run(task, claim.args, slot.job)
+            if slot.processes is not None:
+                result = await slot.processes.run(task, claim.args, slot.job)
                 return None if result is None else decode(result)
             if task.is_async:
                 return await task.run(**kwargs)

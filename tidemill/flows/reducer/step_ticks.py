@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ class Gathered(msgspec.Struct, frozen=True, tag="gathered"):
 
     buffer: str
     event: Any
-    expected: tuple[type, ...]
+    expected: Sequence[type]
 
 
 class WaitAsked(msgspec.Struct, frozen=True, tag="asked"):

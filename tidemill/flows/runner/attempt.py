@@ -51,11 +51,12 @@ async def run_attempt(run: FlowRun, work: Work) -> None:
             result = await _call(run, spec, work, kwargs, timeout)
         events, listed = _events_of(spec, result)
         sent: tuple[Sent, ...] = ()
-        if (used := run._contexts.get(work.id)) is not None and (replay := used._replay_begun) is not None:
-            replay.check_end()
-            if replay.is_changed_in_place:
-                await used._write_changed_in_place()
-            sent = used._unsent(replay)
+        if (used := run._contexts.get(work.id)) is not None:
+            if (replay := used._replay_begun) is not None:
+                replay.check_end()
+                if replay.is_changed_in_place:
+                    await used._write_changed_in_place()
+            sent = used._unsent()
         ended = Ended(events, listed, sent)
     except StepDiverged:
         return

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -59,6 +60,7 @@ from tidemill.flows.encoding.context_dict import (
 )
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
+from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
@@ -89,6 +91,7 @@ class Context(Generic[S]):
 
     _saved: FlowState | None = None
     _replay_begun: StepReplay | None = None
+    _done: list[RecordedOperation] | None = None
     _root: Any = None
     _held: list[tuple[Any, str | None]] | None = None
 
@@ -113,7 +116,9 @@ class Context(Generic[S]):
         made._cell = run.cell
         made._root = owner
         made._held = None
-        made._replay_begun = StepReplay(run, work, owner) if work.record else None
+        follows_record = work.record or work.spare or work.counted_to is not None or run.observer is not None
+        made._replay_begun = StepReplay(run, work, owner) if follows_record else None
+        made._done = None if follows_record else []
         return made
 
     # -- everywhere -------------------------------------------------------------------------------
@@ -123,7 +128,7 @@ class Context(Generic[S]):
         """The state that the steps of the run share."""
         cell = self._cell
         holder = cell if self._run is None else self._run.loop.state
-        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live, self._replay_begun or self._replay)
+        return StateStore(holder, cell.kind, cell.lock, self._write, cell.live, self)
 
     @property
     def run_id(self) -> str:
@@ -146,6 +151,10 @@ class Context(Generic[S]):
         """Send an event to the steps that accept it, or to one of them."""
         run = self._running("send_event")
         run.check_target(message, step)
+        if (done := self._alone()) is not None and (self._held is not None or not self._holds_events(run)):
+            self._hold(run, message, step)
+            done.append(RecordedOperation(ROOT, "send", _send_key(type(message), step), message))
+            return
         replay = self._replay_begun or self._replay
         if replay is None:
             run.receive(message, step)
@@ -161,14 +170,10 @@ class Context(Generic[S]):
         if replay.sends_to_skip:
             replay.sends_to_skip -= 1  # It was sent before the step was restarted.
         elif not replay.spare or not replay.is_spare((message, step)):
-            if self._held is not None:
-                self._held.append((message, step))
-            elif run.holds_events_of(replay.work):
+            if self._held is None and self._holds_events(run):
                 replay.add(lane, "send", key, message, leaves=True)
                 return
-            else:
-                self._held = [(message, step)]
-                run.soon(self._send_held)  # Events that a step sends without awaiting in between are sent together.
+            self._hold(run, message, step)
         replay.add(lane, "send", key, message)
 
     @staticmethod
@@ -184,6 +189,10 @@ class Context(Generic[S]):
 
     def write_event_to_stream(self, ev: Any) -> None:
         """Publish an event in the stream of the run at once."""
+        if ev is not None and (done := self._alone()) is not None:
+            self._running("write_event_to_stream").show(ev)
+            done.append(RecordedOperation(ROOT, "show", qualified_name(type(ev))))
+            return
         run, replay = self._stepping_by_record("write_event_to_stream")
         if ev is None:
             return
@@ -198,14 +207,20 @@ class Context(Generic[S]):
 
     def collect_events(self, ev: Event, expected: list[type[Event]], buffer_id: str | None = None) -> list[Any] | None:
         """Buffer this event; return one event of each expected class, in that order, or None until all are there."""
-        run, replay = self._stepping_by_record("collect_events")
         buffer = buffer_id or ""
+        if (done := self._alone()) is not None:
+            run, work = self._stepping("collect_events")
+            run.note(work, Gathered(buffer, ev, expected))
+            found = work.collected
+            done.append(RecordedOperation(ROOT, "collect", buffer, None if found is None else list(found)))
+            return found
+        run, replay = self._stepping_by_record("collect_events")
         lane, operation = replay.at("collect", buffer)
         if lane.inside is not None:
             replay.refuse_inside_effect(lane, "collect_events()")
         if operation is not None:
             return None if operation.result is None else list(operation.result)
-        run.note_here(replay.work, Gathered(buffer, ev, tuple(expected)))
+        run.note_here(replay.work, Gathered(buffer, ev, expected))
         found = replay.work.collected
         replay.add(lane, "collect", buffer, None if found is None else list(found))
         return found
@@ -382,10 +397,10 @@ class Context(Generic[S]):
         if self._run is None:
             write_paths(self._cell, changes)
             return
-        replay = self._replay_begun or self._replay
-        if self._work is None or replay is None:
+        replay = self._replay_begun
+        if self._work is None:
             write_for_good(self._run.loop.state, changes)
-        elif replay.writes_to_skip:
+        elif replay is not None and replay.writes_to_skip:
             replay.writes_to_skip -= 1  # It was written before the step was restarted.
         else:
             if self._run.is_durable:
@@ -413,8 +428,29 @@ class Context(Generic[S]):
         """The record of the attempt, from its first operation on; None outside of a step."""
         begun = self._replay_begun
         if begun is None and self._work is not None and self._run is not None:
-            begun = self._replay_begun = StepReplay(self._run, self._work, self._root)
+            begun = self._replay_begun = StepReplay(self._run, self._work, self._root, self._done)
+            self._done = None
         return begun
+
+    def _alone(self) -> list[RecordedOperation] | None:
+        """Return what the step has done, if it follows no record and only its own task has used its context so far.
+
+        Most steps never need more than this list: it begins the record of those that wait or start tasks later."""
+        done, run = self._done, self._run
+        if done is None or run is None or threading.get_ident() != run._thread:
+            return None
+        return done if asyncio.current_task(run._home) is self._root else None
+
+    def _holds_events(self, run: FlowRun) -> bool:
+        return self._work is not None and run.holds_events_of(self._work)
+
+    def _hold(self, run: FlowRun, message: Event, step: str | None) -> None:
+        """Send an event together with others that the step sends without awaiting in between."""
+        if self._held is None:
+            self._held = [(message, step)]
+            run.soon(self._send_held)
+        else:
+            self._held.append((message, step))
 
     def _set_owner(self, owner: Any) -> None:
         """Set the task or thread that runs the step."""
@@ -422,9 +458,11 @@ class Context(Generic[S]):
         if self._replay_begun is not None:
             self._replay_begun.root.owner = owner
 
-    def _unsent(self, replay: StepReplay) -> tuple[tuple[Any, str | None], ...]:
+    def _unsent(self) -> tuple[tuple[Any, str | None], ...]:
         """Return the events that leave when the step ends."""
-        return replay.unsent() if self._held is None else self._take_held()
+        if self._held is not None:
+            return self._take_held()
+        return () if self._replay_begun is None else self._replay_begun.unsent()
 
     async def _wait(self, kind: str, note: WaitAsked, *, named: bool = False) -> Any:
         _, replay = self._stepping_by_record("wait_for_event")

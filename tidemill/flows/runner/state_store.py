@@ -16,20 +16,24 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypeVar
 
 from tidemill.flows.encoding.classes import loaded_class
 from tidemill.flows.encoding.context_dict import load_store, save_store
-from tidemill.flows.encoding.copies import copy_data
+from tidemill.flows.encoding.copies import SHARED, copy_data
 from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.record import UNKNOWN
+from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state_diff import changes
 from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
 from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
+
+if TYPE_CHECKING:
+    from tidemill.flows.runner.context import Context
 
 S = TypeVar("S", default=Any)
 
@@ -81,17 +85,24 @@ class StateStore(Generic[S]):
         lock: WriterLock,
         write: Callable[[Changes], None],
         live: dict[str, Any],
-        replay: StepReplay | None = None,
+        context: Context[Any] | None = None,
     ) -> None:
         self._cell = cell
         self._live = live
         self._kind = kind
         self._lock = lock
         self._write_now = write
-        self._replay = replay
+        self._context = context
+
+    @property
+    def _replay(self) -> StepReplay | None:
+        """The record of the step; None outside of a step."""
+        return None if self._context is None else self._context._replay
 
     async def get(self, path: str, default: Any = MISSING) -> Any:
         """Return the value at a path. Without a default, a path without a value raises a ValueError."""
+        if (found := self._read_alone(path)) is not MISSING:
+            return found
         replay = self._replay
         if replay is None:
             found = read_path(*place_of(path, self._cell.store, self._live))
@@ -104,6 +115,17 @@ class StateStore(Generic[S]):
         if default is MISSING:
             raise ValueError(f"Path '{path}' not found in state: no step has written it")
         return default
+
+    def _read_alone(self, path: str) -> Any:
+        """Return the value at a path if nothing but its own list of operations has to know; else `MISSING`."""
+        context = self._context
+        if context is None or self._live or (done := context._alone()) is None:
+            return MISSING
+        found = read_path(self._cell.store, path)
+        if found is MISSING or not path or (self._cell.copies and type(found) not in SHARED):
+            return MISSING
+        done.append(RecordedOperation(ROOT, "get", path, found))
+        return found
 
     async def set(self, path: str, value: Any, *, durable: bool = True) -> None:
         """Write a value at a path; missing dicts are created.
@@ -187,6 +209,10 @@ class StateStore(Generic[S]):
 
     async def _write(self, path: str, value: Any, merge: Callable[[Any, Any], Any] | None = None) -> None:
         """Write a value, or what `merge` makes of the whole state and the value."""
+        context, is_plain = self._context, merge is None and (not self._cell.copies or type(value) in SHARED)
+        if is_plain and context is not None and self._lock.is_free and (done := context._alone()) is not None:
+            self._write_alone(context, done, path, value)
+            return
         replay = self._replay
         if replay is None:
             async with self._lock:
@@ -209,6 +235,15 @@ class StateStore(Generic[S]):
             return
         async with self._lock:
             self._write_recorded(replay, lane, path, value, merge)
+
+    def _write_alone(self, context: Context[Any], done: list[RecordedOperation], path: str, value: Any) -> None:
+        try:
+            self._write_now(((path, value),))
+        except Exception as error:
+            if (replay := context._replay) is not None:
+                replay.add(replay.root, "set", path, error=error)
+            raise
+        done.append(RecordedOperation(ROOT, "set", path))
 
     def _write_recorded(
         self, replay: StepReplay, lane: RecordLane, path: str, value: Any, merge: Callable[[Any, Any], Any] | None

@@ -346,7 +346,8 @@ class Claims:
         rows, refused = await self.finish_and_claim(finished, self._plain, *claim)
         rows = self._in_turn(rows)
         took = time.monotonic() - now
-        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in rows], took=took, now=now)
+        last = {(row[2], row[11]): row for row in rows}.values()  # of each queue and priority: rows are in order
+        self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in last], took=took, now=now)
         # A scan from the front that found nothing is not repeated before the next notification.
         again = math.inf if from_front and not rows else self._low_water.look_again_at
         return Turn([claimed_job(row) for row in rows], refused, again)

@@ -69,17 +69,19 @@ class StepReplay:
         *("_fresh", "_kept", "_lent", "_holds_events"),
     )
 
-    def __init__(self, run: FlowRun, work: Work, owner: Any) -> None:
+    def __init__(self, run: FlowRun, work: Work, owner: Any, done: list[RecordedOperation] | None = None) -> None:
+        """`done` is what an attempt without a record has done so far."""
         self.run = run
         self.work = work
         self.copies = run.is_durable
         self.observer = run.observer
         self.root = RecordLane(self, ROOT, owner)
-        self.spare = work.spare  # Those of earlier attempts: what this one sends is added to the work's.
+        # Those of earlier attempts: what this one sends is added to the work's.
+        self.spare = work.spare if done is None else ()
         self.diverged: StepDiverged | None = None
         self.ended = False
         self.sends_to_skip = self.writes_to_skip = self.shows_to_skip = 0
-        self._fresh: list[RecordedOperation] = []
+        self._fresh: list[RecordedOperation] = [] if done is None else done
         self._kept: RemainingRecord | None = None
         self._lent: LentValues | None = None
         self._holds_events = False
