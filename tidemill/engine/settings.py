@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,11 +20,13 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.memory_size import parse_memory
 from tidemill.core.size_limits import SizeLimits
-from tidemill.engine.maintenance import MaintenanceSettings
 from tidemill.engine.outbound_http import read_allowed_hosts
 from tidemill.engine.telemetry.address import read_address
-from tidemill.engine.worker.worker import WorkerSettings
 from tidemill.store.database import DatabaseSettings
+
+if TYPE_CHECKING:
+    from tidemill.engine.maintenance import MaintenanceSettings
+    from tidemill.engine.worker.worker import WorkerSettings
 
 _SIZES = {"model_memory", "max_payload", "max_state", "max_output"}
 _DURATIONS = {"lease_seconds", "heartbeat_seconds", "grace_seconds", "stall_limit", "model_patience", "sample_every"}
@@ -105,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
     def worker(self, queues: tuple[str, ...], max_concurrency: int | None = None) -> WorkerSettings:
+        from tidemill.engine.worker.worker import WorkerSettings  # A command that only reads starts without the worker.
+
         return WorkerSettings(
             queues=queues,
             max_concurrency=self.max_concurrency if max_concurrency is None else max_concurrency,
@@ -118,6 +122,8 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
     def maintenance(self) -> MaintenanceSettings:
+        from tidemill.engine.maintenance import MaintenanceSettings
+
         return MaintenanceSettings(
             lease_seconds=self.lease_seconds, silence_seconds=self.heartbeat_seconds * 3, keep_days=self.keep_days
         )

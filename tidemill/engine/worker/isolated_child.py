@@ -35,25 +35,21 @@ _PR_SET_PDEATHSIG = 1
 LIFESPAN_PAUSE = 5.0  # seconds until a job is tried again whose process cannot open the lifespan
 
 
-class ReportingJob(RunningJob):
+class ReportingJob(RunningJob, eq=False, kw_only=True):
     """The job inside the child process: sends each report through the pipe at once."""
 
-    __slots__ = ("_say",)
-
-    def __init__(self, order: ChildOrder, say: Callable[[ChildReport], None]) -> None:
-        super().__init__(order.id, order.attempt, order.queue, order.task, bytes(order.origin) or None)
-        self._say = say
+    say: Callable[[ChildReport], None]
 
     def report(self, progress: float | None = None, message: str | None = None) -> None:
         super().report(progress, message)
-        self._say(ChildReport(beat=True, progress=self.progress, note=message))
+        self.say(ChildReport(beat=True, progress=self.progress, note=message))
 
     def beat(self) -> None:
         super().beat()
-        self._say(ChildReport(beat=True))
+        self.say(ChildReport(beat=True))
 
     def keep_line(self, line: bytes) -> None:
-        self._say(ChildReport(line=msgspec.Raw(line)))
+        self.say(ChildReport(line=msgspec.Raw(line)))
 
 
 def serve(app_path: str) -> None:
@@ -98,7 +94,8 @@ class OrderedJobs:
         """Run one job; its progress, its lines and its outcome are said as they come."""
 
         def call() -> Any:
-            enter_job(ReportingJob(order, say))
+            origin = bytes(order.origin) or None
+            enter_job(ReportingJob(order.id, order.attempt, order.queue, order.task, origin, say=say))
             with continuing(order.trace):
                 result = task.run(**kwargs)
                 return self._finish(result) if task.is_async else result

@@ -27,6 +27,7 @@ from tidemill.flows.encoding.classes import (
     qualified_name,
     remember_class,
 )
+from tidemill.flows.encoding.copies import SHARED
 from tidemill.flows.encoding.events import decode_event, encode_event, event_document
 from tidemill.flows.encoding.models import pack_model, stored_fields, unpack_model
 from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
@@ -121,6 +122,8 @@ def encode_packed_event(data: bytes) -> bytes:
 
 def unpack(value: Any) -> Any:
     """Convert plain JSON values back to a value; a `PayloadError` if it no longer fits its class."""
+    if type(value) in SHARED:
+        return value
     try:
         return _unpack(value)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -128,15 +131,15 @@ def unpack(value: Any) -> Any:
 
 
 def _unpack(value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            if key[:1] == "$":
+                return _unpack_tagged(key, value)
+            break
+        return {name: each if type(each) in SHARED else _unpack(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_unpack(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    for key in value:
-        if key[:1] == "$":
-            return _unpack_tagged(key, value)
-        break
-    return {name: _unpack(each) for name, each in value.items()}
+        return [each if type(each) in SHARED else _unpack(each) for each in value]
+    return value
 
 
 def _unpack_tagged(tag: str, value: dict[str, Any]) -> Any:

@@ -115,10 +115,10 @@ class Context(Generic[S]):
         made._work = work
         made._cell = run.cell
         made._root = owner
-        made._held = None
-        follows_record = work.record or work.spare or work.counted_to is not None or run.observer is not None
-        made._replay_begun = StepReplay(run, work, owner) if follows_record else None
-        made._done = None if follows_record else []
+        if work.record or work.spare or work.counted_to is not None or run.observer is not None:
+            made._replay_begun = StepReplay(run, work, owner)
+        else:
+            made._done = []
         return made
 
     # -- everywhere -------------------------------------------------------------------------------
