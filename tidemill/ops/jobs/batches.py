@@ -13,7 +13,7 @@ from tidemill.core.job import Callback
 from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_batch
-from tidemill.engine.jobs.calls import calls_of_mappings, jobs_of_calls
+from tidemill.engine.jobs.calls import MappedCalls, jobs_of_calls
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
@@ -120,7 +120,7 @@ async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarati
     new = NewBatch(origin, args.name, args.keep_open, made.get("on_success"), made.get("on_complete"))
     ref = await run_statements(tx.database, tx.connection, new_batch_statements(new))
     options = {"priority": args.priority, "queue": args.queue, "tags": args.tags}
-    many = jobs_of_calls(calls_of_mappings(task, args.each), options, origin=origin, batch=ref.id)
+    many = jobs_of_calls(MappedCalls(task, args.each), options, origin=origin, batch=ref.id)
     jobs = many.each() if many.calls else []
     await run_statements(tx.database, tx.connection, add_statements(ref.id, jobs))
     await end_batches(tx.database, tx.connection, [ref.id])
