@@ -16,6 +16,7 @@ SUMMARIES = {
     "jobs": "List jobs, the newest first.",
     "job": "Show one job: why it exists, what it waits for, how it went.",
     "retry": "Run jobs again: waiting ones now, finished ones as new jobs. By options, failed jobs unless --state says more.",
+    "batch": "List batches of jobs; show, enqueue, close or cancel one.",
     "cancel": "Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped. Runs as well.",
     "start": "Start a task, flow or dag of the application by its name, and print the id of the job or run.",
     "runs": "List durable runs; move those of older versions to the present one.",

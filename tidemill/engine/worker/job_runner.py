@@ -134,6 +134,8 @@ class JobRunner:
     @property
     def _used(self) -> int:
         """How many slots are used: the jobs of one call of a task that takes many share one."""
+        if not self._grouped:
+            return len(self.slots)
         grouped = sum(count - -(-count // size) for size, count in self._grouped.values() if count)
         return len(self.slots) - grouped
 
