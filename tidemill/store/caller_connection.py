@@ -90,20 +90,20 @@ def _next_statement(database: Database, talk: Statements[Any], rows: Any) -> tup
 
 
 def _kind(connection: Any) -> str:
-    module = type(connection).__module__
-    name = type(connection).__name__
-    if module.startswith("asyncpg"):
-        return "asyncpg"
-    if module.startswith("psycopg"):
-        return "psycopg async" if name.startswith("Async") else "psycopg"
-    for base in type(connection).__mro__:
-        if base.__module__.startswith("sqlalchemy"):
-            return "sqlalchemy async" if base.__name__.startswith(("Async", "async_")) else "sqlalchemy"
-        if base.__module__.startswith("django."):
+    for base in type(connection).__mro__:  # Programs subclass connections, and so do we.
+        module, name = base.__module__, base.__name__
+        if module.startswith("asyncpg"):
+            return "asyncpg"
+        if module.startswith("psycopg"):
+            return "psycopg async" if name.startswith("Async") else "psycopg"
+        if module.startswith("sqlalchemy"):
+            return "sqlalchemy async" if name.startswith(("Async", "async_")) else "sqlalchemy"
+        if module.startswith("django."):
             return "django"
+    kind = type(connection)
     raise ConfigError(
         "conn= takes an asyncpg, psycopg, SQLAlchemy or Django connection, or an SQLAlchemy session, not a "
-        f"{module}.{name}"
+        f"{kind.__module__}.{kind.__name__}"
     )
 
 
