@@ -10,7 +10,7 @@ import pytest
 from tests.support import contained_app
 from tests.support.contained import Work
 from tests.support.contained_app import CONTAINED
-from tests.support.containment_table import PLACES
+from tests.support.containment_table import IN_ONE_APPLICATION
 from tests.support.supervised import command
 from tests.support.waiting import PATIENT, eventually
 from tidemill import App
@@ -19,7 +19,9 @@ from tidemill.store.database import Database
 pytestmark = [pytest.mark.containment, pytest.mark.timeout(400)]
 
 LONG = 180.0
-SLOW_PLACES = [place for place in PLACES if place not in ("stream_decoder", "stage_worker")]
+REPEATED = ("monitor_source", "model_load")
+"""What every process does anew: it reads its sources and loads its models."""
+SLOW_PLACES = [place for place in IN_ONE_APPLICATION if place not in REPEATED]
 NAMES = ("one", "two", "three", "four")
 SETTINGS = {"grace_seconds": 15}
 

@@ -33,7 +33,7 @@ from tidemill import App
 from tidemill.engine.containment.exit_status import EXIT_FENCED
 from tidemill.engine.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.jobs.workers import renew_lease
+from tidemill.store.jobs.workers import end_worker, expire_lease, renew_lease
 from tidemill.store.migrate import migrate
 
 LEASE = 1.0
@@ -172,6 +172,29 @@ async def test_a_claim_that_commits_after_its_worker_was_ended_is_found_within_a
         await worker.claim()
         await database.fetch("UPDATE tidemill.worker SET ended_at = now() WHERE id = $1", worker.worker_id)
         await eventually(lambda: is_ready(database, ref.id))
+        row = await find_live(database, ref.id)
+        assert row is not None
+        assert (row["losses"], row["suspicions"]) == (0, 0), "it did not run, and its worker did not die of it"
+
+
+@pytest.mark.parametrize("end", ["by itself", "killed"])
+async def test_a_process_for_suspects_that_ends_with_its_worker_counts_against_no_job(
+    app: App, database: Database, end: str
+) -> None:
+    """It ends because the worker does that has started it, whatever it runs."""
+    async with puppet(database, "other", pid=71) as worker, puppet(database, "throttled", parent_pid=71) as quarantine:
+        ref = await app.enqueue("until_open", gate="never")
+        await quarantine.claim()
+        await database.fetch("UPDATE tidemill.job SET suspicions = 3 WHERE id = $1", ref.id)
+        if end == "killed":
+            await expire_lease(database, "puppet", 71)
+        else:
+            await end_worker(database, worker.worker_id, "ended itself")
+        await quarantine.fall_silent()
+        await Maintenance(database, app.settings.maintenance()).sweep()
+        row = await find_live(database, ref.id)
+    assert row is not None
+    assert (row["state"], row["losses"], row["suspicions"]) == ("ready", 0, 3)
 
 
 async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Database) -> None:

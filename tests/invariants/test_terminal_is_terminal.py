@@ -63,7 +63,7 @@ async def test_nothing_that_comes_late_changes_a_finished_job(
         assert (await operate.cancel_jobs(database, [job.id], by="somebody")).unchanged == [job.id]
         await worker.fall_silent()
         await sweeps.reclaim_lapsed(database, lose, lease_seconds=0.0)
-        await sweeps.reclaim_orphans(database, lose)
+        await sweeps.release_orphans(database)
         await sweeps.expire_jobs(database)
         await sweeps.route_jobs(database)
 

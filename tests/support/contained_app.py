@@ -1,123 +1,38 @@
 """An application in which every piece of work behaves as it is told: what `tests/containment/test_matrix.py` runs.
 
 `TIDEMILL_CONTAINED` is a folder: `plain/`, `loop/` and `worker/` hold the inputs of a pipeline each, `events.jsonl` the
-events of the monitor. A piece of work that ends well notes that in `done/`, once for each call.
+events of the monitor. A piece of work that ends well notes that in `done/`, once for each call. `TIDEMILL_SOURCES` are
+the names of sources; each gives events when there is a file of its name in `sources/`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import json
 import os
-import sys
-import threading
-import time
+from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tidemill import App
+from tests.containment.misbehave import FOLDER, LIMIT, misbehave, misbehave_async
+from tidemill import App, ModelSpec
 from tidemill.core.retry import retry
 from tidemill.dags import Dag, node, ref
 from tidemill.flows import StartEvent, StopEvent, Workflow, step
-from tidemill.monitors import Monitor, sustained
+from tidemill.monitors import Channel, Monitor, sustained
 from tidemill.pipelines import Pipeline
 from tidemill.sources import JsonlSource, LogSource
+from tidemill.sources.base import RecordPage
+from tidemill.sources.delivery import Delivery
 from tidemill.streams import Batch, Plan, Stream, task
 
 CONTAINED = Path(__file__)
-FOLDER = Path(os.environ.get("TIDEMILL_CONTAINED", "."))
-
-LIMIT = 8.0
-"""The timeout or budget of every piece of work that can have one."""
-LATE = 5 * LIMIT
-SLOW = 1.5
 LOSSES = 2
-LARGE = 50_000_000
 
-
-class Unencodable(Exception):
-    """An exception that can be neither shown nor pickled nor written as JSON."""
-
-    def __init__(self) -> None:
-        super().__init__(threading.Lock(), "\ud800", b"\x00")
-
-    def __str__(self) -> str:
-        raise RuntimeError("this exception cannot be shown")
-
-    def __reduce__(self) -> Any:
-        raise RuntimeError("this exception cannot be pickled")
-
-
-def misbehave(how: str) -> Any:
-    """Do what this place is told; returns its result."""
-    if how.startswith("slow "):
-        mark(how, "begun ")
-        time.sleep(SLOW)
-        mark(how, "ended ")
-        return "done"
-    match how:
-        case "raises":
-            raise ValueError("misbehaved")
-        case "unencodable":
-            raise Unencodable
-        case "blocks" | "hangs" | "swallows":
-            time.sleep(600.0)
-        case "late":
-            time.sleep(LATE)
-        case "gil":
-            ctypes.PyDLL(None).sleep(600)
-        case "exit":
-            os._exit(3)
-        case "segfault":
-            ctypes.string_at(0)
-        case "memory":
-            hoard = [bytearray(16 << 20) for _ in range(64)]
-            return str(len(hoard))
-        case "output":
-            for _ in range(20):
-                sys.stdout.write("x" * (1 << 20) + "\n")
-        case "result":
-            return "x" * LARGE
-        case "leaks":
-            for _ in range(10):
-                threading.Thread(target=time.sleep, args=(600.0,), daemon=True).start()
-                os.dup(0)
-        case "background":
-            threading.Thread(target=time.sleep, args=(600.0,), daemon=True).start()
-        case _:
-            time.sleep(0.05)
-    return "done"
-
-
-_background: set[asyncio.Task[None]] = set()
-
-
-async def misbehave_async(how: str) -> Any:
-    """The same for async places."""
-    if how.startswith("slow "):
-        mark(how, "begun ")
-        await asyncio.sleep(SLOW)
-        mark(how, "ended ")
-        return "done"
-    if how == "swallows":
-        while True:
-            try:
-                await asyncio.sleep(600.0)
-            except asyncio.CancelledError:
-                continue
-    if how == "background":
-        _background.add(asyncio.create_task(asyncio.sleep(600.0)))
-        return "done"
-    if how == "hangs":
-        await asyncio.sleep(600.0)
-    return misbehave(how)
-
-
-def mark(how: str, what: str) -> None:
-    """A slow call has begun or ended."""
-    with (FOLDER / "slow" / how.removeprefix("slow ")).open("a") as file:
-        file.write(what)
+MODELS = (
+    "good", "raises", "unencodable", "background", "leaks", "output", "exit", "segfault", "gil", "blocks", "hangs",
+    "late",
+)  # fmt: skip
 
 
 def note(place: str, name: str) -> None:
@@ -126,7 +41,10 @@ def note(place: str, name: str) -> None:
         file.write("x")
 
 
-app = App("contained")
+app = App(
+    "contained",
+    models=[ModelSpec(f"model-{how}", partial(misbehave, how), load_timeout=LIMIT) for how in MODELS],
+)
 POLICY = app.retry(1, max_losses=LOSSES, backoff=0.01, cap=0.01)
 
 
@@ -143,6 +61,11 @@ def job_plain(how: str, name: str) -> Any:
 @app.task(budget=4 * LIMIT, retry=POLICY, isolation="process", memory="400 MB")
 def job_isolated(how: str, name: str) -> Any:
     return misbehave(how)
+
+
+@app.task(budget=LIMIT, retry=POLICY)
+async def model_load(name: str) -> None:
+    """Needs a model whose load misbehaves."""
 
 
 class StepAsync(Workflow):
@@ -260,14 +183,60 @@ def is_there(state: Any, now: float) -> bool:
     return True
 
 
+def is_told(state: Any, now: float) -> bool:
+    return state.place == "monitor_channel"
+
+
+class Told(Channel, frozen=True, kw_only=True):
+    """The channel of the monitor."""
+
+    def send(self, notice: Any) -> None:
+        entity = notice.alerts[0].entity
+        place, _, name = entity.partition(".")
+        misbehave("" if name.startswith("good") else name if name in MODELS else f"slow {entity}")
+        note(place, name)
+
+
 app.monitor(
     Monitor(
         "watch",
         source=JsonlSource(FOLDER / "events.jsonl"),
         entity=entity_of,
         fold=Follow,
-        triggers=[sustained("there", when=is_there)],
+        triggers=[sustained("there", when=is_there), sustained("told", when=is_told)],
+        notify=[Told(triggers=("told",), group_by=("entity",), timeout=LIMIT)],
         idle=0.1,
         idle_max=0.2,
     )
 )
+
+
+class OwnReader:
+    """Reads a source, which misbehaves as its name says."""
+
+    overlap = overlap_most = 0.0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
+        if token is None and (FOLDER / "sources" / self._name).exists():
+            await misbehave_async("" if self._name.startswith("good") else self._name)
+            event = {"id": self._name, "at": now, "name": f"monitor_source.{self._name}", "place": "", "how": ""}
+            yield RecordPage([Delivery(json.dumps(event).encode(), 1)], token="read")
+
+    async def close(self) -> None: ...
+
+
+for name in os.environ.get("TIDEMILL_SOURCES", "").split():
+    app.monitor(
+        Monitor(
+            f"source-{name}",
+            source=OwnReader(name),
+            entity=entity_of,
+            fold=Follow,
+            triggers=[sustained("there", when=is_there)],
+            idle=0.5,
+            idle_max=1.0,
+        )
+    )

@@ -11,6 +11,9 @@ STREAMS = ("stream_async", "stream_plain", "stream_batch")
 DECODER = ("stream_decoder",)
 STAGES = ("stage_plain", "stage_loop", "stage_worker")
 MONITORS = ("monitor_entity", "monitor_fold", "monitor_trigger")
+CHANNEL, SOURCE, MODEL = "monitor_channel", "monitor_source", "model_load"
+LIFESPAN = "lifespan"
+"""It has an application of its own: what opens no lifespan takes no work."""
 
 #: Each place, and what it is called in the guide.
 PLACES = {
@@ -31,7 +34,13 @@ PLACES = {
     "monitor_entity": "`entity=` of a monitor",
     "monitor_fold": "fold of a monitor",
     "monitor_trigger": "trigger of a monitor",
+    CHANNEL: "channel of a monitor",
+    SOURCE: "source of a monitor",
+    MODEL: "load of a model",
+    LIFESPAN: "lifespan of an application",
 }
+
+IN_ONE_APPLICATION = [place for place in PLACES if place != LIFESPAN]
 
 #: The misbehaviours that run together in one application.
 GROUPS = {
@@ -40,7 +49,8 @@ GROUPS = {
     "exit": ("exit",),
     "segfault": ("segfault",),
     "gil": ("gil",),
-    "blocks": ("blocks", "hangs", "late", "swallows"),
+    "blocks": ("blocks", "late"),
+    "hangs": ("hangs", "swallows"),
 }
 
 #: Each misbehaviour, and what it is called in the guide.
@@ -65,24 +75,31 @@ _PLAIN = ("job_plain", "job_isolated", "step_plain", "stream_plain", "stage_plai
 
 IMPOSSIBLE: dict[tuple[str, str], str] = {
     **{(place, "memory"): "only a process of its own can have a limit of its own" for place in PLACES},
-    **{(place, "result"): "its result is not stored" for place in (*STREAMS, *DECODER, *MONITORS)},
-    **{(place, "swallows"): "a plain function is not cancelled" for place in (*_PLAIN, *DECODER, *MONITORS)},
     **{
-        (place, "swallows"): "its engine is replaced after 5 s; messages that wait for the same batch may time out"
-        for place in STREAMS
-        if place not in _PLAIN
+        (place, "result"): "its result is not stored"
+        for place in (*STREAMS, *DECODER, *MONITORS, CHANNEL, SOURCE, MODEL, LIFESPAN)
+    },
+    **{
+        (place, "swallows"): "a plain function is not cancelled"
+        for place in (*_PLAIN, *DECODER, *MONITORS, CHANNEL, MODEL)
+    },
+    **{
+        (SOURCE, how): "a source may wait for as long as it has no events; only its own monitor waits with it"
+        for how in ("hangs", "swallows")
     },
     **{(place, "hangs"): "it runs on the event loop, which it blocks" for place in (*DECODER, *MONITORS)},
 }
 for _place in ("step_queue", "dag_node", "stage_worker"):
     IMPOSSIBLE[_place, "gil"] = "a worker runs it as a job: see there"
 IMPOSSIBLE["stage_worker", "segfault"] = "as with `os._exit`: the worker that builds it ends"
+IMPOSSIBLE[LIFESPAN, "late"] = "as when it never yields: its process is ended before it returns"
 IMPOSSIBLE["monitor_entity", "late"] = "as when it never yields: a monitor stores the last problem of `entity=` only"
 del IMPOSSIBLE["job_isolated", "memory"]
 
 _BUDGET = "longer than its budget of"
 _LOST = {
-    **dict.fromkeys(("job_async", "job_plain"), "failed: its worker died 2 times while running it"),
+    **dict.fromkeys(("job_async", "job_plain", MODEL), "failed: its worker died 2 times while running it"),
+    CHANNEL: "failed: its worker died 3 times while running it",
     "job_isolated": "failed: ChildDied: the process of the isolated task",
     **dict.fromkeys(("step_async", "step_plain"), "needs_attention: the process that ran it died 3 times"),
     "step_queue": "of the step failed: worker",
@@ -92,7 +109,9 @@ _LOST = {
     ),
     **dict.fromkeys(("stage_plain", "stage_loop"), "failed: its process died 3 times while it ran nothing else"),
     "stage_worker": "failed: its job failed: worker",
+    LIFESPAN: "takes no work: the lifespan of application lifespan is not opened: its process died 3 times",
     **dict.fromkeys(MONITORS, "RefusedCallError: its process died 3 times while it ran nothing else"),
+    SOURCE: "the source is not read: its process died 3 times while it ran nothing else",
 }
 _BLOCKED = {
     **dict.fromkeys(JOBS, _BUDGET),
@@ -106,18 +125,23 @@ _BLOCKED = {
     "stage_plain": "failed: it took longer than its budget of 8 s",
     "stage_loop": "failed: it ran longer than its budget of 8s and blocked the event loop",
     **dict.fromkeys(MONITORS, "RefusedCallError: it blocked the event loop for 12s"),
+    SOURCE: "the source is not read: it blocked the event loop for 12s",
+    CHANNEL: "not sent: opened: TimeoutError: channel told of monitor watch took longer than 8 s",
+    MODEL: "TimeoutError: it took longer than 8s",
+    LIFESPAN: "takes no work: the lifespan of application lifespan is not opened: its process died 3 times",
 }
 _TIMED_OUT = {
     **_BLOCKED,
     "step_async": "failed: TimeoutError",
     **dict.fromkeys(STREAMS, "dead letter: failed"),
     "stage_loop": "failed: it took longer than its budget of 8 s",
+    LIFESPAN: "takes no work: the lifespan of application lifespan has not started within",
 }
 _TABLE: dict[str, dict[str, str]] = {
     "raises": {**dict.fromkeys(PLACES, "ValueError: misbehaved"), "stream_decoder": "ValueError misbehaved"},
     "unencodable": {
         **dict.fromkeys(PLACES, "(its message cannot be read: RuntimeError)"),
-        **dict.fromkeys(MONITORS, "Unencodable: its text cannot be read"),
+        **dict.fromkeys((*MONITORS, CHANNEL, SOURCE), "Unencodable: its text cannot be read"),
     },
     "background": dict.fromkeys(PLACES, "succeeded"),
     "leaks": dict.fromkeys(PLACES, "succeeded"),

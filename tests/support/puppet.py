@@ -56,10 +56,12 @@ def ending(job: ClaimedJob, result: object = None, state: FinalState = "succeede
 
 
 @asynccontextmanager
-async def puppet(database: Database, *queues: str, lease: float = 60.0) -> AsyncIterator[Puppet]:
+async def puppet(
+    database: Database, *queues: str, lease: float = 60.0, pid: int = 1, parent_pid: int | None = None
+) -> AsyncIterator[Puppet]:
     """A registered worker for these queues (default: `default`) without a life of its own."""
     served = queues or ("default",)
-    card = WorkerCard("puppet", 1, served, ("anything",), 10, {})
+    card = WorkerCard("puppet", pid, served, ("anything",), 10, {}, parent_pid=parent_pid)
     worker_id = await register_worker(database, card, lease_seconds=lease)
     connection = await database.connect()
     try:

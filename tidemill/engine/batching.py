@@ -9,7 +9,8 @@
 The function gets a list and returns a list of the same length; an exception in that list fails one call. When the
 function raises, it is called again with each half, until the items are found that make it raise: only these fail.
 `RetryAfter`, `Snooze` and errors of the network (`OSError`, which includes timeouts) are not the fault of an item and
-fail all. A plain function runs in a thread.
+fail all. A plain function runs in a thread. A call that does not end when all of its callers have given up is written
+off, and the next one begins.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,7 +33,15 @@ from tidemill.engine.worker.threads import WorkThreads
 #: Errors that say nothing about a single item.
 _OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
 
-Entry = tuple[Any, "asyncio.Future[Any]", float]
+
+class Entry(NamedTuple):
+    """An item that waits for a call."""
+
+    item: Any
+    answer: asyncio.Future[Any]
+    due_at: float
+    alone: bool
+    on_begin: Callable[[], None] | None
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -76,11 +85,16 @@ class Batched:
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, item: Any, *, first: bool = False) -> Any:
-        """The result for one item. `first` puts it ahead of the waiting ones."""
+    async def __call__(
+        self, item: Any, *, first: bool = False, alone: bool = False, on_begin: Callable[[], None] | None = None
+    ) -> Any:
+        """The result for one item. `first` puts it ahead of the waiting ones; `alone` gives it a call of its own.
+
+        `on_begin` is called when its call begins.
+        """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        entry = (item, answer, loop.time() + self._max_wait)
+        entry = Entry(item, answer, loop.time() + self._max_wait, alone, on_begin)
         if first:
             self._waiting.appendleft(entry)
         else:
@@ -96,7 +110,7 @@ class Batched:
         if len(self._waiting) >= self._max_size:
             self._begin()
         elif self._waiting and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(self._waiting[0][2], self._begin)
+            self._timer = asyncio.get_running_loop().call_at(self._waiting[0].due_at, self._begin)
 
     def _begin(self) -> None:
         """Start as many calls as may run; other items wait for a call to end."""
@@ -104,49 +118,64 @@ class Batched:
             self._timer.cancel()
             self._timer = None
         while self._free and self._waiting:
-            entries: list[Entry] = []
-            while self._waiting and len(entries) < self._max_size:
-                entry = self._waiting.popleft()
-                if not entry[1].done():  # The caller may have been cancelled.
-                    entries.append(entry)
-            if not entries:
+            if not (entries := self._take()):
                 return
             self._free -= 1
             call = asyncio.get_running_loop().create_task(self._call(entries), name=f"batch {self._name}")
             self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
-            for _, answer, _ in entries:
-                answer.add_done_callback(partial(self._left, call, entries))
+            call.add_done_callback(self._ended)
+            for entry in entries:
+                if entry.on_begin is not None:
+                    entry.on_begin()
+                entry.answer.add_done_callback(partial(self._left, call, entries))
+
+    def _take(self) -> list[Entry]:
+        """The items of the next call."""
+        entries: list[Entry] = []
+        while self._waiting and len(entries) < self._max_size:
+            if entries and self._waiting[0].alone:
+                break
+            entry = self._waiting.popleft()
+            if not entry.answer.done():  # The caller may have been cancelled.
+                entries.append(entry)
+                if entry.alone:
+                    break
+        return entries
+
+    def _ended(self, call: asyncio.Task[None]) -> None:
+        """A call has ended, or is written off: another may begin."""
+        if call in self._calls:
+            self._calls.discard(call)
+            self._free += 1
+            self._begin_soon()
 
     def _left(self, call: asyncio.Task[None], entries: list[Entry], answer: asyncio.Future[Any]) -> None:
         """Give up a call when all of its callers have: one that hangs must not keep the others from theirs."""
-        if answer.cancelled() and all(entry[1].done() for entry in entries):
+        if answer.cancelled() and all(entry.answer.done() for entry in entries):
             call.cancel()
-            if self._on_ignored is not None:
-                asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._check_ended, call)
+            asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._check_ended, call)
 
     def _check_ended(self, call: asyncio.Task[None]) -> None:
-        if not call.done() and self._on_ignored is not None:
-            self._on_ignored(f"batch {self._name}")
+        if call in self._calls:
+            if self._on_ignored is not None:
+                self._on_ignored(f"batch {self._name}")
+            self._ended(call)
 
     async def _call(self, entries: list[Entry]) -> None:
         try:
             await self._run(entries)
         except BaseException:
-            for _, answer, _ in entries:
-                if not answer.done():
-                    answer.set_exception(asyncio.CancelledError())
+            for entry in entries:
+                if not entry.answer.done():
+                    entry.answer.set_exception(asyncio.CancelledError())
             raise
-        finally:
-            self._free += 1
-            self._begin_soon()
 
     async def _run(self, entries: list[Entry]) -> None:
         """Call the function; if it raises, call it with each half, until the items are found that make it raise."""
-        entries = [entry for entry in entries if not entry[1].done()]
+        entries = [entry for entry in entries if not entry.answer.done()]
         if not entries:
             return
-        items = [entry[0] for entry in entries]
+        items = [entry.item for entry in entries]
         try:
             if self._threaded:
                 results = await self._threads.run(partial(self._function, items), self._name)
@@ -157,9 +186,9 @@ class Batched:
         except Exception as raised:  # noqa: BLE001 - it is the answer of the items
             error = raised
         if len(entries) == 1 or isinstance(error, _OF_ALL):
-            for _, answer, _ in entries:
-                if not answer.done():
-                    answer.set_exception(error)
+            for entry in entries:
+                if not entry.answer.done():
+                    entry.answer.set_exception(error)
             return
         half = len(entries) // 2
         await self._run(entries[:half])
@@ -170,10 +199,10 @@ class Batched:
             results = list(results or ())
         if len(results) != len(entries):
             raise PayloadError(f"{self._name}: was given {len(entries)} items and returned {len(results)} results")
-        for (_, answer, _), result in zip(entries, results, strict=True):
-            if answer.done():
+        for entry, result in zip(entries, results, strict=True):
+            if entry.answer.done():
                 continue
             if isinstance(result, BaseException):
-                answer.set_exception(result)
+                entry.answer.set_exception(result)
             else:
-                answer.set_result(result)
+                entry.answer.set_result(result)

@@ -123,7 +123,7 @@ class Lease:
         renew_at, written, trouble = 0.0, ProcessStatus(status=""), None
         while not self._stopped.is_set():
             if self._watchdog is not None:
-                if await self._watchdog.check(self.worker_id, self._loop):
+                if await self._watchdog.check(self.worker_id, self._loop, connection):
                     return
                 trouble = self._watchdog.trouble
             process_status = self._process_status()
@@ -186,8 +186,9 @@ def describe_process(
     versions: Mapping[str, str] | None = None,
     events: Iterable[str] = (),
     signatures: Iterable[str] = (),
+    is_quarantine: bool = False,
 ) -> WorkerCard:
-    """What a process registers about itself."""
+    """What a process registers about itself. One that `is_quarantine` ends with the process that has started it."""
     return WorkerCard(
         host=host or socket.gethostname(),
         pid=os.getpid(),
@@ -197,4 +198,5 @@ def describe_process(
         versions={"tidemill": VERSION, "python": platform.python_version(), **(versions or {})},
         events=tuple(events),
         signatures=tuple(signatures),
+        parent_pid=os.getppid() if is_quarantine else None,
     )

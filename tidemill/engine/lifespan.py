@@ -6,7 +6,8 @@
             yield http, pool              # what parameters marked with INJECTED get, by their annotation
 
 Every process that runs functions of the application opens it once. A hook that fails, or has not started in time, is
-tried again; until then the process takes no work, and says why: in its log, `tidemill workers` and `/readyz`.
+tried again; until then the process takes no work, and says why: in its log, `tidemill workers` and `/readyz`. One that
+has ended its process three times is not called for a while.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.core.injected import InjectedParameter
+from tidemill.engine.containment.crash_record import RefusedCallError, call_key, crash_record
 from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.engine.event_wait import wait_for_event
 
@@ -183,9 +185,22 @@ class Lifespan:
         if self.hook is None:
             self.check()
             return
-        started: asyncio.Future[None] = self.loop.create_future()
+        record, key = crash_record(), call_key("lifespan", self.application)
+        record.count_death("lifespan")
+        try:
+            slot = record.begin(key)
+        except RefusedCallError as error:
+            raise LifespanError(f"{self._name} is not opened: {error}") from None
+        try:
+            await self._start(self.loop, self.hook)
+        finally:
+            record.end(slot)
+        record.clear(key)
+
+    async def _start(self, loop: asyncio.AbstractEventLoop, hook: Callable[[], Any]) -> None:
+        started: asyncio.Future[None] = loop.create_future()
         self._closing = asyncio.Event()
-        self._task = task = asyncio.create_task(self._hold(self.hook, started, self._closing), name=self._name)
+        self._task = task = asyncio.create_task(self._hold(hook, started, self._closing), name=self._name)
         blocked = threading.Timer(self.start_seconds + CANCEL_SECONDS, self._blocked, [threading.get_ident(), started])
         blocked.daemon = True
         blocked.start()

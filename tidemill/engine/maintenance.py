@@ -93,7 +93,7 @@ class Maintenance:
             await self._reclaim_lapsed()
         if "silent" in found:
             await self._flag_silent()
-        if found & {"lapsed", "ended"} and (late := await sweeps.reclaim_late_claims(database, self._lost)):
+        if found & {"lapsed", "ended"} and (late := await sweeps.release_late_claims(database)):
             log.warning("jobs of workers that have just ended went back to their queues", jobs=late)
             self.meter.count("jobs_reclaimed", by=late)
         if "throttled" in found:
@@ -144,7 +144,7 @@ class Maintenance:
         while await forget_runs(self._database, keep_days=runs):
             log.info("old runs forgotten", keep_days=runs)
         await history_partitions.analyze_history(self._database)
-        if orphans := await sweeps.reclaim_orphans(self._database, self._lost):
+        if orphans := await sweeps.release_orphans(self._database):
             log.error("jobs of ended workers went back to their queues", jobs=orphans)
             self.meter.count("jobs_reclaimed", by=orphans)
 

@@ -5,8 +5,9 @@ A child ends only when the supervisor is asked to stop. If it ends otherwise - a
 line says why. A child that cannot even start (a wrong application, say) is not retried forever: the supervisor
 gives up, and ends the others.
 
-A child shows a sign of life every second, on a pipe, from a thread of its own. One that shows none for as long as a
-lease lasts is stopped, or its code does not let go of the interpreter: it is killed and started again.
+A child shows signs of life on a pipe, from a thread of its own: one a second, or more if leases are short. One that
+shows none for as long as a lease lasts is stopped, or its code does not let go of the interpreter: it is killed and
+started again.
 
 `stop()` asks the children to end; a second call asks again, which they take as "at once". A child that still runs
 after the grace period and a margin is killed. Each child runs in a session of its own, so Ctrl-C in a terminal
@@ -43,6 +44,7 @@ KILL_MARGIN = 15.0
 LINE_LIMIT = 64 * 1024
 SILENCE = 15.0
 SIGN_SECONDS = 1.0
+SIGNS = 8  # how many signs of life a child shows at least within the time that it may be silent
 LOOKS = 4  # how often signs of life are looked for within the time that a child may be silent
 
 _PR_SET_PDEATHSIG = 1
@@ -134,7 +136,8 @@ class Supervisor(msgspec.Struct, eq=False):
         if spec.name not in self.crash_memories:
             self.crash_memories[spec.name] = make_crash_memory()
         memory = self.crash_memories[spec.name]
-        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}:{memory}"
+        every = min(SIGN_SECONDS, self.silence / SIGNS)
+        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}:{memory}:{every}"
         try:
             child = await asyncio.create_subprocess_exec(
                 *spec.command,
@@ -248,7 +251,7 @@ def end_with_supervisor() -> Supervised | None:
     said = os.environ.pop(VARIABLE, "")
     if not said:
         return None
-    parent, output, sign, memory = said.split(":")
+    parent, output, sign, memory, every = said.split(":")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
@@ -256,17 +259,18 @@ def end_with_supervisor() -> Supervised | None:
     os.set_inheritable(int(sign), False)
     inherit_crash_record(int(memory))
     os.close(int(memory))
-    threading.Thread(target=_show_signs_of_life, args=(int(sign),), name="tidemill-sign", daemon=True).start()
+    signs = (int(sign), float(every))
+    threading.Thread(target=_show_signs_of_life, args=signs, name="tidemill-sign", daemon=True).start()
     return Supervised(piped=output == "pipe")
 
 
-def _show_signs_of_life(sign: int) -> None:
+def _show_signs_of_life(sign: int, every: float) -> None:
     while True:
         try:
             os.write(sign, b".")
         except OSError:  # The supervisor is gone, and so is this process in a moment.
             return
-        time.sleep(SIGN_SECONDS)
+        time.sleep(every)
 
 
 def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:

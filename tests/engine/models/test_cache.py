@@ -368,3 +368,23 @@ def test_a_worker_for_models_on_a_gpu_runs_one_job_at_a_time() -> None:
     models = {"cpu": ModelSpec("cpu", object), "gpu": ModelSpec("gpu", object, gpu=True)}
     assert gpu_max_concurrency(models, [None, "gpu"]) == 1
     assert gpu_max_concurrency(models, [None, "cpu", "elsewhere"]) is None
+
+
+async def test_a_load_that_takes_too_long_has_failed_and_what_it_returns_later_is_dropped() -> None:
+    may_end, loads = threading.Event(), list[int]()
+
+    def load() -> int:
+        loads.append(len(loads) + 1)
+        if len(loads) == 1:
+            may_end.wait(PATIENCE)
+        return loads[-1]
+
+    async with started(ModelSpec("slow", load, load_timeout=0.05)) as cache:
+        use = cache.use()
+        with pytest.raises(ModelError, match=r"slow could not be loaded: TimeoutError: it took longer than 50ms"):
+            await use.load("slow")
+        assert await use.load("slow") == 2, "another request tries again"
+        may_end.set()
+        await eventually(lambda: not any(each.name == "tidemill-load-slow" for each in threading.enumerate()))
+        assert await use.load("slow") == 2
+        use.close()

@@ -16,6 +16,7 @@ from tests.support.waiting import turns
 from tidemill.core.retry import RetryAfter
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Batched, BreakerRule, Plan, task
+from tidemill.streams.engine import batching
 
 
 async def test_a_batched_task_is_called_with_items_of_many_messages() -> None:
@@ -397,3 +398,59 @@ async def test_a_batch_that_swallows_its_cancellation_has_its_engine_replaced(mo
         assert (await running.answer(guilty)).status == "failed"
         await eventually(lambda: running.is_exhausted)
     may_end.set()
+
+
+async def test_a_batch_that_swallows_its_cancellation_is_written_off_and_the_next_one_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batching, "CANCEL_SECONDS", 0.01)
+    ended = asyncio.Event()
+
+    async def work(items: list[str]) -> list[str]:
+        while "guilty" in items and not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+        return items
+
+    ignored: list[str] = []
+    batched = Batched(work, max_size=1, name="work", on_ignored=ignored.append)
+    guilty = asyncio.ensure_future(batched("guilty"))
+    innocent = asyncio.ensure_future(batched("innocent"))
+    await turns(3)
+    guilty.cancel()
+    assert await innocent == "innocent"
+    assert ignored == ["batch work"]
+    ended.set()
+    assert await batched("last") == "last", "the end of the one that was written off does not count"
+
+
+async def test_an_item_that_runs_alone_shares_its_batch_with_none() -> None:
+    sizes: list[int] = []
+
+    async def work(items: list[int]) -> list[int]:
+        sizes.append(len(items))
+        return items
+
+    batched = Batched(work, max_size=8, max_wait="1ms")
+    calls = [batched(1), batched(2), batched(3, alone=True), batched(4), batched(5)]
+    assert await asyncio.gather(*calls) == [1, 2, 3, 4, 5]
+    assert sizes == [2, 1, 2]
+
+
+async def test_time_in_which_a_message_waits_for_the_batch_of_others_does_not_count_against_it() -> None:
+    """The timeout is over before the first batch is, and the second message has done nothing yet."""
+    may_end = asyncio.Event()
+
+    class Together(Plan, eligibility="x", timeout="500ms"):
+        @task(batch=Batch(max_size=1))
+        async def classify(self, items: list[Any]) -> list[Any]:
+            if items[0].value == 1:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+                await asyncio.sleep(0.6)
+            return items
+
+    async with bench(Together) as made:
+        first, second = made.give(b"1", b"2")
+        assert "plan Together took longer than 0.5 s" in (await made.answer(first)).failures[0].error
+        assert (await made.answer(second)).status == "ok"

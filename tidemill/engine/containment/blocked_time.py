@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -127,22 +128,29 @@ class TimeLimit:
     async with TimeLimit(8.0) as limit:    # an `asyncio.Timeout`
         await work
 
-    `on_ignored` is called when the work has not ended 5 s after its limit cancelled it.
+    `on_ignored` is called when the work has not ended 5 s after its limit cancelled it. Time between `pause` and
+    `resume` does not count either.
     """
 
-    __slots__ = ("_blocked", "_due_at", "_ends_at", "_loop", "_on_ignored", "_seconds", "_timeout", "_timer")
+    __slots__ = (
+        "_blocked", "_context", "_due_at", "_ends_at", "_loop", "_on_ignored", "_paused_at", "_pauses", "_seconds",
+        "_timeout", "_timer",
+    )  # fmt: skip
 
     def __init__(self, seconds: float | None, on_ignored: Callable[[], None] | None = None) -> None:
         self._seconds = seconds
         self._on_ignored = on_ignored
         self._timeout = asyncio.timeout(None)
         self._timer: asyncio.TimerHandle | None = None
+        self._pauses = 0
+        self._paused_at = 0.0
 
     async def __aenter__(self) -> asyncio.Timeout:
         await self._timeout.__aenter__()
         if self._seconds is not None:
             self._loop = asyncio.get_running_loop()
             self._blocked = BlockedTime()
+            self._context = copy_context()  # Other work may resume it.
             self._ends_at = self._loop.time() + self._seconds
             self._wait_until(self._ends_at)
         return self._timeout
@@ -152,11 +160,26 @@ class TimeLimit:
     ) -> bool | None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         return await self._timeout.__aexit__(kind, error, trace)
+
+    def pause(self) -> None:
+        """Stop the clock, as often as it is resumed afterwards: the work waits for other work."""
+        self._pauses += 1
+        if self._pauses == 1 and self._timer is not None and not self._timeout.expired():
+            self._paused_at = self._loop.time()
+            self._timer.cancel()
+
+    def resume(self) -> None:
+        """Start the clock again."""
+        self._pauses -= 1
+        if self._pauses == 0 and self._timer is not None and not self._timeout.expired():
+            self._ends_at += self._loop.time() - self._paused_at
+            self._wait_until(self._ends_at + self._blocked.seconds)
 
     def _wait_until(self, due_at: float) -> None:
         self._due_at = due_at
-        self._timer = self._loop.call_at(due_at, self._check)
+        self._timer = self._loop.call_at(due_at, self._check, context=self._context)
 
     def _check(self) -> None:
         now = self._loop.time()

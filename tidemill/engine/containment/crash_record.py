@@ -258,10 +258,11 @@ def inherit_crash_record(descriptor: int) -> None:
     _record = CrashRecord(descriptor)
 
 
-def crash_record(*, max_losses: int = MAX_LOSSES) -> CrashRecord:
-    """The record of this process."""
+def crash_record(*, max_losses: int | None = None) -> CrashRecord:
+    """The record of this process; `max_losses` changes how many deaths a call may have."""
     global _record
     if _record is None:
         _record = CrashRecord()
-    _record.max_losses = max_losses
+    if max_losses is not None:
+        _record.max_losses = max_losses
     return _record

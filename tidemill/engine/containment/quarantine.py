@@ -25,7 +25,7 @@ log = structlog.get_logger("tidemill.quarantine")
 
 SAFETY_POLL = 30.0
 RETRY_SECONDS = 1.0
-LONGEST_PAUSE = 1.0
+LONGEST_PAUSE = 3.0  # each start takes processor time from the work beside it
 
 
 class Quarantine:
@@ -41,6 +41,7 @@ class Quarantine:
         *,
         take: Callable[[], None],
         grace: float,
+        silence: float,
         database: Database | None,
     ) -> None:
         self._spec = spec
@@ -51,7 +52,7 @@ class Quarantine:
         self._deaths = 0
         self._finding: asyncio.Future[float] | None = None
         announce = None if database is None else announcer(database)
-        self._supervisor = Supervisor([] if spec is None else [spec], grace=grace, on_death=announce)
+        self._supervisor = Supervisor([] if spec is None else [spec], grace=grace, on_death=announce, silence=silence)
 
     def wake(self) -> None:
         """Check for suspects now."""

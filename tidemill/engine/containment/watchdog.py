@@ -11,11 +11,12 @@ gives back everything else that the process holds. If it is not known which work
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +26,7 @@ from tidemill.core.duration import format_duration
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS, LONGEST_CHECK, stalls_of
 from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.store.database import Connection, Database
+from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import END_WORKER, EXPIRE_OWN_LEASE
 
 log = structlog.get_logger("tidemill.watchdog")
@@ -33,6 +35,7 @@ STALL_LIMIT = 60.0
 REPORT_SECONDS = 5.0
 BLOCKED_SECONDS = 1.0  # a loop that has not turned for so long is blocked
 WRITE_SECONDS = 10.0
+RETRY_SECONDS = 0.1
 STACK_LINES = 40
 
 
@@ -100,7 +103,7 @@ class WatchedWork(Protocol):
         ...
 
     async def write_end(self, connection: Connection, worker_id: int, culprit: Culprit, ended: EndedFor) -> None:
-        """Write what becomes of the culprit, and give back all other work, in the open transaction."""
+        """Write what becomes of the culprit, and give back all other work, in the transaction that ends the process."""
         ...
 
     async def report(self, connection: Connection, ended: EndedFor) -> None:
@@ -126,10 +129,14 @@ class Watchdog:
         self._blocked_for = 0.0
         self._blocked_at = -BLOCKED_SECONDS
         self._cancelled_at: float | None = None
+        self._connection: Connection | None = None
         self._look_for_cancel_at = 0.0
 
-    async def check(self, worker_id: int, loop: asyncio.AbstractEventLoop) -> bool:
-        """Report what blocks the process; True when the process was ended."""
+    async def check(
+        self, worker_id: int, loop: asyncio.AbstractEventLoop, connection: Connection | None = None
+    ) -> bool:
+        """Report what blocks the process; True when the process was ended. A connection saves the time to make one."""
+        self._connection = connection
         now = time.monotonic()
         stalls = stalls_of(loop)
         culprit = self._find(loop) if stalls.is_waiting else None
@@ -198,13 +205,9 @@ class Watchdog:
         if self._cancelled_at is None and now >= self._look_for_cancel_at:
             self._look_for_cancel_at = now + BLOCKED_SECONDS
             try:
-                async with asyncio.timeout(WRITE_SECONDS):
-                    connection = await self._database.connect(patience=1.0)
-                    try:
-                        if await self._work.is_cancelled(connection, culprit):
-                            self._cancelled_at = now
-                    finally:
-                        connection.terminate()
+                async with asyncio.timeout(WRITE_SECONDS), self._connected() as connection:
+                    if await self._work.is_cancelled(connection, culprit):
+                        self._cancelled_at = now
             except Exception as error:  # noqa: BLE001 - it is tried again in a second
                 log.debug("cancel requests cannot be read", error=str(error))
         return self._cancelled_at is not None and now - self._cancelled_at >= self._grace
@@ -217,14 +220,39 @@ class Watchdog:
         log.error("watchdog ends the process", work=name, why=ended.why, worker=worker_id, stack=self._stack())
         try:
             async with asyncio.timeout(WRITE_SECONDS):
-                connection = await self._database.connect(patience=WRITE_SECONDS)
-                async with connection.transaction():
-                    if culprit is None:  # Everything that it holds is suspected.
-                        await connection.execute(self._database.sql(EXPIRE_OWN_LEASE), worker_id)
-                    else:
-                        await self._work.write_end(connection, worker_id, culprit, ended)
-                        await connection.execute(self._database.sql(END_WORKER), worker_id, ended.reason(culprit))
-                await self._work.report(connection, ended)
+                while True:
+                    try:
+                        await self._write_end(worker_id, culprit, ended)
+                        return
+                    except Exception as error:
+                        if not is_transient(error):
+                            raise
+                        log.warning("the end of the process is not yet stored: retrying", error=str(error))
+                        self._connection = None
+                        await asyncio.sleep(RETRY_SECONDS)
         finally:
             # If the database does not answer either, the lease lapses and maintenance does the same.
             exit_now(ended.exit_status)
+
+    async def _write_end(self, worker_id: int, culprit: Culprit | None, ended: EndedFor) -> None:
+        async with self._connected() as connection:
+            async with connection.transaction():
+                if culprit is None:  # Everything that it holds is suspected.
+                    await connection.execute(self._database.sql(EXPIRE_OWN_LEASE), worker_id)
+                else:
+                    # First, so that the lease cannot lapse meanwhile, however slow the rest is.
+                    await connection.execute(self._database.sql(END_WORKER), worker_id, ended.reason(culprit))
+                    await self._work.write_end(connection, worker_id, culprit, ended)
+            await self._work.report(connection, ended)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Connection]:
+        """The connection of the lease, or one of its own."""
+        if self._connection is not None and not self._connection.is_closed():
+            yield self._connection
+            return
+        connection = await self._database.connect(patience=WRITE_SECONDS)
+        try:
+            yield connection
+        finally:
+            connection.terminate()

@@ -26,7 +26,8 @@ import msgspec
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.core.errors import ConfigError
+from tidemill.core.duration import format_duration
+from tidemill.core.errors import ConfigError, words_of
 from tidemill.core.memory_size import format_memory
 from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, RefuseModel, Unload
 from tidemill.engine.models.spec import ModelError, ModelSpec, check_budget, read_specs, require_model
@@ -191,10 +192,20 @@ class ModelCache:
 
     def _load(self, spec: ModelSpec) -> None:
         began = self._clock.monotonic()
+        ended_once = threading.Lock()  # Taken by what comes first: the end of the load, or its timeout.
+        limit = threading.Timer(spec.load_timeout, self._too_late, [spec, ended_once])
+        limit.daemon = True
+        limit.start()
         try:
             value = self._call(spec.load)
         except BaseException as error:  # noqa: BLE001 - whatever a load raises is passed to every waiting job
-            self._after_failure(spec, error)
+            if ended_once.acquire(blocking=False):
+                self._after_failure(spec, error)
+            return
+        finally:
+            limit.cancel()
+        if not ended_once.acquire(blocking=False):
+            log.warning("model dropped: it was loaded after its timeout", model=spec.name)
             return
         ended = self._clock.monotonic()
         with self._lock:
@@ -207,8 +218,14 @@ class ModelCache:
         log.info("model loaded", model=spec.name, seconds=round(ended - began, 3), memory=format_memory(spec.memory))
         self._decide(self._eviction.loaded, spec.name)
 
+    def _too_late(self, spec: ModelSpec, ended_once: threading.Lock) -> None:
+        """Fail a load at its timeout. Its thread cannot be stopped, and is left behind."""
+        if ended_once.acquire(blocking=False):
+            self._after_failure(spec, TimeoutError(f"it took longer than {format_duration(spec.load_timeout)}"))
+
     def _after_failure(self, spec: ModelSpec, error: BaseException) -> None:
-        log.error("model could not be loaded", model=spec.name, error=repr(error))
+        why = f"{type(error).__name__}: {words_of(error)}"
+        log.error("model could not be loaded", model=spec.name, error=why)
         told: list[Future[None] | None] = []
 
         def fail(name: str, now: float) -> list[Command]:
@@ -220,7 +237,7 @@ class ModelCache:
         self._decide(fail, spec.name)
         for future in told:
             # One exception each, because raising adds a traceback to it.
-            each = ModelError(f"model {spec.name} could not be loaded: {type(error).__name__}: {error}")
+            each = ModelError(f"model {spec.name} could not be loaded: {why}")
             each.__cause__ = error
             _set_result(future, each)
 
@@ -230,7 +247,8 @@ class ModelCache:
             try:
                 self._call(spec.unload, value)
             except BaseException as error:  # noqa: BLE001 - the model is removed in any case
-                log.error("model could not be unloaded properly", model=spec.name, error=repr(error))
+                told = f"{type(error).__name__}: {words_of(error)}"
+                log.error("model could not be unloaded properly", model=spec.name, error=told)
         del value
         gc.collect()  # free reference cycles before the next load
         log.info("model unloaded", model=spec.name, why=why)

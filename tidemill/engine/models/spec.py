@@ -18,13 +18,14 @@ class ModelError(TidemillError):
 class ModelSpec:
     """A model that tasks may use.
 
-    name     what tasks call it
-    load     returns the model; a plain function runs in a thread, an async one on the worker's event loop
-    unload   is called with the model when it is evicted; without it the model is only dereferenced
-    memory   how much memory it uses while loaded: bytes, or text such as "2 GB"
-    pinned   loaded when a worker starts, and never evicted
-    idle     unloaded after not being used for this long
-    gpu      it uses a GPU: workers that serve its jobs run one at a time by default
+    name           what tasks call it
+    load           returns the model; a plain function runs in a thread, an async one on the worker's event loop
+    unload         is called with the model when it is evicted; without it the model is only dereferenced
+    memory         how much memory it uses while loaded: bytes, or text such as "2 GB"
+    pinned         loaded when a worker starts, and never evicted
+    idle           unloaded after not being used for this long
+    gpu            it uses a GPU: workers that serve its jobs run one at a time by default
+    load_timeout   a load that takes longer has failed, and what it returns later is dropped
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ModelSpec:
         pinned: bool = False,
         idle: Duration | None = None,
         gpu: bool = False,
+        load_timeout: Duration = "1h",
     ) -> None:
         self.name = check_name("model", name)
         if not callable(load):
@@ -49,6 +51,7 @@ class ModelSpec:
         self.pinned = pinned
         self.idle = None if idle is None else parse_duration(idle, what=f"idle time of model {name}")
         self.gpu = gpu
+        self.load_timeout = parse_duration(load_timeout, what=f"load_timeout of model {name}")
 
     def __repr__(self) -> str:
         return f"<model {self.name}, {format_memory(self.memory)}>"

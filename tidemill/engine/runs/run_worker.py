@@ -420,7 +420,9 @@ class RunWorker:
         """The kinds of runs that it drives, registered with the lease."""
         kinds = {f"run {name}": kind.version for name, kind in self.kinds.items() if kind.version is not None}
         events = {event for kind in self.kinds.values() for event in kind.events}
-        return describe_process(tasks=self.kinds, versions=kinds, events=sorted(events))
+        return describe_process(
+            tasks=self.kinds, versions=kinds, events=sorted(events), is_quarantine=self.is_quarantine
+        )
 
 
 def run_worker_role(
@@ -442,6 +444,7 @@ def run_worker_role(
             worker.claims.next_suspect,
             take=worker.claims.take_suspects,
             grace=grace_seconds,
+            silence=lease_seconds,
             database=database,
         )
     watchdog: Watchdog | None = None

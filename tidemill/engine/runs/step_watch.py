@@ -14,7 +14,6 @@ from tidemill.core.blame import ALONE
 from tidemill.engine.containment.watchdog import CancelWatch, Culprit, EndedFor
 from tidemill.engine.runs.durable_run import DurableRun, StepHere
 from tidemill.store.database import Connection, Database
-from tidemill.store.jobs.workers import END_WORKER
 from tidemill.store.runs.claims import FREE_RUNS
 from tidemill.store.runs.inbox import IS_CANCEL_ASKED, SEND
 
@@ -58,7 +57,6 @@ class StepWatch:
         run, step = culprit.work
         if ended.kind != "cancel":
             await connection.execute(self._database.sql(SEND), run.number, run.failure_of(step, ended.why))
-        await connection.execute(self._database.sql(END_WORKER), worker_id, ended.reason(culprit))
         await connection.execute(self._database.sql(FREE_RUNS), ALONE)
 
     async def report(self, connection: Connection, ended: EndedFor) -> None: ...

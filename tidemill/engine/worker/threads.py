@@ -142,7 +142,7 @@ class WorkThreads:
         self._executor._max_workers += 1
         self._executor._adjust_thread_count()
         if len(self._lost) == self._size:
-            log.error("THREADS LOST: the process is replaced", pool=self._name, calls=self.lost)
+            log.error("THREADS LOST: as many as the pool has", pool=self._name, calls=self.lost)
             self.on_exhausted()
 
     def _came_back(self, call: _Call) -> None:

@@ -156,6 +156,7 @@ class Worker:
                 self._next_suspect,
                 take=self._claimer.take_suspects,
                 grace=settings.grace_seconds,
+                silence=settings.lease_seconds,
                 database=database,
             )
 
@@ -188,6 +189,7 @@ class Worker:
             max_concurrency=self.settings.max_concurrency,
             host=self.host,
             signatures=[self._tasks[name].signature.fingerprint for name in self._tasks],
+            is_quarantine=self._quarantine is None,
         )
 
     async def work(self, life: Life) -> None:

@@ -39,6 +39,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     resolved      send a notice also when an alert is resolved
     severities    only alerts of these severities; all by default
     triggers      only triggers whose names match one of these patterns
+    timeout       a message that is not sent within this time has failed, and is sent again
     """
 
     name: str = ""
@@ -48,6 +49,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
     resolved: bool = False
     severities: Group = ()
     triggers: Group = ("*",)
+    timeout: Duration = "30s"
 
     def __post_init__(self) -> None:
         check_name("channel", self.name or type(self).__name__)
@@ -55,6 +57,7 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"group_by {min(wrong)!r} is not one of trigger, entity, severity")
         parse_duration(self.digest, what="digest")
         parse_duration(self.after, what="after")
+        parse_duration(self.timeout, what="timeout")
 
     def wants(self, trigger: str, severity: str) -> bool:
         """Whether this channel receives such alerts."""
@@ -150,7 +153,6 @@ class Command(Channel, frozen=True, kw_only=True):
     """Runs a program with the message as JSON on its standard input; {title} and {id} are filled in."""
 
     argv: Sequence[str]
-    timeout: Duration = "30s"
 
 
 class AlertFacts(msgspec.Struct, kw_only=True):

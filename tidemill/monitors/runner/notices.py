@@ -18,6 +18,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.message import EmailMessage
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -28,8 +29,10 @@ from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.job import NewJob, Origin
 from tidemill.core.retry import retry
 from tidemill.core.web.public_url import site_of
+from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
+from tidemill.engine.worker.threads import WorkThreads
 from tidemill.monitors.definition.channels import (
     Channel,
     Command,
@@ -60,7 +63,10 @@ from tidemill.store.monitors.notices import (
 
 TASK = NOTIFY_TASK
 QUEUE = "notifications"
+SEND_THREADS = 32
 KEY = "notify/{monitor}/{channel}/{batch}"  # two jobs for one batch would send its messages twice
+
+_threads = WorkThreads(SEND_THREADS, "tidemill-notices")
 
 
 class NotSentError(TidemillError):
@@ -81,7 +87,7 @@ def notify_task(reach: Callable[[], Awaitable[Database]], monitors: Mapping[str,
             await keep_silent(database, task, monitor, channel, batch)
         return await send_batch(database, monitor, chosen, channel, batch)
 
-    policy = retry(max_attempts=20, backoff="2s", cap="10m")
+    policy = retry(max_attempts=20, backoff="2s", cap="10m", max_losses=3)
     task = Task(send_notices, TASK, TaskOptions(queue=QUEUE, retry=policy, concurrency_key=KEY))
     return task
 
@@ -196,19 +202,23 @@ async def deliver(channel: Channel, message: Notice) -> None:
     elif isinstance(channel, Command):
         await _run(channel, message)
     elif callable(send := getattr(channel, "send", None)):
-        await _call(send, message)
+        await _call(send, message, parse_duration(channel.timeout, what="timeout"))
     else:
         raise ConfigError(f"{type(channel).__name__} cannot be sent to: give it a method send(self, notice)")
 
 
-async def _call(send: Callable[[Notice], Any], message: Notice) -> None:
+async def _call(send: Callable[[Notice], Any], message: Notice, timeout: float) -> None:
     """Send through a channel of the user."""
+    what, limit = f"channel {message.channel} of monitor {message.monitor}", None
     try:
         if inspect.iscoroutinefunction(send):
-            await send(message)
+            async with TimeLimit(timeout) as limit:
+                await send(message)
         else:
-            await asyncio.to_thread(send, message)
+            await _threads.run(partial(send, message), what, timeout)
     except Exception as error:
+        if limit is not None and limit.expired():
+            raise NotSentError(f"{what} took longer than {timeout:g} s") from error
         raise NotSentError(describe(error)) from error
 
 

@@ -26,6 +26,7 @@ from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, callback_sql
 from tidemill.store.jobs.batch_end import end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
+from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
@@ -243,17 +244,6 @@ RETURNING id, attempt, queue, task, args, options, failures, losses,
           origin
 """
 
-#: Tells workers that there are suspects.
-NOTIFY_CONTROL = "SELECT pg_notify('tidemill_control', '')"
-
-#: Releases jobs that the table says this worker holds, but that the worker does not know of.
-RELEASE_UNHELD = f"""
-UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
-    worker_id = NULL, started_at = NULL, note = 'its claim was lost with the connection'
-WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
-RETURNING id, {WAKE.format("")} AS wake
-"""
-
 #: The running jobs among these with a cancel request.
 FIND_CANCELS = "SELECT id, attempt, cancel_reason FROM tidemill.job WHERE id = ANY ($1) AND cancel_reason IS NOT NULL"
 
@@ -419,10 +409,8 @@ class Claims:
 
     async def release_unheld(self, held: Sequence[int]) -> list[int]:
         """Release jobs that the table says are ours but whose claim never reached us."""
-        rows = await self.connection.fetch(self._database.sql(RELEASE_UNHELD), self.worker_id, list(held))
-        if rows:
-            await notify_queues(self._database, self.connection, {row[1] for row in rows})
-        return [row[0] for row in rows]
+        note = "its claim was lost with the connection"
+        return await release_jobs(self._database, self.connection, self.worker_id, held, note=note)
 
 
 async def next_suspect(database: Database, queues: Sequence[str], unknown: Sequence[str]) -> float | None:

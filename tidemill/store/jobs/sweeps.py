@@ -20,6 +20,7 @@ from tidemill.store.jobs.workers import (
     FLAG_SILENT,
     HELD_BY,
     RECENTLY_ENDED,
+    release_jobs,
 )
 from tidemill.store.runs.inbox import CANCEL_ORPHANS
 
@@ -100,23 +101,24 @@ async def reclaim_lapsed(database: Database, decide: Decide, *, lease_seconds: f
     return reclaimed
 
 
-async def reclaim_late_claims(database: Database, decide: Decide) -> int:
-    """Reclaim jobs that workers claimed at the moment when they were ended; returns how many jobs."""
+async def release_late_claims(database: Database) -> int:
+    """Release jobs that workers claimed at the moment when they ended; returns how many jobs."""
     ended = [row["id"] for row in await database.fetch(RECENTLY_ENDED, patience=None)]
-    return await _settle_orphans(database, FIND_LATE_CLAIMS, ended, decide=decide) if ended else 0
+    return await _release_of(database, await database.fetch(FIND_LATE_CLAIMS, ended, patience=None)) if ended else 0
 
 
-async def reclaim_orphans(database: Database, decide: Decide) -> int:
-    """Reclaim jobs whose worker has ended without releasing them, at any time; returns how many."""
-    return await _settle_orphans(database, FIND_ORPHANS, decide=decide)
+async def release_orphans(database: Database) -> int:
+    """Release jobs whose worker has ended without releasing them, at any time; returns how many."""
+    return await _release_of(database, await database.fetch(FIND_ORPHANS, patience=None))
 
 
-async def _settle_orphans(database: Database, statement: str, *args: object, decide: Decide) -> int:
+async def _release_of(database: Database, workers: Sequence[asyncpg.Record]) -> int:
+    """Release the jobs of workers that have ended. They are not to blame: a lost worker's jobs end with its lease."""
     total = 0
-    for row in await database.fetch(statement, *args, patience=None):
+    for row in workers:
         async with database.transaction(patience=None) as connection:
-            name = f"worker #{row['worker_id']}"
-            total += await _finish_all(database, connection, row["worker_id"], name, decide)
+            note = f"its worker #{row['worker_id']} had ended"
+            total += len(await release_jobs(database, connection, row["worker_id"], note=note))
     return total
 
 

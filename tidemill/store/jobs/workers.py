@@ -16,6 +16,7 @@ from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.core.job import check_key, check_name
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.jobs.insert import WAKE, notify_queues
 from tidemill.store.transaction import Transaction
 
 Mode = Literal["run", "pause", "drain", "stop"]
@@ -23,15 +24,26 @@ Mode = Literal["run", "pause", "drain", "stop"]
 #: Notifies workers of an operator's request or a cancel request.
 CONTROL_CHANNEL = "control"
 
+#: Tells workers that there are suspects.
+NOTIFY_CONTROL = "SELECT pg_notify('tidemill_control', '')"
+
 #: The largest burst of a rate limit.
 MOST_BURST = 1e9
 MOST_WEIGHT = 1000
 
+# Ends the processes that a process has started for suspects: they end with it, and their work is not to blame.
+_END_CHILDREN = """
+    UPDATE tidemill.worker AS child SET ended_at = now(), end_reason = 'the process that started it has ended',
+                                        status = 'ended', running = 0
+    FROM {0} WHERE child.host = {0}.host AND child.parent_pid = {0}.pid AND child.ended_at IS NULL
+"""
+
 #: Registers a new incarnation, and makes jobs ready that waited for a worker that knows their task and its arguments.
 REGISTER_WORKER = """
 WITH me AS (
-    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, signatures, lease_until)
-    VALUES ($1, $2, $3, $4, $5, $6, $8, $9, now() + make_interval(secs => $7))
+    INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, events, signatures, parent_pid,
+                                 lease_until)
+    VALUES ($1, $2, $3, $4, $5, $6, $8, $9, $10, now() + make_interval(secs => $7))
     RETURNING id),
 known AS (
     UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END, note = NULL
@@ -61,19 +73,26 @@ SELECT mode FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue = '*'
 """
 
 #: Ends a worker that stops by itself. Runs of a version that only it had are for any run worker now.
-END_WORKER = """
-UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
-WHERE id = $1 AND ended_at IS NULL
-RETURNING CASE WHEN versions::text LIKE '%"run %' THEN pg_notify('tidemill_runs', 'wake') END
+END_WORKER = f"""
+WITH me AS (
+    UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'ended', running = 0
+    WHERE id = $1 AND ended_at IS NULL
+    RETURNING host, pid, versions),
+children AS ({_END_CHILDREN.format("me")})
+SELECT CASE WHEN versions::text LIKE '%"run %' THEN pg_notify('tidemill_runs', 'wake') END FROM me
 """
 
 #: Lets the lease of a dead process lapse at once.
-EXPIRE_LEASE = """
+EXPIRE_LEASE = f"""
+WITH dead AS (SELECT $1::text AS host, $2::int AS pid),
+children AS ({_END_CHILDREN.format("dead")})
 UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE host = $1 AND pid = $2 AND ended_at IS NULL
 """
 
 #: Lets the lease of this process lapse at once: it is about to end, and any of its work may be the cause.
-EXPIRE_OWN_LEASE = """
+EXPIRE_OWN_LEASE = f"""
+WITH me AS (SELECT host, pid FROM tidemill.worker WHERE id = $1),
+children AS ({_END_CHILDREN.format("me")})
 UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE id = $1 AND ended_at IS NULL
 """
 
@@ -96,6 +115,14 @@ RETURNING id
 HELD_BY = """
 SELECT id, attempt, worker_id, queue, task, options, failures, losses, cancel_reason, suspicions
 FROM tidemill.job WHERE state = 'running' AND worker_id = $1 LIMIT $2
+"""
+
+#: Releases jobs that the table says a worker holds, but that it does not run.
+RELEASE_JOBS = f"""
+UPDATE tidemill.job SET state = CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
+    worker_id = NULL, started_at = NULL, note = $3
+WHERE worker_id = $1 AND state = 'running' AND id <> ALL ($2::bigint[])
+RETURNING id, {WAKE.format("")} AS wake, suspicions
 """
 
 #: Running jobs whose worker has ended without releasing them.
@@ -211,6 +238,8 @@ class WorkerCard(msgspec.Struct, frozen=True):
     """The event classes that the process of a run worker has defined."""
     signatures: tuple[str, ...] = ()
     """What the tasks take, as hashes: a job that one of them has refused is not for this worker."""
+    parent_pid: int | None = None
+    """The process that has started it for suspects, and that it ends with."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -274,6 +303,7 @@ async def register_worker(database: Database, card: WorkerCard, *, lease_seconds
         lease_seconds,
         list(card.events) or None,
         list(card.signatures) or None,
+        card.parent_pid,
         patience=None,
     )
     return rows[0]["id"]
@@ -372,3 +402,15 @@ async def expire_lease(database: Database, host: str, pid: int) -> None:
         await database.fetch(EXPIRE_LEASE, host, pid, patience=5.0)
     except asyncpg.UndefinedTableError as error:
         raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error
+
+
+async def release_jobs(
+    database: Database, connection: Executor, worker_id: int, held: Sequence[int] = (), *, note: str
+) -> list[int]:
+    """Put back the jobs of a worker that it does not hold, with nothing counted against them; returns their ids."""
+    rows = await connection.fetch(database.sql(RELEASE_JOBS), worker_id, list(held), note)
+    if rows:
+        await notify_queues(database, connection, {row[1] for row in rows})
+    if any(row[2] for row in rows):
+        await connection.execute(database.sql(NOTIFY_CONTROL))
+    return [row[0] for row in rows]

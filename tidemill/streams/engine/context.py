@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import Origin
+from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.jobs.calls import job_of_call, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.engine.jobs.origin import origin_here
@@ -62,6 +63,7 @@ class Context:
         "_sinks",
         "_states",
         "give_up",
+        "limits",
         "message",
         "outbox",
         "results",
@@ -84,6 +86,7 @@ class Context:
         """The results of the tasks of this plan so far, by name."""
         self.outbox: list[OutboxItem] = []
         self.give_up: Callable[[str], None] | None = None  # when a task does not end at its timeout
+        self.limits: tuple[TimeLimit, ...] = ()
         self._plan = plan
         self._place = place
         self._event_tick = event_tick

@@ -41,6 +41,7 @@ from tidemill.streams.runner.link import MessageWork, ToDispatcher
 log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
+_STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
 MOST_TRACEBACK = 8000
 PACKAGE = str(Path(__file__).parents[2])
 LIVE = "live"
@@ -86,6 +87,7 @@ class Engine:
                 *(plan, settings, breakers, self._threads, self._live_threads),
                 surrounded=self._stream.surrounded,
                 on_ignored=self._replace,
+                last_attempt=self._stream.retry.max_attempts,
             )
         self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
 
@@ -146,7 +148,7 @@ class Engine:
         loop = asyncio.get_running_loop()
         while True:
             self._rousing = False
-            taken = 0
+            taken, yield_at = 0, time.monotonic() + _STRETCH_SECONDS
             while live or backlog:
                 is_live = bool(live)
                 work = live.popleft() if is_live else backlog.popleft()
@@ -155,9 +157,9 @@ class Engine:
                 has_trace = self._is_tracing or (work.extra is not None and work.extra[2])
                 await (self._run_in_trace(work, is_live) if has_trace else self._run(work, is_live))
                 taken += 1
-                if taken == _STRETCH:
-                    taken = 0
+                if taken == _STRETCH or time.monotonic() > yield_at:
                     await asyncio.sleep(0)
+                    taken, yield_at = 0, time.monotonic() + _STRETCH_SECONDS
             waiting: asyncio.Future[None] = loop.create_future()
             self._idle.append(waiting)
             await waiting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,7 @@ class RunningPlan:
         live_threads: WorkThreads,
         surrounded: Callable[[Plan, TaskRule], Callable[..., Any]] = lambda plan, rule: getattr(plan, rule.name),
         on_ignored: Callable[[str], None] | None = None,
+        last_attempt: int = 1,
     ) -> None:
         """Live requests have threads of their own: they do not wait behind the plain functions of messages.
 
@@ -58,6 +59,7 @@ class RunningPlan:
         self._threads, self._live_threads = threads, live_threads
         self._surrounded = surrounded
         self._on_ignored = on_ignored
+        self._last_attempt = last_attempt
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
@@ -133,7 +135,11 @@ class RunningPlan:
             )
 
             async def batch(ctx: Context) -> Any:
-                return await batched(ctx, first=ctx.message.live)
+                # At its last attempt, what others of its batch do wrong does not count against a message.
+                alone = 1 < ctx.message.attempt >= self._last_attempt
+                if not ctx.limits:
+                    return await batched(ctx, first=ctx.message.live, alone=alone)
+                return await _in_turn(batched, ctx, ctx.limits, alone)
 
             step = batch
         elif rule.threaded:
@@ -208,20 +214,43 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
     return guarded
 
 
+async def _in_turn(batched: Batched, ctx: Context, limits: Sequence[TimeLimit], alone: bool) -> Any:
+    """The result of a batch. Time in which it waits for other batches does not count against the message."""
+    has_begun = False
+
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+        for limit in limits:
+            limit.resume()
+
+    for limit in limits:
+        limit.pause()
+    try:
+        return await batched(ctx, first=ctx.message.live, alone=alone, on_begin=begin)
+    finally:
+        if not has_begun:
+            begin()
+
+
 async def _within(seconds: float, work: Awaitable[Any], what: str, ctx: Context) -> Any:
-    limit = None
+    expires = None
 
     def ignored() -> None:
         if ctx.give_up is not None:
             ctx.give_up(f"{what} took longer than {seconds:g} s and did not end when it was cancelled")
 
+    limit = TimeLimit(seconds, ignored)
+    ctx.limits = (*ctx.limits, limit)
     try:
-        async with TimeLimit(seconds, ignored) as limit:
+        async with limit as expires:
             return await work
     except TimeoutError:
-        if limit is not None and limit.expired():
+        if expires is not None and expires.expired():
             raise TimeoutError(f"{what} took longer than {seconds:g} s") from None
         raise
+    finally:
+        ctx.limits = tuple(each for each in ctx.limits if each is not limit)
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

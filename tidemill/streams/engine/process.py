@@ -12,11 +12,13 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 import structlog
 
 from tidemill.core.errors import TidemillError
 from tidemill.engine.containment.blocked_time import watch_stalls
+from tidemill.engine.containment.cancellation import AGAIN, end as end_tasks
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.lifespan import lifespan_trouble
@@ -54,15 +56,14 @@ def main() -> None:
         settings = load_settings()
         configure_logs(settings.log_level, settings.log_format)
         end_tracing = configure_tracing(f"stream {name}")
-        run_loop(serve(find_stream(target, name), end))
-        end_tracing()
+        run_loop(serve(find_stream(target, name), end, end_tracing))
     except TidemillError as error:
         sys.stderr.write(f"error: {error}\n")
         _leave(EXIT_MISCONFIGURED)
     _leave(0)
 
 
-async def serve(stream: Stream, end: socket.socket) -> None:
+async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], None]) -> None:
     """Run an engine until the dispatcher stops it or is gone."""
     ended = asyncio.Event()
     engine: Engine | None = None
@@ -88,6 +89,11 @@ async def serve(stream: Stream, end: socket.socket) -> None:
         link.send(ToDispatcher(statistics=engine.statistics(), stopped=True))
     link.close()
     await asyncio.sleep(0)
+    await asyncio.to_thread(end_tracing)
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    await end_tasks(left, AGAIN)
+    if any(not task.done() for task in left):  # The end of the event loop would wait for them for ever.
+        _leave(0)
 
 
 async def _report_trouble(link: EngineLink) -> None:
