@@ -5,6 +5,7 @@ Every value remembers where it came from; `tidemill config` shows it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tomllib
@@ -248,8 +249,13 @@ def hide_password(url: str) -> str:
     return re.sub(r"(?<=[?&]password=)[^&]*", "***", url)
 
 
+@functools.cache
+def _kinds() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
 def _typed(name: str, value: Any, origin: str) -> Any:
-    kind = get_type_hints(Settings)[name]
+    kind = _kinds()[name]
     try:
         if name in _DURATIONS:
             return parse_duration(value, what=name)
@@ -264,12 +270,17 @@ def _typed(name: str, value: Any, origin: str) -> Any:
         raise ConfigError(f"{name} from {origin}: {value!r} will not do: {error}") from error
 
 
+@functools.lru_cache(maxsize=8)
+def _parse_project(text: str) -> dict[str, Any]:
+    return tomllib.loads(text).get("tool", {}).get("tidemill", {})
+
+
 def _read_project(folder: Path) -> tuple[dict[str, Any], Path | None]:
     for parent in (folder, *folder.parents):
         file = parent / "pyproject.toml"
         if file.is_file():
             try:
-                return tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("tidemill", {}), file
+                return _parse_project(file.read_text(encoding="utf-8")), file
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{file} cannot be read: {error}") from error
     return {}, None

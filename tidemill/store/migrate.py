@@ -20,6 +20,7 @@ code refuses to start.
 from __future__ import annotations
 
 import asyncio
+import functools
 import re
 import time
 import zlib
@@ -67,6 +68,9 @@ class Chain(msgspec.Struct, frozen=True):
 
     def migrations(self) -> list[Migration]:
         """All migrations in order; a gap, a duplicate or a missing down file is an error."""
+        return list(_own_migrations()) if self.folder == _OWN_FOLDER else self._read()
+
+    def _read(self) -> list[Migration]:
         if self.schema is not None:
             check_schema_name(self.schema)
         if not self.folder.is_dir():
@@ -92,7 +96,14 @@ class Chain(msgspec.Struct, frozen=True):
         return migrations[-1].version if migrations else 0
 
 
-OWN_CHAIN = Chain(Path(__file__).with_name("migrations"))
+_OWN_FOLDER = Path(__file__).with_name("migrations")
+OWN_CHAIN = Chain(_OWN_FOLDER)
+
+
+@functools.cache
+def _own_migrations() -> list[Migration]:
+    """The migrations of the package, read once: every role asks for the latest one when it starts."""
+    return OWN_CHAIN._read()
 
 
 def applications_since() -> int:
