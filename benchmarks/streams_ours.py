@@ -101,10 +101,10 @@ async def pglog(dsn: str, messages: int) -> dict[str, Any]:
                 await connection.copy_records_to_table("bare", columns=columns, records=records)
                 bare.append(messages / (time.perf_counter() - began))
                 began = time.perf_counter()
-                await append(connection, database.schema, [Entry("appended", payload)] * messages)
+                await append(database, connection, [Entry("appended", payload)] * messages)
                 appended.append(messages / (time.perf_counter() - began))
         async with database.acquire() as connection:
-            await append(connection, database.schema, [Entry("posts", payload)] * messages)
+            await append(database, connection, [Entry("posts", payload)] * messages)
         source = {"type": "log", "topic": "posts", "eligibilities": ["nothing"]}
         began = time.perf_counter()
         async with running(dsn, sources=[source]) as dispatcher:

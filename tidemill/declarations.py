@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.sealing import hide_in_logs
 from tidemill.core.size_limits import use_size_limits
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
@@ -87,6 +88,7 @@ class Declarations:
         if self._settings is None:
             self._settings = load_settings(**{**self._arguments, "application": self.name})
             use_size_limits(self._settings.size_limits())
+            hide_in_logs(self._settings.codec not in (None, "compress"))
         return self._settings
 
     def configure(self, **settings: Any) -> None:

@@ -36,6 +36,7 @@ from tidemill.ops.jobs.jobs import JobSelection, cancel_jobs
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.database import Database
 from tidemill.store.jobs.batches import add_statements, end_statements, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_statements
 
@@ -56,7 +57,7 @@ class Jobs:
         connections = self._declared.connections
         with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                ref = (await run_async(connections.unopened, conn, insert_statements([job])))[0]
+                ref = (await run_async(connections.unopened, conn, insert_statements(connections.unopened, [job])))[0]
             else:
                 ref = await (await connections.open()).enqueuer.put(job)
         handle = JobHandle(connections, ref, call.task)
@@ -69,7 +70,7 @@ class Jobs:
         connections = self._declared.connections
         with enqueueing(self._new_job(call, options)) as job:
             if conn is not None:
-                ref = run_sync(connections.unopened, conn, insert_statements([job]))[0]
+                ref = run_sync(connections.unopened, conn, insert_statements(connections.unopened, [job]))[0]
             else:
                 ref = connections.call(lambda opened: opened.enqueuer.put(job))
         handle = JobHandle(connections, ref, call.task)
@@ -86,7 +87,8 @@ class Jobs:
             return []
         with enqueueing_many(many):
             if conn is not None:
-                refs = await run_async(self._declared.connections.unopened, conn, insert_statements(many.each()))
+                unopened = self._declared.connections.unopened
+                refs = await run_async(unopened, conn, insert_statements(unopened, many.each()))
             else:
                 refs = await (await self._declared.connections.open()).enqueuer.put_many(many)
         return self._handles(many, refs)
@@ -100,7 +102,8 @@ class Jobs:
             return []
         with enqueueing_many(many):
             if conn is not None:
-                refs = run_sync(self._declared.connections.unopened, conn, insert_statements(many.each()))
+                unopened = self._declared.connections.unopened
+                refs = run_sync(unopened, conn, insert_statements(unopened, many.each()))
             else:
                 refs = self._declared.connections.call(lambda opened: opened.enqueuer.put_many(many))
         return self._handles(many, refs)
@@ -145,7 +148,9 @@ class Jobs:
         """Store more jobs of a batch; returns how many."""
         chunks = self._chunks(calls, options, id)
         if conn is not None:
-            return await run_async(self._declared.connections.unopened, conn, _adding(id, chunks))
+            return await run_async(
+                self._declared.connections.unopened, conn, _adding(self._declared.connections.unopened, id, chunks)
+            )
         return await (await self.opened()).enqueuer.add_to_batch(id, chunks)
 
     async def close_batch(self, id: int) -> None:
@@ -221,7 +226,7 @@ class Jobs:
     ) -> Statements[BatchRef]:
         ref = yield from new_batch_statements(new)
         if ref.created:
-            yield from _adding(ref.id, self._chunks(calls, options, ref.id))
+            yield from _adding(self._declared.connections.unopened, ref.id, self._chunks(calls, options, ref.id))
             yield from end_statements([ref.id])
         return ref
 
@@ -272,12 +277,12 @@ class StepJobs:
         return await self._jobs.get_batch(batch).results()
 
 
-def _adding(batch: int, chunks: Iterable[ManyJobs]) -> Statements[int]:
+def _adding(database: Database, batch: int, chunks: Iterable[ManyJobs]) -> Statements[int]:
     """The statements that add jobs to a batch that is not over."""
     yield from hold_statements(batch)
     added = 0
     for many in chunks:
-        added += yield from add_statements(batch, many.each())
+        added += yield from add_statements(database, batch, many.each())
     return added
 
 

@@ -190,7 +190,7 @@ class Runs:
         found = await self._prepare(what, given, more, self._origin())
         if conn is not None:
             unopened = self._connections.unopened
-            number, created = await run_async(unopened, conn, start_statements(found.new))
+            number, created = await run_async(unopened, conn, start_statements(unopened, found.new))
             return self._handle(found, await self._reach(), number, created)
         run_worker = self.run_workers.get(asyncio.get_running_loop())
         if run_worker is not None and found.may_begin_here and not run_worker.is_stopping:
@@ -209,7 +209,7 @@ class Runs:
 
         found, database = connections.call(reach)
         if conn is not None:
-            stored = run_sync(connections.unopened, conn, start_statements(found.new))
+            stored = run_sync(connections.unopened, conn, start_statements(connections.unopened, found.new))
         else:
             stored = connections.call(lambda opened: store_run(opened.database, found.new))
         return self._handle(found, database, *stored)

@@ -90,7 +90,7 @@ class Streams:
         """
         entries = _entries(topic, values, key, headers)
         if conn is not None:
-            await run_async(self._connections.unopened, conn, append_statements(entries))
+            await run_async(self._connections.unopened, conn, append_statements(self._connections.unopened, entries))
             return
         await _append((await self._connections.open()).database, entries)
 
@@ -115,7 +115,7 @@ class Streams:
         """`publish_many` for plain code; `conn` is then a plain connection."""
         entries = _entries(topic, values, key, headers)
         if conn is not None:
-            run_sync(self._connections.unopened, conn, append_statements(entries))
+            run_sync(self._connections.unopened, conn, append_statements(self._connections.unopened, entries))
             return
         self._connections.call(lambda opened: _append(opened.database, entries))
 
@@ -128,7 +128,7 @@ def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mappin
 
 async def _append(database: Database, entries: list[Entry]) -> None:
     async with database.transaction(patience=30.0) as connection:
-        await append(connection, database.schema, entries)
+        await append(database, connection, entries)
 
 
 def _event_tick(event: Any, token: str) -> bytes:

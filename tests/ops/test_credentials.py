@@ -11,7 +11,6 @@ from tests.support.receiver import Request, receiver
 from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError
-from tidemill.engine.secrets.key_ring import KEYS, find_key_ring, new_key, read_keys, require_key_ring
 from tidemill.ops.admin.credentials import (
     CredentialRef,
     SetCredential,
@@ -23,6 +22,7 @@ from tidemill.ops.admin.credentials import (
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
 from tidemill.pipelines.workflows import parse_workflow
+from tidemill.store.access.key_ring import KEYS, find_key_ring, new_key, read_keys, require_key_ring
 from tidemill.store.database import Database, DatabaseSettings
 
 SECRET = "tide-table-s3cret"

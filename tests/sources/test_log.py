@@ -21,7 +21,7 @@ from tidemill.store.streams.event_log import (
 
 async def put(database: Database, *entries: Entry) -> None:
     async with database.transaction() as connection:
-        await append(connection, database.schema, entries)
+        await append(database, connection, entries)
 
 
 async def take(database: Database, **options: Any) -> event_log.Range:

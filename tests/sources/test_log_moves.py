@@ -46,7 +46,7 @@ OWNER = uuid4()
 
 async def put(database: Database, *payloads: bytes) -> None:
     async with database.transaction() as connection:
-        await append(connection, database.schema, [Entry("posts", payload) for payload in payloads])
+        await append(database, connection, [Entry("posts", payload) for payload in payloads])
 
 
 async def next_range(database: Database) -> Range:
@@ -171,7 +171,7 @@ async def test_nothing_is_lost_or_read_twice_while_writers_commit_late_and_eras_
     async def write(writer: int) -> None:
         for number in range(each):
             async with database.transaction() as connection:
-                await append(connection, database.schema, [Entry("posts", b"%d.%d" % (writer, number))])
+                await append(database, connection, [Entry("posts", b"%d.%d" % (writer, number))])
                 await asyncio.sleep(0.001 * (writer % 3))
 
     async def begin_eras() -> None:

@@ -27,7 +27,7 @@ from tests.support.nursery import Born, begin
 from tests.support.ports import free_port
 from tests.support.waiting import PATIENCE
 from tests.support.web import trusting
-from tidemill.engine.secrets.key_ring import KEYS, new_key
+from tidemill.store.access.key_ring import KEYS, new_key
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = ROOT / "tests" / "support" / "console_app.py"

@@ -60,7 +60,7 @@ async def publish(database: Database, topic: str, values: Iterable[Any], **field
     """Append messages to the log."""
     async with database.transaction() as connection:
         entries = [Entry(topic, value if isinstance(value, bytes) else encode(value), **fields) for value in values]
-        await append(connection, database.schema, entries)
+        await append(database, connection, entries)
 
 
 async def all_read(database: Database, topic: str) -> None:

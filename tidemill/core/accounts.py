@@ -14,6 +14,9 @@ AccountRole = Literal["viewer", "operator", "editor", "admin"]
 #: In ascending order: each role includes those before it.
 ROLES: tuple[AccountRole, ...] = get_args(AccountRole)
 
+#: The role that reads payloads which the application seals.
+READS_PAYLOADS: AccountRole = "operator"
+
 #: In grants: every application of the installation.
 EVERY_APPLICATION = "*"
 

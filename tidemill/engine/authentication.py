@@ -62,6 +62,12 @@ class Authenticator:
             return Caller(socket_user, "admin")
         return Caller("local", "admin") if self._trust_local else None
 
+    async def find_holder(self, bearer: str | None, cookie: str | None) -> Holder | None:
+        """The account of a token or a session, whatever its roles are."""
+        if bearer is not None:
+            return await self._recall(bearer, find_token)
+        return None if cookie is None else await self._recall(cookie, find_session)
+
     async def find_session(self, cookie: str) -> Caller | None:
         """The caller of a browser's session; None if it has ended or gives no role here."""
         holder = await self._recall(cookie, find_session)

@@ -87,7 +87,9 @@ class Settings(msgspec.Struct, frozen=True):
     allow_env: tuple[str, ...] = ()
     """Environment variables that workflow files may read as `$env.NAME`."""
     secret_key_file: str | None = None
-    """The file with the keys that seal credentials; unset means TIDEMILL_SECRET_KEYS, or directory/secret.key."""
+    """The file of the keys for secrets and payloads; unset means TIDEMILL_SECRET_KEYS, or directory/secret.key."""
+    codec: str | None = None
+    """How payloads are stored: encrypt, compress, or module:name of a codec of your own; unset means as they are."""
     log_level: str = "info"
     """debug, info, warning or error."""
     log_format: str = "auto"
@@ -105,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True):
             pool_size=self.pool_size,
             transaction_pooler=self.transaction_pooler,
             listen_url=self.listen_url,
+            codec=self.codec,
+            secret_key_file=self.secret_key_file,
         )
 
     def worker(self, queues: tuple[str, ...], max_concurrency: int | None = None) -> WorkerSettings:
@@ -158,6 +162,7 @@ class SettingOptions(TypedDict, total=False):
     allow_hosts: Sequence[str]
     allow_env: Sequence[str]
     secret_key_file: str | None
+    codec: str | None
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "human", "json"]
 

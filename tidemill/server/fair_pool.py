@@ -33,7 +33,7 @@ class FairDatabase(Database):
     """A pool gives a free connection to any waiter; here waiters queue in order."""
 
     def __init__(self, settings: DatabaseSettings, *, label: str) -> None:
-        super().__init__(settings, label=label, session=QUICK_PAGES)
+        super().__init__(settings, label=label, session=QUICK_PAGES, opens=False)
         self.most_patience: float | None = None
         """How long to wait for a database that is away: an HTTP client should get an error soon."""
         self._free = settings.pool_size

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import gc
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tidemill.engine.role import Life
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.local_socket import close_locally, listen_locally
+from tidemill.server.many_applications import ManyApplications
 from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
 from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.server_state import ServerState
@@ -36,7 +37,10 @@ BACKLOG = 2048
 
 
 class ApiServer:
-    """Serves one application's database. `on_url` is called with the URL, and a log-in link if one is needed."""
+    """Serves an application, or with `others` all of its database, each with the state that this makes of its name.
+
+    `on_url` is called with the URL, and a log-in link if one is needed.
+    """
 
     channels: Mapping[str, None] = {}
 
@@ -47,11 +51,13 @@ class ApiServer:
         settings: ServerSettings,
         *,
         on_url: Callable[[str, str | None], None] | None = None,
+        others: Callable[[str], Awaitable[ServerState]] | None = None,
     ) -> None:
         self.settings = settings.validate()
         self.server_state = ServerState(app, database, self.settings)
         self._database = database
         self._on_url = on_url
+        self._others = others
 
     async def work(self, life: Life) -> None:
         """Serve until stopped: then requests are answered, and streams are closed."""
@@ -75,7 +81,7 @@ class ApiServer:
 
         return serving_grpc(self.server_state)
 
-    def _http(self, site: Middleware, *, local: bool) -> HttpServer:
+    def _http(self, site: Middleware | ManyApplications, *, local: bool) -> HttpServer:
         settings = self.settings
         return HttpServer(
             uvicorn.Config(
@@ -100,7 +106,8 @@ class ApiServer:
 
     async def _serve(self, listening: socket.socket, local: socket.socket | None, life: Life) -> None:
         Parser.most = room_for_connections()
-        site = build(self.server_state)
+        many = None if self._others is None else ManyApplications(self.server_state, self._others)
+        site = build(self.server_state) if many is None else many
         servers = [(self._http(site, local=False), listening)]
         if local is not None:
             servers.append((self._http(site, local=True), local))
@@ -111,24 +118,31 @@ class ApiServer:
         recording = asyncio.create_task(self.server_state.authenticator.record_uses(), name="tidemill-uses")
         serving = [asyncio.create_task(http.serve(sockets=[each]), name="tidemill-http") for http, each in servers]
         stopping = asyncio.create_task(life.stopped.wait())
+        background = [following, recording]
+        if many is not None:
+            background.append(asyncio.create_task(many.run(), name="tidemill-applications"))
         try:
             await self._announce(listening)  # It listens already: a request that comes now waits a moment.
             life.ready()
-            await asyncio.wait([following, recording, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-            for task in (following, recording):
+            await asyncio.wait([*background, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in background:
                 if task.done() and not life.is_stopping:
                     task.result()
             self.server_state.hub.close()
+            if many is not None:
+                many.close()
             for http, _ in servers:
                 http.should_exit = True
             await asyncio.gather(*serving)
         finally:
             for http, _ in servers:
                 http.should_exit = True
-            for task in (following, recording, stopping):
+            for task in (*background, stopping):
                 task.cancel()
-            ending: list[asyncio.Task[Any]] = [following, recording, *serving, stopping]
+            ending: list[asyncio.Task[Any]] = [*background, *serving, stopping]
             await asyncio.gather(*ending, return_exceptions=True)
+            if many is not None:
+                await many.close_databases()
 
     async def _announce(self, listening: socket.socket) -> None:
         settings = self.settings
@@ -152,6 +166,22 @@ class ApiServer:
                 "no browser or command could log in, because there is no token: make one with "
                 "`tidemill token create NAME --role admin`, and start the server again"
             )
+
+
+def serving_others(
+    known: Sequence[App], settings: ServerSettings, make: Callable[[str], App]
+) -> Callable[[str], Awaitable[ServerState]]:
+    """Opens an application's database for a server of many; `make` makes those whose code is not known."""
+    by_name = {app.name: app for app in known}
+
+    async def state_of(name: str) -> ServerState:
+        app = by_name.get(name) or make(name)
+        database = FairDatabase(app.settings.database(), label=f"tidemill server {name}")
+        database.most_patience = PATIENCE
+        await database.open(patience=PATIENCE)
+        return ServerState(app, database, settings)
+
+    return state_of
 
 
 def listen(settings: ServerSettings) -> socket.socket:

@@ -10,7 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from tidemill.app import App
-from tidemill.core.accounts import Caller
+from tidemill.core.accounts import Caller, Grants, role_in
 from tidemill.engine.authentication import Authenticator
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.ops.operator.local import Local
@@ -27,6 +27,8 @@ from tidemill.store.states.states import STATES_CHANNEL
 
 if TYPE_CHECKING:
     from litestar import Request
+
+    from tidemill.server.many_applications import ManyApplications
 
 _HOST = socket.gethostname()
 LIVE_TOKEN_LASTS = 24 * 3600.0
@@ -46,9 +48,18 @@ class ServerState:
         app.pipelines.cache = PipelineCache(database, app.pipelines, is_server=True)
         self.hub.callbacks[STATES_CHANNEL] = app.pipelines.cache.on_notify
         self.metrics = Exposition(database)
+        self.applications: ManyApplications | None = None
+        """All applications of the database, if this server serves them."""
         self._live_token: tuple[float, str] | None = None
         self.refused_webhooks: dict[str, float] = {}
         """When the refusal of a workflow's webhook was last written to the audit trail."""
+
+    async def of_account(self, grants: Grants) -> ServerState:
+        """The state of the application that an account logs in to: this one, or the first in which it has a role."""
+        if self.applications is None or role_in(grants, self.app.name) is not None:
+            return self
+        names = self.applications.of(grants)
+        return await self.applications.state_of(names[0]) if names else self
 
     def local(self, caller: Caller, *, key: IdempotencyKey | None = None) -> Local:
         """Does operations on behalf of a caller."""

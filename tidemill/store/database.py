@@ -12,9 +12,9 @@ the installation's schema, every further one in its own schema (see the migratio
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,17 @@ import asyncpg
 import msgspec
 
 from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
+from tidemill.core.sealing import (
+    PayloadCodec,
+    open_bytes,
+    open_json,
+    seal_bytes,
+    seal_json,
+    seal_members,
+    seal_text,
+)
+from tidemill.store.access.payload_codec import load_codec
+from tidemill.store.connection_setup import PooledConnection, set_types, watched
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable
 from tidemill.store.database_url import check_database_url, place_of, to_primary
 from tidemill.store.known_types import KnownTypesConnection
@@ -72,6 +83,8 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
     pool_size: int = 8
     transaction_pooler: bool = False
     listen_url: str | None = None
+    codec: str | None = None
+    secret_key_file: str | None = None
 
     def validate(self) -> DatabaseSettings:
         check_schema_name(self.schema)
@@ -83,39 +96,18 @@ class DatabaseSettings(msgspec.Struct, frozen=True):
         return self
 
 
-class PooledConnection(KnownTypesConnection):
-    """A connection through a transaction pooler: each statement runs in a transaction, which pins it to one backend.
-
-    Without that, the pooler may prepare a statement on one backend and run it on another.
-    """
-
-    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._pinned(super().fetch, query, *args, **options)
-
-    async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._pinned(super().fetchrow, query, *args, **options)
-
-    async def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
-        return await self._pinned(super().fetchval, query, *args, **options)
-
-    async def execute(self, query: str, *args: Any, **options: Any) -> Any:
-        if not args:  # sent as one message; transactions begin this way
-            return await super().execute(query, **options)
-        return await self._pinned(super().execute, query, *args, **options)
-
-    async def _pinned(self, call: Callable[..., Awaitable[Any]], query: str, *args: Any, **options: Any) -> Any:
-        if self.is_in_transaction():
-            return await call(query, *args, **options)
-        async with self.transaction():
-            return await call(query, *args, **options)
-
-
 class Database:
     """The connections of one process to the database. Open it once; it reconnects by itself."""
 
     def __init__(
-        self, settings: DatabaseSettings, *, label: str = "tidemill", session: Mapping[str, str] | None = None
+        self,
+        settings: DatabaseSettings,
+        *,
+        label: str = "tidemill",
+        session: Mapping[str, str] | None = None,
+        opens: bool = True,
     ) -> None:
+        """`opens`: whether sealed payloads are opened when they are read."""
         self.settings = settings.validate()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Compiling one of our short statements takes longer than running it a hundred times.
@@ -126,6 +118,54 @@ class Database:
         self._rewritten: dict[str, str] = {}
         #: The applications of the database and their schemas; None until they have been looked up.
         self.applications: dict[str, str] | None = None
+        self.opens = opens
+        self._opening: Database | None = None
+
+    @cached_property
+    def codec(self) -> PayloadCodec | None:
+        """How payloads are sealed at rest; None if they are stored as they are."""
+        return load_codec(self.settings)
+
+    def seal(self, data: bytes) -> bytes:
+        """A payload in JSON as it is stored."""
+        return data if self.codec is None else seal_json(self.codec, data)
+
+    def seal_value(self, data: bytes | None) -> bytes | None:
+        """The same for a payload that may be missing."""
+        return data if self.codec is None or data is None else seal_json(self.codec, data)
+
+    def seal_each(self, values: Iterable[bytes | None]) -> list[bytes | None]:
+        """Payloads in JSON as they are stored."""
+        return [self.seal_value(value) for value in values]
+
+    def seal_members(self, data: bytes | None, *names: str) -> bytes | None:
+        """A JSON object as it is stored: these of its members are payloads."""
+        return data if self.codec is None or data is None else seal_members(self.codec, data, names)
+
+    def seal_text(self, text: str | None) -> str | None:
+        """A text with payloads in it, such as the message of an error, as it is stored."""
+        return text if self.codec is None or text is None else seal_text(self.codec, text)
+
+    def seal_bytes(self, data: bytes | None) -> bytes | None:
+        """A payload in bytes as it is stored."""
+        return data if self.codec is None or data is None else seal_bytes(self.codec, data)
+
+    def open_bytes(self, data: bytes | None) -> bytes | None:
+        """A payload in bytes as it was before it was stored, whether or not this database opens what it reads."""
+        return data if self.codec is None or data is None else open_bytes(self.codec, data)
+
+    def open_json(self, data: bytes) -> bytes:
+        """The same for JSON."""
+        return data if self.codec is None else open_json(self.codec, data)
+
+    async def opening(self) -> Database:
+        """This database for a caller that may read payloads: another pool if this one does not open them."""
+        if self.opens or self.codec is None:
+            return self
+        if self._opening is None:
+            self._opening = Database(self.settings, label=self._session["application_name"], session=self._session)
+            await self._opening.open(patience=30.0)
+        return self._opening
 
     @property
     def dsn(self) -> str:
@@ -217,6 +257,9 @@ class Database:
 
     async def close(self) -> None:
         """Close the pool, and stop the embedded server if this process runs it."""
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            await opening.close()
         if self._pool is not None:
             pool, self._pool = self._pool, None
             try:
@@ -350,7 +393,7 @@ class Database:
         return self._pool
 
     async def _connect_listener(self) -> Connection:
-        return _watched(await asyncpg.connect(self.direct_dsn, timeout=10))
+        return watched(await asyncpg.connect(self.direct_dsn, timeout=10))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:
@@ -365,9 +408,8 @@ class Database:
                 server_settings=self._session,
                 connection_class=KnownTypesConnection,
             )
-        # JSON passes as bytes: msgspec encodes and decodes it.
-        await connection.set_type_codec("json", schema="pg_catalog", encoder=_same, decoder=_same, format="binary")
-        return _watched(connection)
+        await set_types(connection, self.codec if self.opens else None)
+        return watched(connection)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], patience: float | None) -> T:
         loop = asyncio.get_running_loop()
@@ -424,21 +466,6 @@ async def _roll_back(transaction: Any) -> None:
         # The connection is lost, and the transaction with it.
 
 
-#: How long a server may stay silent: keepalives after 10 s, 4 times; the user timeout is in ms.
-_SILENCE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-
-
-def _watched(connection: Connection) -> Connection:
-    """Enable keepalives: otherwise a read from a vanished host blocks forever."""
-    sock = connection._transport.get_extra_info("socket")  # pyright: ignore[reportAttributeAccessIssue]
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _SILENCE.items():
-            if hasattr(socket, option):  # Not every system has all of them.
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return connection
-
-
 _MOST_STATEMENTS = 4096  # Statements built from filters are unbounded in number.
 
 
@@ -451,10 +478,6 @@ def _embedded(directory: str) -> EmbeddedServer:
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     """Transpose rows into one list per column, for array parameters."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _one_line(error: BaseException) -> str:

@@ -12,8 +12,9 @@ from tidemill.store.database import Database
 #: What has happened between two moments: jobs and runs that failed for good, and processes that were lost.
 READ_MOMENTS = """
 SELECT 'failed_jobs' AS kind, 'task ' || task AS entity, 'job ' || id AS id, finished_at AS at,
-       concat('job ', id, ' ', state, coalesce(': ' || left(errors -> -1 ->> 'message', 200), ': ' || note)) AS detail
-FROM tidemill.job_history
+       concat('job ', id, ' ', state, coalesce(': ' || CASE WHEN message LIKE '$sealed:%' THEN message
+                                                           ELSE left(message, 200) END, ': ' || note)) AS detail
+FROM (SELECT *, errors -> -1 ->> 'message' AS message FROM tidemill.job_history) AS jobs
 WHERE state IN ('failed', 'expired') AND finished_at >= to_timestamp($1) AND finished_at < to_timestamp($2)
 UNION ALL
 SELECT 'failed_runs', 'workflow ' || workflow, 'run ' || id, ended_at, 'run r' || id || ' ' || state

@@ -2,7 +2,7 @@
 
 A statement that shows values to people selects `cut(column, place)` in place of the column. A value of more than 64 kB
 then is `{"$cut": {"first": its first characters, "bytes": its size, "whole": where the rest is}}`, and never leaves the
-database as a whole. Of a value that holds a secret, no beginning is shown.
+database as a whole. Of a value that holds a secret or is sealed, no beginning is shown.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from tidemill.core.codec import SECRET, decode, encode, mask_secrets
 from tidemill.core.errors import ConflictError, NotFoundError
+from tidemill.core.sealing import SEALED
 from tidemill.store.database import Database
 
 SHOWN_BYTES = 65_536
@@ -24,7 +25,8 @@ VALUES = "/api/v1/values"
 
 #: What means something in the path of a URL, and in the ids of entities and events.
 _ENCODED = "replace(replace(replace(replace({0}::text, '%', '%25'), '/', '%2F'), '?', '%3F'), '#', '%23')"
-_SECRET = f'''position('"{SECRET}"' in {{column}}::text) > 0'''
+#: Whether a value has to be read as a whole: it holds a secret, or something sealed.
+_SECRET = f'''position('"{SECRET}"' in {{column}}::text) + position('{SEALED}' in {{column}}::text) > 0'''
 
 
 def cut(column: str, place: str) -> str:
@@ -110,14 +112,16 @@ _IDS = {"tick": 2, "published": 2, "entity": 2, "event": 3}
 
 #: A piece of a value: its size, whether it holds a secret, and the bytes from `$n` on.
 _PIECE = """
-SELECT octet_length(value) AS bytes, {secret} AS secret, version,
-       substring(convert_to(value, 'UTF8') FROM ${start}::int FOR {piece}) AS piece FROM ({value}) AS found
+SELECT octet_length(value) AS bytes, false AS sealed, {secret} AS secret, version,
+       '\\x00'::bytea || substring(convert_to(value, 'UTF8') FROM ${start}::int FOR {piece}) AS piece
+FROM ({value}) AS found
 """
 
 #: A dead letter's payload need not be text.
 _DEAD_LETTER = """
-SELECT octet_length(payload) AS bytes, false AS secret, '' AS version,
-       substring(payload FROM $2::int FOR {piece}) AS piece FROM tidemill.dead_letter WHERE id = $1::text::bigint
+SELECT octet_length(payload) AS bytes, substring(payload FOR 8) = '$sealed:' AS sealed, false AS secret, '' AS version,
+       '\\x00'::bytea || substring(payload FROM $2::int FOR {piece}) AS piece
+FROM tidemill.dead_letter WHERE id = $1::text::bigint
 """
 
 
@@ -138,22 +142,25 @@ async def read_whole(database: Database, kind: str, field: str, key: str) -> Asy
     numbers = [each for at, each in enumerate(ids) if kind not in ("entity", "event") or (kind == "event" and at == 1)]
     if statement is None or len(ids) != _IDS.get(kind, 1) or not all(_is_id(each) for each in numbers):
         raise NotFoundError(f"there is no value {kind}/{field}/{key}")
-    start, version, secret = 1, None, bytearray()
+    start, version, whole = 1, None, bytearray()
     while True:
         row = await database.fetchrow(statement, *ids, start)
         if row is None or row["piece"] is None:
             raise NotFoundError(f"there is no value {kind}/{field}/{key}")
         if version not in (None, row["version"]):
             raise ConflictError(f"{kind}/{field}/{key} was changed while it was read: read it again")
-        version = row["version"]
-        start += len(row["piece"])
+        version, piece = row["version"], row["piece"][1:]  # The byte before it keeps a sealed one from being opened.
+        start += len(piece)
         done = start > row["bytes"]
-        if not row["secret"]:
-            yield row["piece"]
+        if not (row["secret"] or row["sealed"]):
+            yield piece
         else:
-            secret += row["piece"]
-            if done:
-                yield encode(mask_secrets(decode(bytes(secret))))
+            whole += piece
+            if done and row["sealed"]:
+                yield (database.open_bytes(bytes(whole)) if database.opens else None) or bytes(whole)
+            elif done:
+                text = database.open_json(bytes(whole)) if database.opens else bytes(whole)
+                yield encode(mask_secrets(decode(text)))
         if done:
             return
 

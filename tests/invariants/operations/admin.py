@@ -6,10 +6,10 @@ from tests.invariants.operations.case import Case, World
 from tests.invariants.operations.jobs import two_jobs
 from tests.support.operate import create_token
 from tidemill.engine.secrets.credentials import seal_fields
-from tidemill.engine.secrets.key_ring import read_keys
 from tidemill.ops.admin import audit, credentials, forget, overview, search, sessions, tokens
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.access.credentials import set_credential as store_credential
+from tidemill.store.access.key_ring import read_keys
 from tidemill.store.access.sessions import BrowserInfo, open_session
 from tidemill.store.access.tokens import find_token
 from tidemill.store.maintenance.retention_settings import Retention

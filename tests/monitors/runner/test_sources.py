@@ -286,7 +286,7 @@ async def test_a_page_of_messages_that_could_not_be_stored_is_given_again(databa
 
 async def _publish(database: Database, values: list[Any]) -> None:
     async with database.transaction() as connection:
-        await append(connection, database.schema, [Entry("heats", json.dumps(value).encode()) for value in values])
+        await append(database, connection, [Entry("heats", json.dumps(value).encode()) for value in values])
 
 
 async def _ticked(watcher: MonitorDriver, database: Database, events: int) -> bool:

@@ -51,7 +51,7 @@ def messages(count: int) -> list[dict[str, int]]:
 async def to_log(database: Database, count: int) -> dict[str, Any]:
     entries = [Entry("posts", encode(each), str(each["key"])) for each in messages(count)]
     async with database.transaction() as connection:
-        await append(connection, database.schema, entries)
+        await append(database, connection, entries)
     return {"type": "log", "topic": "posts", "lease": 30.0}
 
 

@@ -16,7 +16,6 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, out, print_json, show, table
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.engine.secrets.key_ring import new_key
 from tidemill.ops.admin.credentials import (
     Credential,
     CredentialRef,
@@ -27,6 +26,7 @@ from tidemill.ops.admin.credentials import (
     set_credential,
 )
 from tidemill.ops.operator.operation import Nothing
+from tidemill.store.access.key_ring import new_key
 
 commands = App(name="credentials", help="Credentials: secrets for workflow files, sealed in the database.")
 

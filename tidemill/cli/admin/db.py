@@ -30,6 +30,7 @@ from tidemill.store.maintenance.backup import (
     without_password,
 )
 from tidemill.store.maintenance.check import Finding, check_database
+from tidemill.store.maintenance.reseal import Resealed, reseal_payloads
 from tidemill.store.migrate import (
     OWN_CHAIN,
     Chain,
@@ -154,6 +155,29 @@ def downgrade(
 
 
 @commands.command
+def reseal(
+    app: Annotated[
+        str | None,
+        Parameter(help="The application that declares the codec: app.py, app.py:name or package.module."),
+    ] = None,
+    /,
+    *,
+    json: Json = False,
+    place: ConnectionOptions = HERE,
+) -> int:
+    """Seal payloads anew with the newest key, while everything goes on; afterwards the older keys can be removed."""
+    settings = place.settings() if app is None else application(app, place).settings
+    made = asyncio.run(_reseal(settings))
+    if json:
+        print_json(made)
+    else:
+        out().print(f"{made.count:,} payloads are sealed anew, with key {made.key_id}")
+        if made.left:
+            out().print(f"{made.left:,} were changed by others meanwhile: run it once more")
+    return 1 if made.left else 0
+
+
+@commands.command
 def shell(*, place: ConnectionOptions = HERE) -> int:
     """Open psql on the database."""
     return asyncio.run(_shell(place))
@@ -227,6 +251,11 @@ async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
 async def _downgrade(settings: Settings, chain: Chain, to: int) -> list[str]:
     async with opened(settings, schema=False) as database:
         return [Path(each.up).stem for each in await downgrade_schema(database, chain, to=to)]
+
+
+async def _reseal(settings: Settings) -> Resealed:
+    async with opened(settings) as database:
+        return await reseal_payloads(database)
 
 
 async def _back_up(settings: Settings, folder: Path) -> BackupReport:

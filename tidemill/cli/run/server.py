@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
-from tidemill.cli.arguments import Application
-from tidemill.cli.connection_options import HERE, ConnectionOptions, require_database
+from tidemill.app import App
+from tidemill.cli.connection_options import HERE, ConnectionOptions, opened, require_database
 from tidemill.cli.run.roles import Part, application, run_role
+from tidemill.core.errors import ConfigError
 from tidemill.engine.role import Role
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 
 
 def server(
-    app: Application,
-    /,
-    *,
+    *apps: Annotated[
+        str, Parameter(help="The application: app.py, app.py:name or package.module; with --all any number of them.")
+    ],
+    all_applications: Annotated[
+        bool,
+        Parameter(
+            name="--all",
+            negative=(),
+            help="Serve every application of the database. Those whose code is named can also be started from here.",
+        ),
+    ] = False,
     host: Annotated[
         str, Parameter(help="Where to listen. An address that other machines can reach needs TLS.")
     ] = LOOPBACK,
@@ -82,7 +93,7 @@ def server(
     ] = None,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Serve the console and the HTTP API of an application; by default to this machine only.
+    """Serve the console and the HTTP API of an application, or of all; by default to this machine only.
 
     It prints a link that logs one browser in. Requests need a token or such a log-in; commands of your own user need
     neither with --server unix:DIRECTORY/NAME.server.sock.
@@ -114,16 +125,47 @@ def server(
     def make() -> Part:
         from tidemill.server.fair_pool import FairDatabase
         from tidemill.server.local_socket import socket_path
-        from tidemill.server.role import ApiServer  # Here, because no other command needs these imports.
+        from tidemill.server.role import (  # Here, because no other command needs these imports.
+            ApiServer,
+            serving_others,
+        )
 
-        known = application(app, place)
-        require_database(known.settings)
-        database = FairDatabase(known.settings.database(), label=f"tidemill server {known.name}")
-        socket = str(socket_path(known.settings.directory, known.name))
+        if not all_applications and len(apps) != 1:
+            raise ConfigError("name one application, or serve every application of the database with --all")
+        if all_applications and grpc is not None:
+            raise ConfigError("gRPC serves one application: start a server of its own for it, without --all")
+        known = [application(each, place) for each in apps] or [_without_code(place)]
+        first = known[0]
+        require_database(first.settings)
+        database = FairDatabase(first.settings.database(), label=f"tidemill server {first.name}")
+        socket = None if all_applications else str(socket_path(first.settings.directory, first.name))
         settings = msgspec.structs.replace(wanted, socket=socket)
-        return Part(Role(ApiServer(known, database, settings, on_url=_print_url), database), database, known.settings)
+        others = serving_others(known, settings, partial(_bare, place)) if all_applications else None
+        served = ApiServer(first, database, settings, on_url=_print_url, others=others)
+        return Part(Role(served, database), database, first.settings)
 
     return run_role(make)
+
+
+def _without_code(place: ConnectionOptions) -> App:
+    """The first application of the database."""
+
+    async def names() -> list[str]:
+        async with opened(place.settings()) as database:
+            return list(database.applications or ())
+
+    found = asyncio.run(names())
+    if not found:
+        raise ConfigError("the database has no application yet: start a worker of one, or name its code")
+    return _bare(place, place.application or found[0])
+
+
+def _bare(place: ConnectionOptions, name: str) -> App:
+    """An application whose code is elsewhere: what it does can be seen and controlled, and nothing be started."""
+    known = App(name)
+    known.declarations.source = None
+    known.declarations.configure(**{**place.arguments(), "application": name})
+    return known
 
 
 def _print_url(url: str, link: str | None) -> None:

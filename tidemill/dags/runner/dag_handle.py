@@ -126,7 +126,7 @@ class DagHandle:
             raise InputRefusedError(verdict.reason)
         if conn is not None:
             tick = encode_tick(Received(time.time(), given, given.node))
-            await run_async(self._database, conn, send_statements(self.id, tick))
+            await run_async(self._database, conn, send_statements(self._database, self.id, tick))
             return False
         await self._send(given)
         return await self._wait_for_answer(given)

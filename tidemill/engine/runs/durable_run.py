@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
+from tidemill.core.sealing import loggable
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn
@@ -272,7 +273,7 @@ class DurableRun:
     def stop_for_attention(self, why: str, *, ways_out: str) -> None:
         """Stop the run until an operator decides how it continues."""
         if not self.let_go:
-            log.error("run needs attention", run=self.number, why=why)
+            log.error("run needs attention", run=self.number, why=loggable(why))
             turn = self.turn()
             turn.state = turn.state or "needs_attention"
             turn.note = turn.note or storable(f"{why}; {ways_out}")
@@ -281,7 +282,9 @@ class DurableRun:
         """Stop a run that cannot continue because of a defect: it is logged, and waits for an operator."""
         if self.let_go:
             return
-        log.error("run needs attention: it cannot go on", run=self.number, error=repr(error), exc_info=error)
+        what = loggable(repr(error))
+        trace = error if what == repr(error) else None
+        log.error("run needs attention: it cannot go on", run=self.number, error=what, exc_info=trace)
         turn = self.turn()
         turn.state = turn.state or "needs_attention"
         turn.note = turn.note or storable(

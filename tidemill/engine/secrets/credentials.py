@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from tidemill.core.codec import decode, encode
-from tidemill.engine.secrets.key_ring import KeyRing, find_key_ring
 from tidemill.store.access.credentials import read_sealed
+from tidemill.store.access.key_ring import KeyRing, find_key_ring
 from tidemill.store.database import Database
 
 #: Reads credentials by name: their fields; unknown names are left out.

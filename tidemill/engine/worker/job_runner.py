@@ -23,6 +23,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import RefuseJob
+from tidemill.core.sealing import loggable
 from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.jobs.task import Task, encode_result
@@ -477,7 +478,8 @@ class JobRunner:
             level, event = (log.info, "job cancelled") if ended.state == "cancelled" else (log.error, "job failed")
         else:
             level, event = (log.warning, "job will be retried") if ended.failed else (log.info, "job snoozed")
-        level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=ended.note)
+        why = ended.note if ended.error is None else loggable(ended.note)
+        level(event, job=claim.id, task=claim.task, attempt=claim.attempt, worker=self.worker, why=why)
 
 
 def log_of(job: RunningJob) -> AttemptLog:

@@ -108,7 +108,7 @@ class RunHandle(Generic[ResultT_co]):
         if conn is None and delay is None and at is None:
             await send_to_run(self._database, self.id, tick, token=token)
             return
-        statements = send_statements(self.id, tick, **read_later(delay, at))
+        statements = send_statements(self._database, self.id, tick, **read_later(delay, at))
         if conn is not None:
             await run_async(self._database, conn, statements)
             return
@@ -128,8 +128,8 @@ class RunHandle(Generic[ResultT_co]):
         if self._connections is None:
             raise ConfigError("plain code sends events to runs that it has from `app.start_sync` or `app.runs`")
         if conn is not None:
-            statements = send_statements(self.id, event_tick(event, step, new_token()), **read_later(delay, at))
-            run_sync(self._connections.unopened, conn, statements)
+            unopened, tick = self._connections.unopened, event_tick(event, step, new_token())
+            run_sync(unopened, conn, send_statements(unopened, self.id, tick, **read_later(delay, at)))
             return
 
         async def send(opened: Any) -> None:

@@ -10,10 +10,10 @@ import msgspec
 from tidemill.core.job import check_name
 from tidemill.declarations import Declarations
 from tidemill.engine.secrets.credentials import open_fields, seal_fields
-from tidemill.engine.secrets.key_ring import KeyRing, find_key_ring, require_key_ring
 from tidemill.engine.settings import load_settings
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.store.access import credentials as store
+from tidemill.store.access.key_ring import KeyRing, find_key_ring, require_key_ring
 from tidemill.store.transaction import Reader, Transaction
 
 FieldName = Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -122,7 +122,7 @@ async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarati
     options = {"priority": args.priority, "queue": args.queue, "tags": args.tags}
     many = jobs_of_calls(MappedCalls(task, args.each), options, origin=origin, batch=ref.id)
     jobs = many.each() if many.calls else []
-    await run_statements(tx.database, tx.connection, add_statements(ref.id, jobs))
+    await run_statements(tx.database, tx.connection, add_statements(tx.database, ref.id, jobs))
     await end_batches(tx.database, tx.connection, [ref.id])
     after = {"task": args.task, "jobs": len(args.each), "name": args.name}
     await tx.audit("batch.enqueue", f"b{ref.id}", after=after)

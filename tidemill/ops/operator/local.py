@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import asyncpg
 import msgspec
 
-from tidemill.core.accounts import Caller, check_role
+from tidemill.core.accounts import READS_PAYLOADS, Caller, check_role
 from tidemill.core.codec import decode
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, ForbiddenError, PayloadError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.access.idempotency import IdempotencyKey, check_key, keep_answer
@@ -65,7 +65,15 @@ class Local(msgspec.Struct, frozen=True, eq=False):
 
     def read_value(self, place: str) -> AsyncIterator[bytes]:
         """A value that is too large for an answer, in pieces."""
-        return read_whole(self.database, *value_place(place))
+        return self._read_value(place)
+
+    async def _read_value(self, place: str) -> AsyncIterator[bytes]:
+        async for piece in read_whole(await self.readable(), *value_place(place)):
+            yield piece
+
+    async def readable(self) -> Database:
+        """The database as the caller may read it: sealed payloads are opened for operators."""
+        return await self.database.opening() if self.caller.may(READS_PAYLOADS) else self.database
 
     @asynccontextmanager
     async def watch(self, *topics: str) -> AsyncIterator[ChangeListener]:
@@ -81,7 +89,8 @@ class Local(msgspec.Struct, frozen=True, eq=False):
         key = None
         if self.key is not None and operation.acts and not operation.secret:
             key = msgspec.structs.replace(self.key, repeatable=operation.preview is not None)
-        reader = Reader(self.database, self.caller.name, caller=self.caller, key=key)
+        database = await self.readable()
+        reader = Reader(database, self.caller.name, caller=self.caller, key=key)
         try:
             if operation.writes:
                 async with reader.transaction() as tx:
@@ -95,6 +104,12 @@ class Local(msgspec.Struct, frozen=True, eq=False):
                     async with reader.transaction() as tx:
                         await self._keep(tx, key, operation, result)
             return result
+        except PayloadError as error:
+            if self.database.opens or self.database.codec is None or self.caller.may(READS_PAYLOADS):
+                raise
+            raise ForbiddenError(
+                f"{operation.name} needs to read payloads, which are sealed: this needs the role {READS_PAYLOADS}"
+            ) from error
         except _UNSTORABLE as error:
             raise ConfigError(" ".join(str(error).split()) or type(error).__name__) from error
 

@@ -123,7 +123,7 @@ async def publish_messages(tx: Transaction, args: PublishMessages) -> Published:
     """Append messages to a topic of the PostgreSQL log, all or none."""
     headers = None if args.headers is None else encode(args.headers)
     entries = [Entry(args.topic, each.encode(), args.key, headers) for each in args.messages]
-    await append(tx.connection, tx.database.schema, entries)
+    await append(tx.database, tx.connection, entries)
     await tx.audit("stream.publish", args.topic, after={"count": len(entries)})
     return Published(args.topic, len(entries))
 

@@ -16,6 +16,7 @@ from typing import Any
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import PayloadError
+from tidemill.core.sealing import loggable
 from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
@@ -372,7 +373,7 @@ class Driver:
             failure = self.world.failures[stage.name].get(news.failed[0])
             log.warning(
                 "builds failed", pipeline=self.pipeline.name, stage=stage.name, states=len(news.failed),
-                first=news.failed[0], error=failure.error if failure else "",
+                first=news.failed[0], error=loggable(failure.error) if failure else "",
             )  # fmt: skip
         if news.done:
             log.info("built", pipeline=self.pipeline.name, stage=stage.name, states=len(news.done))

@@ -15,6 +15,9 @@ OPEN: Literal["open"] = "open"
 
 CALLER = "tidemill.caller"
 
+#: In a request to a server of many applications: those in which its account has a role.
+APPLICATIONS = "tidemill.applications"
+
 
 def csrf_token(session: str) -> str:
     """The value that a page must send with each change: only a page that can read our answers knows it."""

@@ -86,7 +86,7 @@ class Middleware:
                 asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
                 await self._inner(asked, receive, reply)
             elif _is_repeatable(scope, headers, caller):
-                key = _text(headers, b"idempotency-key") or ""
+                key = header_text(headers, b"idempotency-key") or ""
                 await self._repeats.once(self._inner, scope, body, reply, scope[CALLER], key)
             else:
                 await self._inner(scope, _replay(body, receive), reply)
@@ -112,14 +112,14 @@ class Middleware:
         address = len(scope["raw_path"]) + len(scope["query_string"])
         if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD:
             raise Refused(431, TOO_LONG)
-        host = _text(headers, b"host") or ""
+        host = header_text(headers, b"host") or ""
         if not self._is_ours(host):
             raise Refused(421, f"this server is not called {host[:100]!r}: name it with --name")
-        cookie = _cookie(headers, cookie_name(self._settings))
+        cookie = read_cookie(headers, cookie_name(self._settings))
         client = scope["client"][0] if scope.get("client") else "?"
         user = scope.get(SOCKET_USER)
         caller = await self._authenticator.find(
-            bearer_token(_text(headers, b"authorization")), cookie, client=client, socket_user=user
+            bearer_token(header_text(headers, b"authorization")), cookie, client=client, socket_user=user
         )
         if b"authorization" not in headers and (scope["method"] not in SAFE or _is_api(scope["path"])):
             _check_site(headers)
@@ -144,18 +144,18 @@ class Middleware:
 
     def _check_page(self, host: str, headers: dict[bytes, bytes], caller: Caller | None) -> None:
         """A change that a browser asks for must come from a page of ours."""
-        origin = _text(headers, b"origin")
+        origin = header_text(headers, b"origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refused(403, "this request comes from a page of another origin")
         if caller is not None and caller.session is not None:
-            said = _text(headers, b"x-csrf-token") or ""
+            said = header_text(headers, b"x-csrf-token") or ""
             if not hmac.compare_digest(said.encode("utf-8", "replace"), csrf_token(caller.session).encode()):
                 raise Refused(403, "send `csrf` of GET /api/v1/session as the header X-CSRF-Token")
 
     async def _read(self, headers: dict[bytes, bytes], receive: Any, *, known: bool) -> bytes:
         most = self._settings.most_body if known else min(self._settings.most_body, STRANGERS_BODY)
         whose = "" if known else " before you log in"
-        size = _text(headers, b"content-length") or "0"
+        size = header_text(headers, b"content-length") or "0"
         if size.isascii() and size.isdigit() and int(size) > most:
             raise Refused(413, f"the request has {int(size):,} bytes, and {most:,} is the most{whose}")
         body = bytearray()
@@ -275,7 +275,7 @@ def _is_api(path: str) -> bool:
 
 
 def _check_site(headers: dict[bytes, bytes]) -> None:
-    if _text(headers, b"sec-fetch-site") not in (None, "same-origin", "none"):
+    if header_text(headers, b"sec-fetch-site") not in (None, "same-origin", "none"):
         raise Refused(403, "this request comes from a page of another site")
 
 
@@ -288,13 +288,15 @@ def _kind(value: bytes) -> tuple[bytes, bytes]:
     return (b"content-type", value)
 
 
-def _text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+def header_text(headers: dict[bytes, bytes], name: bytes) -> str | None:
+    """The value of a header."""
     value = headers.get(name)
     return None if value is None else value.decode("latin-1")
 
 
-def _cookie(headers: dict[bytes, bytes], name: str) -> str | None:
-    for part in (_text(headers, b"cookie") or "").split(";"):
+def read_cookie(headers: dict[bytes, bytes], name: str) -> str | None:
+    """The value of a cookie."""
+    for part in (header_text(headers, b"cookie") or "").split(";"):
         key, _, value = part.strip().partition("=")
         if key == name and value:
             return value

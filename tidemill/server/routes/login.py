@@ -78,6 +78,7 @@ async def finish_login(
         server_state.authenticator.tries.failed(client)
         log.warning("a log-in failed", error=str(failed))
         return _forgotten(_back("failed"), settings)
+    server_state = await server_state.of_account(holder.grants)
     if role_in(holder.grants, server_state.app.name) is None:
         name = oidc_name(holder)
         if not holder.grants:  # The user may have had roles before.

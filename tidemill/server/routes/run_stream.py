@@ -62,14 +62,15 @@ def _shown(data: Any) -> bytes:
 async def _follow(server_state: ServerState, caller: Caller, run_id: int, after: int) -> AsyncIterator[bytes]:
     hub = server_state.hub
     until = asyncio.get_running_loop().time() + LONGEST
+    database = await server_state.local(caller).readable()
     with hub.subscribing(caller) as subscriber:
         while not (hub.closed or subscriber.ended) and asyncio.get_running_loop().time() < until:
             place = hub.place
             try:
-                row = await find_run(Reader(server_state.database, caller.name), run_id)
+                row = await find_run(Reader(database, caller.name), run_id)
             except NotFoundError:
                 return
-            shown = await describe_published(server_state.database, run_id, after=after, limit=SHOWN_AT_ONCE)
+            shown = await describe_published(database, run_id, after=after, limit=SHOWN_AT_ONCE)
             for each in shown:
                 after = each["number"]
                 yield f"id: {after}\nevent: shown\ndata: ".encode() + _shown(each["data"]) + b"\n\n"

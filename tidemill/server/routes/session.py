@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,7 +13,7 @@ from litestar.params import JSONBody
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ForbiddenError
 from tidemill.ops.operator.operation import doc
-from tidemill.server.middleware.authentication import CALLER, OPEN, csrf_token
+from tidemill.server.middleware.authentication import APPLICATIONS, CALLER, OPEN, csrf_token
 from tidemill.server.middleware.middleware import cookie_name
 from tidemill.server.problems import Refused
 from tidemill.server.server_state import ServerState, TheServerState
@@ -35,6 +36,9 @@ class Session(msgspec.Struct, frozen=True):
     csrf: Annotated[str | None, doc("Goes into the header X-CSRF-Token of everything but GET.")] = None
     only: Annotated[str | None, doc("The only application that the role is for; null for all.")] = None
     oidc: Annotated[str | None, doc("What the identity provider is called, if users can log in there.")] = None
+    applications: Annotated[
+        list[str], doc("The applications that this server serves and the caller has a role in.")
+    ] = []
 
 
 class LogIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +71,7 @@ async def get_healthz(server_state: TheServerState) -> Health:
 @get("/session", opt={"role": OPEN}, summary="The current session")
 async def get_session(server_state: TheServerState, request: Request[Any, Any, Any]) -> Session:
     """What a page needs to know before anything else."""
-    return _session(server_state, request.scope.get(CALLER))
+    return _session(server_state, request.scope.get(CALLER), request.scope.get(APPLICATIONS, ()))
 
 
 @post("/session", opt={"role": OPEN}, status_code=201, summary="Log in")
@@ -86,8 +90,10 @@ async def log_in(
             "this token is not known, has expired or was revoked; a log-in link works once: "
             "`tidemill token link` makes another",
         )
-    caller, cookie = await open_browser_session(server_state, request, holder)
-    return Response(_session(server_state, caller), cookies=[cookie])
+    here = await server_state.of_account(holder.grants)
+    caller, cookie = await open_browser_session(here, request, holder)
+    many = () if here.applications is None else here.applications.of(holder.grants)
+    return Response(_session(here, caller, many), cookies=[cookie])
 
 
 async def open_browser_session(
@@ -139,7 +145,7 @@ async def log_out(server_state: TheServerState, request: Request[Any, Any, Any])
 routes = [health, get_session, log_in, log_out]
 
 
-def _session(server_state: ServerState, caller: Caller | None) -> Session:
+def _session(server_state: ServerState, caller: Caller | None, many: Sequence[str] = ()) -> Session:
     settings = server_state.settings
     label = None if settings.oidc is None else settings.oidc.label
     if caller is None:
@@ -155,4 +161,5 @@ def _session(server_state: ServerState, caller: Caller | None) -> Session:
         csrf=None if caller.session is None else csrf_token(caller.session),
         only=caller.application,
         oidc=label,
+        applications=list(many) or [server_state.app.name],
     )

@@ -27,7 +27,7 @@ async def write_audit(
     after: object = None,
 ) -> None:
     """Record who did what, in the transaction of the change."""
-    entry = (database.application, who, action, target, encode(before), encode(after))
+    entry = (database.application, who, action, target, database.seal(encode(before)), database.seal(encode(after)))
     await connection.execute(database.sql(WRITE_AUDIT), *entry)
 
 

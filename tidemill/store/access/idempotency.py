@@ -85,7 +85,7 @@ async def claim_key(database: Database, connection: Executor, key: IdempotencyKe
     if row is None:  # The other request freed it meanwhile.
         await claim_key(database, connection, key)
     else:
-        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
+        _repeat(key, StoredAnswer(row["request"], row["status"], database.open_bytes(row["body"])))
 
 
 async def lease_key(database: Database, key: IdempotencyKey) -> None:
@@ -103,7 +103,7 @@ async def lease_key(database: Database, key: IdempotencyKey) -> None:
             f"try again; {LEASE_SECONDS:g} s after a server died, the request is carried out again"
         )
     else:
-        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
+        _repeat(key, StoredAnswer(row["request"], row["status"], database.open_bytes(row["body"])))
 
 
 async def renew_key(database: Database, key: IdempotencyKey) -> None:
@@ -115,7 +115,7 @@ async def check_key(database: Database, key: IdempotencyKey) -> None:
     """Raise `AnsweredError` if a request was carried out before; claims nothing."""
     row = await database.fetchrow(READ_ANSWER, key.who, key.key)
     if row is not None:
-        _repeat(key, StoredAnswer(row["request"], row["status"], row["body"]))
+        _repeat(key, StoredAnswer(row["request"], row["status"], database.open_bytes(row["body"])))
 
 
 def _repeat(key: IdempotencyKey, answer: StoredAnswer) -> None:
@@ -133,7 +133,9 @@ def _repeat(key: IdempotencyKey, answer: StoredAnswer) -> None:
 
 async def keep_answer(database: Database, connection: Executor, key: IdempotencyKey, status: int, body: bytes) -> None:
     """Store the answer of a request."""
-    await connection.execute(database.sql(KEEP_ANSWER), key.who, key.key, key.request, status, body)
+    await connection.execute(
+        database.sql(KEEP_ANSWER), key.who, key.key, key.request, status, database.seal_bytes(body)
+    )
 
 
 async def drop_answer(database: Database, key: IdempotencyKey) -> None:

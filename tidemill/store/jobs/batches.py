@@ -126,9 +126,9 @@ def new_batch_statements(new: NewBatch) -> Statements[BatchRef]:
     return BatchRef(holder[0][0], created=False)
 
 
-def add_statements(batch_id: int, jobs: Sequence[NewJob]) -> Statements[int]:
+def add_statements(database: Database, batch_id: int, jobs: Sequence[NewJob]) -> Statements[int]:
     """The statements that store jobs of a batch that is not over, for any driver; returns how many were stored."""
-    refs = (yield from insert_statements(jobs)) if jobs else []
+    refs = (yield from insert_statements(database, jobs)) if jobs else []
     added = sum(ref.created for ref in refs)
     yield ADD_TO_TOTAL, (batch_id, added)
     return added

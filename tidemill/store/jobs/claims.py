@@ -26,6 +26,7 @@ from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, callback_sql
 from tidemill.store.jobs.batch_end import end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
+from tidemill.store.jobs.sealing import sealed_ends
 from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -350,10 +351,11 @@ class Claims:
         if not finished:
             return await self.fetch(statements.claim, *claim), 0
         if all(job.state == "succeeded" and job.note is None for job in finished):
-            results = columns([(job.id, job.attempt, job.result) for job in finished], 3)
+            seal = self._database.seal_value
+            results = columns([(job.id, job.attempt, seal(job.result)) for job in finished], 3)
             rows = await self.fetch(statements.succeed_and_claim, *claim, *results)
         else:
-            rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(finished))
+            rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(self._database, finished))
         last = rows.pop()
         refused = len(finished) - last[0]
         if last[4] is not None:
@@ -423,7 +425,9 @@ async def report_progress(
     database: Database, worker_id: int, reports: Sequence[tuple[int, int, float | None, str | None]]
 ) -> None:
     """Store the progress of running jobs: (id, attempt, fraction, message) each."""
-    await database.fetch(REPORT_PROGRESS, *columns(reports, 4), worker_id, patience=None)
+    ids, attempts, fractions, messages = columns(reports, 4)
+    sealed = [database.seal_text(message) for message in messages]
+    await database.fetch(REPORT_PROGRESS, ids, attempts, fractions, sealed, worker_id, patience=None)
 
 
 async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int, int, str]]:
@@ -442,7 +446,7 @@ async def finish_jobs(
     Their batches end here, or by maintenance if another worker finishes jobs of them at the same time.
     """
     finished = _once_each(finished)
-    rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(finished), worker_id)
+    rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(database, finished), worker_id)
     await end_batches(database, connection, {row[2] for row in rows if row[2] is not None})
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
@@ -456,11 +460,8 @@ async def requeue_jobs(database: Database, connection: Executor, worker_id: int,
     """Put a worker's jobs back into their queues and notify the workers that can claim them."""
     if not jobs:
         return []
-    rows = await connection.fetch(
-        database.sql(REQUEUE_JOBS),
-        *columns([tuple(getattr(job, name) for name in _REQUEUED) for job in jobs], len(_REQUEUED)),
-        worker_id,
-    )
+    values = [tuple(getattr(job, name) for name in _REQUEUED) for job in sealed_ends(database, jobs)]
+    rows = await connection.fetch(database.sql(REQUEUE_JOBS), *columns(values, len(_REQUEUED)), worker_id)
     if any(job.suspicions for job in jobs):
         await connection.execute(database.sql(NOTIFY_CONTROL))
     if keys := sorted({row[2] for row in rows if row[2] is not None}):
@@ -473,8 +474,10 @@ def _once_each(finished: Sequence[Finish]) -> Sequence[Finish]:
     return list({job.id: job for job in reversed(finished)}.values())[::-1] if len(finished) > 1 else finished
 
 
-def _finish_columns(finished: Sequence[Finish]) -> list[list[Any]]:
-    return columns([(f.id, f.attempt, f.result, f.state, f.note, f.error, f.lost) for f in finished], 7)
+def _finish_columns(database: Database, finished: Sequence[Finish]) -> list[list[Any]]:
+    sealed = sealed_ends(database, finished)
+    rows = [(f.id, f.attempt, database.seal_value(f.result), f.state, f.note, f.error, f.lost) for f in sealed]
+    return columns(rows, 7)
 
 
 def claimed_job(row: Any) -> ClaimedJob:

@@ -163,8 +163,14 @@ def pack(jobs: Sequence[NewJob]) -> str:
     return encode(jobs).decode()
 
 
-def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Statements[list[JobRef]]:
+def insert_statements(database: Database, jobs: Sequence[NewJob], *, notify: bool = True) -> Statements[list[JobRef]]:
     """The statements that store jobs, for any driver: yields each with its parameters and receives its rows."""
+    if database.codec is not None:
+        jobs = [msgspec.structs.replace(job, args=msgspec.Raw(database.seal(bytes(job.args)))) for job in jobs]
+    return _insert_statements(jobs, notify=notify)
+
+
+def _insert_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements[list[JobRef]]:
     if any(job.debounce is not None for job in jobs):
         return (yield from _debounced_statements(jobs, notify=notify))
     if not any(job.keyed for job in jobs):
@@ -186,7 +192,7 @@ def insert_statements(jobs: Sequence[NewJob], *, notify: bool = True) -> Stateme
             refs.append(JobRef(holder[0][0], created=False))
         else:
             # The holder finished between the two statements, so the key is free now.
-            refs += yield from insert_statements([job], notify=notify)
+            refs += yield from _insert_statements([job], notify=notify)
     return refs
 
 
@@ -202,7 +208,7 @@ def _debounced_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements
                 if moved := (yield DEBOUNCE, given):
                     refs[index] = JobRef(moved[0][0], created=False)
                     break
-            ref = (yield from insert_statements([alone], notify=notify))[0]
+            ref = (yield from _insert_statements([alone], notify=notify))[0]
             if ref.created or job.debounce is None:
                 refs[index] = ref  # Otherwise another caller has stored a job with this key meanwhile: replace it.
     return [refs[index] for index in range(len(jobs))]
@@ -212,7 +218,7 @@ async def insert_jobs(
     database: Database, connection: Executor, jobs: Sequence[NewJob], *, notify: bool
 ) -> list[JobRef]:
     """Store jobs in the connection's transaction and return a reference to each."""
-    return await run_statements(database, connection, insert_statements(jobs, notify=notify))
+    return await run_statements(database, connection, insert_statements(database, jobs, notify=notify))
 
 
 async def run_statements(database: Database, connection: Executor, statements: Statements[T]) -> T:
@@ -231,7 +237,7 @@ async def insert_alike(
     """Store one job like this per set of arguments: the fastest path for one and for many."""
     rows = await connection.fetch(
         database.sql(INSERT_ALIKE),
-        arguments,
+        arguments if database.codec is None else database.seal_each(arguments),
         job.queue,
         job.task,
         job.priority,

@@ -40,7 +40,8 @@ async def write_logs(database: Database, connection: Executor, logs: Sequence[At
     """Write the lines of attempts; each attempt may occur once per call."""
     last = {(log.job_id, log.attempt): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]
-    await connection.execute(database.sql(WRITE_LOGS), *columns(rows, 5))
+    *keys, lines = columns(rows, 5)
+    await connection.execute(database.sql(WRITE_LOGS), *keys, database.seal_each(lines))
 
 
 async def read_logs(database: Database, job_id: int, *, attempts: int = 20) -> list[asyncpg.Record]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import FINAL_STATES
 from tidemill.store.access.audit import targets
@@ -35,22 +35,23 @@ WITH asked AS (
 SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
-#: Makes waiting jobs due now.
+#: Makes waiting jobs due now; `$3` are other arguments by id.
 RETRY_WAITING = f"""
 UPDATE tidemill.job SET due_at = now(), note = $2,
-    args = CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
+    args = coalesce($3::json -> id::text, args),
     state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, {WAKE.format("")} AS wake, concurrency_key
 """
 
-#: Enqueues finished jobs again as new jobs that name the one they repeat. In a batch they take the place of those.
+#: Enqueues finished jobs again as new jobs that name the one they repeat; `$3` are other arguments by id.
+#: In a batch they take the place of those.
 RETRY_FINISHED = f"""
 WITH again AS (
     INSERT INTO tidemill.job (
         queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key,
         max_concurrency, fair_key, batch_id, state)
-    SELECT queue, task, CASE WHEN $3::text IS NULL THEN args ELSE (args::jsonb || $3::text::jsonb)::json END,
+    SELECT queue, task, coalesce($3::json -> id::text, args),
            priority, tags, options, options ->> 'required_model',
            (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
            unique_key, concurrency_key, max_concurrency, fair_key, batch_id,
@@ -71,11 +72,10 @@ uncounted AS (
 SELECT * FROM again
 """
 
-#: The tasks of jobs, and their arguments with others in place of those of the same name.
-EDITED_ARGUMENTS = """
-SELECT id, task, (args::jsonb || $2::text::jsonb)::text AS args FROM (
-    SELECT id, task, args FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running'
-    UNION ALL SELECT id, task, args FROM tidemill.job_history WHERE id = ANY ($1::bigint[])) AS jobs
+#: The tasks and arguments of jobs that can be retried.
+READ_ARGUMENTS = """
+SELECT id, task, args FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running'
+UNION ALL SELECT id, task, args FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 """
 
 #: Locks jobs: no worker claims, ends or releases one of them until the transaction ends.
@@ -135,10 +135,7 @@ async def retry_jobs(
     """
     outcome = Outcome()
     before = await _require(tx, ids)
-    given = None if edited is None else encode(edited).decode()
-    if given is not None and check is not None:
-        for row in await tx.fetch(EDITED_ARGUMENTS, ids, given):
-            check(row["id"], row["task"], row["args"].encode())
+    given = None if edited is None else await _edit_arguments(tx, ids, edited, check)
     waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}", given)
     finished = await tx.fetch(RETRY_FINISHED, ids, tx.by, given)
     outcome.done = [row["id"] for row in waiting]
@@ -161,6 +158,19 @@ async def retry_jobs(
             },
         )
     return outcome
+
+
+async def _edit_arguments(
+    tx: Transaction, ids: list[int], edited: dict[str, Any], check: Callable[[int, str, bytes], None] | None
+) -> bytes:
+    """The arguments of jobs by id, with others in place of those of the same name."""
+    found: dict[int, msgspec.Raw] = {}
+    for row in await tx.fetch(READ_ARGUMENTS, ids):
+        args = encode({**decode(row["args"]), **edited})
+        if check is not None:
+            check(row["id"], row["task"], args)
+        found[row["id"]] = msgspec.Raw(tx.database.seal(args))
+    return encode(found)
 
 
 def _found_by(why: object) -> dict[str, object]:

@@ -245,6 +245,7 @@ async def _read_jobs(
     limit: int,
 ) -> T:
     """Read a page of jobs. `read` runs a statement and returns its result, the number of rows and the last id."""
+    _check_is_readable(database, wanted)
     if wanted.ended:
         days = days_of(database)
         try:
@@ -264,12 +265,14 @@ async def list_run_page(
     database: Database, wanted: RunFilter, *, before: int | None = None, limit: int = 50
 ) -> list[asyncpg.Record]:
     """The matching runs, newest first, starting below an id."""
+    _check_is_readable(database, wanted)
     sql, values = page_of_runs(wanted, before, limit)
     return await database.fetch(sql, *values)
 
 
 async def write_run_page(database: Database, wanted: RunFilter, *, before: int | None, limit: int) -> Written:
     """The same, as JSON."""
+    _check_is_readable(database, wanted)
     return await _write(database, *page_of_runs(wanted, before, limit), columns=_RUN_LINE)
 
 
@@ -278,10 +281,21 @@ async def _write(database: Database, sql: str, values: list[Any], *, columns: st
     return Written(row["items"], row["count"], row["last"] or 0)
 
 
+def _check_is_readable(database: Database, wanted: JobFilter | RunFilter) -> None:
+    """Raise for conditions on payloads if the application seals them: PostgreSQL cannot look into them."""
+    if database.codec is not None and (wanted.arg or wanted.error):
+        asked = "arguments" if wanted.arg else "the text of errors"
+        raise ConfigError(
+            f"this application seals its payloads (codec={database.settings.codec}), so nothing is found by {asked}: "
+            "look for tags, keys, tasks, states and times"
+        )
+
+
 async def match_jobs(
     database: Database, wanted: JobFilter, *, live: Sequence[str], ended: Sequence[str], after: int = 0, limit: int
 ) -> list[int]:
     """The ids of matching jobs in one of these states, oldest first, starting above an id."""
+    _check_is_readable(database, wanted)
     if not live and not ended:
         return []
     sql, values = matches_of_jobs(wanted, live=live, ended=ended, after=after, limit=limit)

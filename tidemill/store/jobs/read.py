@@ -36,11 +36,14 @@ _SHOWN = (
     "fair_key", "run_id", "work", "batch_id", "note",
 )  # fmt: skip
 _ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
+#: A sealed text cannot be cut.
+_IS_SEALED = "error->>'message' LIKE '$sealed:%'"
 #: The errors of all attempts; of more than fits an answer, the last one and the ends of the others.
 _ERRORS = f"""CASE WHEN octet_length(j.errors::text) <= {SHOWN_BYTES} THEN j.errors ELSE (
     SELECT json_agg(CASE WHEN n = json_array_length(j.errors) THEN error ELSE (error::jsonb || jsonb_build_object(
-               'message', left(error->>'message', 300), 'traceback', '(the end of it; all errors in full: {VALUES}/'
-               || {place_of("job/errors", "j.id")} || ')' || chr(10) || right(error->>'traceback', 800)))::json END
+               'message', CASE WHEN {_IS_SEALED} THEN error->>'message' ELSE left(error->>'message', 300) END,
+               'traceback', '(the end of it; all errors in full: {VALUES}/' || {place_of("job/errors", "j.id")} || ')'
+               || chr(10) || CASE WHEN {_IS_SEALED} THEN '' ELSE right(error->>'traceback', 800) END))::json END
                ORDER BY n)
     FROM json_array_elements(j.errors) WITH ORDINALITY AS each (error, n)) END"""
 _SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_ARGS} AS args, {_ERRORS} AS errors"

@@ -17,6 +17,7 @@ from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
 from tidemill.core.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import GRACE, FirePlan, Schedule, WaitingFire, decide_overlap, fires_between, next_fire
+from tidemill.core.sealing import seal_members
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.operate import cancel_jobs
@@ -182,16 +183,20 @@ async def _upsert(
         job.task if job is not None else run.workflow if run is not None else "",
         job.queue if job is not None else "",
         encode(schedule.spec),
-        b"{}" if job is None else encode(job),
+        b"{}" if job is None else _sealed(database, encode(job), "args"),
         schedule.catchup,
         schedule.jitter,
         next_fire(schedule.spec, now),
         now,
         schedule.declared_by,
-        None if run is None else encode(run),
+        None if run is None else _sealed(database, encode(run), "input"),
         schedule.overlap,
         made_by,
     )
+
+
+def _sealed(database: Database, template: bytes, name: str) -> bytes:
+    return template if database.codec is None else seal_members(database.codec, template, (name,))
 
 
 async def put_schedule(tx: Transaction, schedule: DeclaredSchedule) -> bool:

@@ -218,7 +218,7 @@ async def open_alerts(
     """Store new alerts, each with its explanation; returns those that were not reported before."""
     if not alerts:
         return []
-    return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode(), list(explanations))
+    return await connection.fetch(database.sql(OPEN_NEW), encode(alerts).decode(), database.seal_each(explanations))
 
 
 async def list_alerts(

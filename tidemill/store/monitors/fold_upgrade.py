@@ -51,6 +51,7 @@ async def not_rebuilt(database: Database, monitor: str, version: str, limit: int
 
 async def keep_rebuilt(database: Database, monitor: str, version: str, states: Sequence[Rebuilt]) -> None:
     columns = [[getattr(state, field) for state in states] for field in Rebuilt.__struct_fields__]
+    columns[-1] = database.seal_each(columns[-1])
     await database.fetch(KEEP_REBUILT, monitor, version, *columns)
 
 

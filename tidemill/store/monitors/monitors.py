@@ -385,7 +385,7 @@ async def ingest(
         msgspec.json.encode(rows),
         [*entities],
         [*entities.values()],
-        _SEPARATOR.join(events.data).decode(),
+        _SEPARATOR.join(database.seal(data) for data in events.data).decode(),
         events.without_entity,
         move.at,
         move.id,
@@ -447,6 +447,8 @@ async def commit_entities(
             "entity", "was", "folded", "at", "id", "last_at", "count", "was_due", "due_at", "state", "marks", "problem",
         )
     ]  # fmt: skip
+    columns[9], columns[10] = database.seal_each(columns[9]), database.seal_each(columns[10])
+    columns[11] = [database.seal_text(problem) for problem in columns[11]]
     done = await connection.execute(database.sql(COMMIT_ENTITIES), name, version, *columns)
     if int(done.rpartition(" ")[2]) != len(moves):
         raise LeaseLostError(f"monitor {name}: another process has changed some of its entities")
@@ -455,7 +457,8 @@ async def commit_entities(
         await connection.execute(database.sql(DROP_CHECKPOINTS), name, *map(list, zip(*dropped, strict=True)))
     kept = [(move.entity, *checkpoint) for move in moves for checkpoint in move.checkpoints]
     if kept:
-        await connection.execute(database.sql(KEEP_CHECKPOINTS), name, version, *map(list, zip(*kept, strict=True)))
+        *rest, states = map(list, zip(*kept, strict=True))
+        await connection.execute(database.sql(KEEP_CHECKPOINTS), name, version, *rest, database.seal_each(states))
 
 
 async def note_problems(
@@ -463,7 +466,9 @@ async def note_problems(
 ) -> None:
     """Store errors: place, entity and error of each."""
     if problems:
-        await connection.execute(database.sql(NOTE_PROBLEMS), name, *map(list, zip(*problems, strict=True)))
+        *rest, errors = map(list, zip(*problems, strict=True))
+        sealed = [database.seal_text(each) for each in errors]
+        await connection.execute(database.sql(NOTE_PROBLEMS), name, *rest, sealed)
 
 
 async def list_problems(database: Database, name: str, *, limit: int = 20) -> list[asyncpg.Record]:

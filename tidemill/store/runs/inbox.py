@@ -10,6 +10,7 @@ from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.archive import NOTIFY_RUNS
 from tidemill.store.runs.claims import RELEASE_SUSPENDED
 from tidemill.store.runs.runs import show_run
+from tidemill.store.runs.sealing import seal_run_tick
 from tidemill.store.runs.sends import send_together
 from tidemill.store.runs.turns import ORPHANED, UNWANTED, relatives_sql
 from tidemill.store.transaction import Transaction
@@ -149,7 +150,7 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
 
     With a `token`, which the tick carries as well, it arrives once, even if the first response was lost.
     """
-    uncertain = False
+    uncertain, tick = False, seal_run_tick(database, tick)
     while True:
         if uncertain and token is not None and await has_arrived(database, run_id, token):
             return
@@ -169,16 +170,16 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
 
 
 def send_statements(
-    run_id: int, tick: bytes, *, at: float | None = None, delay: float | None = None
+    database: Database, run_id: int, tick: bytes, *, at: float | None = None, delay: float | None = None
 ) -> Statements[None]:
     """The statements that put a tick into a run's inbox, for any driver; an error if the run has ended."""
-    if not (yield SEND_LATER, (run_id, tick.decode(), at, delay)):
+    if not (yield SEND_LATER, (run_id, seal_run_tick(database, tick).decode(), at, delay)):
         raise NotFoundError(f"there is no run {run_id}, or it has ended: it accepts nothing more; start a new run")
 
 
 async def send_within(tx: Transaction, run_id: int, tick: bytes) -> bool:
     """Put a tick into a run's inbox when the transaction commits; False if there is no such run, or it has ended."""
-    return bool(await tx.fetch(SEND, run_id, tick))
+    return bool(await tx.fetch(SEND, run_id, seal_run_tick(tx.database, tick)))
 
 
 async def cancel_within(tx: Transaction, run_id: int, tick: bytes, *, reason: str) -> bool:

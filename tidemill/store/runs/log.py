@@ -53,7 +53,8 @@ async def write_step_logs(database: Database, connection: Executor, logs: Sequen
     """Write the lines of attempts; if an attempt occurs twice, the last one counts."""
     last = {(log.run_id, log.work, log.attempt, log.began_at): log for log in logs}
     rows = [msgspec.structs.astuple(log) for log in last.values()]
-    await connection.execute(database.sql(WRITE_STEP_LOGS), *columns(rows, 7))
+    *keys, lines = columns(rows, 7)
+    await connection.execute(database.sql(WRITE_STEP_LOGS), *keys, database.seal_each(lines))
 
 
 async def trim_step_logs(database: Database, connection: Executor, runs: Sequence[int]) -> None:

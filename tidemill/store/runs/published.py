@@ -34,7 +34,7 @@ ORDER BY seq LIMIT $3
 
 async def publish(database: Database, run_id: int, shown: Sequence[bytes]) -> None:
     """Publish something of a run."""
-    await database.fetch(PUBLISH, run_id, list(shown))
+    await database.fetch(PUBLISH, run_id, database.seal_each(shown))
 
 
 async def read_published(database: Database, run_id: int, *, after: int = 0, limit: int = 1000) -> list[Any]:

@@ -14,6 +14,7 @@ from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS
 from tidemill.store.runs.run_turn import NewRun
+from tidemill.store.runs.sealing import seal_run_tick
 from tidemill.store.transaction import Transaction
 
 #: Keys with this prefix are internal; users cannot choose them.
@@ -129,7 +130,8 @@ async def store_run(
     at: Database | Transaction, new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
 ) -> tuple[int, bool]:
     """Store a new run; returns its id, and whether it is new. `parent` is a run and its work item that waits."""
-    talk = start_statements(new, owner=owner, parent=parent)
+    database = at if isinstance(at, Database) else at.database
+    talk = start_statements(database, new, owner=owner, parent=parent)
     try:
         statement, params = next(talk)
         while True:
@@ -139,7 +141,7 @@ async def store_run(
 
 
 def start_statements(
-    new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
+    database: Database, new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
 ) -> Statements[tuple[int, bool]]:
     """The statements that store a new run, for any driver; they return its id, and whether it is new."""
     if new.key is not None:
@@ -148,8 +150,9 @@ def start_statements(
     own = None if new.key is not None else OWN_KEY + new_token()
     origin = None if new.origin is None else bytes(new.origin).decode()
     who = (origin, owner, *(parent or (None, None)), new.kind, new.tags, new.at, new.delay)
+    given = database.seal(bytes(new.input)).decode()
     while True:
-        rows = yield START_RUN, (new.workflow, new.version, own or new.key, bytes(new.input).decode(), *who)
+        rows = yield START_RUN, (new.workflow, new.version, own or new.key, given, *who)
         if rows:
             return rows[0][0], rows[0][1] or own is not None
         # The holder of the key was being stored at the same moment: try again.
@@ -167,7 +170,8 @@ async def fork_run(
 ) -> int:
     """Store a new run with another's first `at` ticks, and `more` after them; returns its id."""
     waiting = timers or {}
-    number = await tx.fetchval(FORK_RUN, source, at, version, origin, list(more), list(waiting), list(waiting.values()))
+    ticks = [seal_run_tick(tx.database, tick) for tick in more]
+    number = await tx.fetchval(FORK_RUN, source, at, version, origin, ticks, list(waiting), list(waiting.values()))
     if number is None:
         raise NotFoundError(f"there is no run {source}: `tidemill runs` lists them")
     await tx.fetch(WAKE_RUN, number)

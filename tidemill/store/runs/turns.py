@@ -19,6 +19,7 @@ from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
 from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.sealing import seal_turns
 
 #: The reason for cancelling a job of a run that no longer needs it.
 UNWANTED = "its run no longer needs it"
@@ -407,6 +408,7 @@ async def commit_turn(
     database: Database, connection: Executor, owner: int, number: int, turns: Sequence[RunTurn]
 ) -> set[int]:
     """Write one numbered turn of many runs; returns those that the owner still owned."""
+    turns = seal_turns(database, turns)
     if len(turns) == 1 and turns[0].is_one_tick:
         (one,) = turns
         given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])

@@ -46,7 +46,7 @@ async def change_blob(database: Database, store: str, path: str, change: Callabl
         await connection.execute(database.sql(HOLD_BLOB), store, path)
         rows = await connection.fetch(database.sql(READ_BLOBS), store, [path])
         made = change(rows[0]["content"] if rows else None)
-        await connection.fetch(database.sql(WRITE_BLOBS), store, [path], [made])
+        await connection.fetch(database.sql(WRITE_BLOBS), store, [path], [database.seal_bytes(made)])
 
 
 async def write_blobs(
@@ -55,7 +55,7 @@ async def write_blobs(
     """Write contents, in the connection's transaction if one is given; returns the new versions."""
     if not blobs:
         return {}
-    arguments = (store, [path for path, _ in blobs], [data for _, data in blobs])
+    arguments = (store, [path for path, _ in blobs], [database.seal_bytes(data) for _, data in blobs])
     if connection is None:
         rows = await database.fetch(WRITE_BLOBS, *arguments)
     else:

@@ -49,7 +49,7 @@ async def keep_contents(
     database: Database, connection: Executor, pipeline: str, stage: str, replaced: Sequence[ReplacedContent]
 ) -> None:
     """Keep the contents that builds have replaced, and delete older ones of the same outputs."""
-    values = columns([(each.entity, each.path, each.hash, each.content) for each in replaced], 4)
+    values = columns([(each.entity, each.path, each.hash, database.seal_bytes(each.content)) for each in replaced], 4)
     await connection.execute(database.sql(KEEP_CONTENTS), pipeline, stage, *values)
     paths = [each.path for each in replaced]
     await connection.execute(database.sql(DROP_OLDER_CONTENTS), pipeline, paths, EARLIER)

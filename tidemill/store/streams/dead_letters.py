@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.pages import Word
+from tidemill.store.streams.sealing import seal_message
 from tidemill.store.transaction import Transaction
 
 #: Why a message was given up.
@@ -40,7 +41,8 @@ AND ($8::bigint IS NULL OR id <= $8) AND ($9::text IS NULL OR sink = $9)
 LIST_DEAD = f"""
 SELECT id, buried_at, stream, source, sink, place, why, attempts, at, message_id, key, headers, plans, kind, error,
        history, octet_length(payload) AS payload_bytes,
-       substring(payload FOR coalesce($12::int, octet_length(payload))) AS payload
+       CASE WHEN substring(payload FOR 8) <> '$sealed:' THEN substring(payload FOR coalesce($12::int, 1 << 30))
+            WHEN octet_length(payload) > $12::int THEN '' ELSE payload END AS payload
 FROM tidemill.dead_letter WHERE {_DEAD_FILTER} AND ($11::bigint IS NULL OR id < $11) ORDER BY id DESC LIMIT $10
 """
 
@@ -106,7 +108,9 @@ async def add_dead_letters(
     database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
 ) -> None:
     """Store messages as dead letters; the columns are those of the statement."""
-    await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *columns)
+    *rest, error, payload, history = columns
+    sealed = seal_message(database, error, payload, history)
+    await connection.execute(database.sql(ADD_DEAD_LETTERS), stream, *rest, *sealed)
 
 
 async def list_dead(
@@ -139,7 +143,7 @@ async def replay_dead(
     A `payload` takes the place of their own.
     """
     given = {name: value for name, value in msgspec.structs.asdict(which).items() if value is not None}
-    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit, rate, payload) or 0
+    count: int = await tx.fetchval(REPLAY, *which.arguments(), limit, rate, tx.database.seal_bytes(payload)) or 0
     if rate is not None:
         given["rate"] = rate
     if payload is not None:

@@ -192,9 +192,9 @@ class _Row(msgspec.Struct):
         )
 
 
-async def append(connection: Executor, schema: str, entries: Iterable[Entry], *, notify: bool = True) -> None:
+async def append(database: Database, connection: Executor, entries: Iterable[Entry], *, notify: bool = True) -> None:
     """Append to the log, in the connection's transaction if it has one."""
-    records = list(_records(entries))
+    records, schema = list(_records(_sealed(database, entries))), database.schema
     if not records:
         return
     if len(records) == 1 and notify:
@@ -221,14 +221,20 @@ SELECT pg_notify('tidemill_streams', topic) FROM (SELECT DISTINCT topic FROM app
 """
 
 
-def append_statements(entries: Iterable[Entry]) -> Statements[None]:
+def append_statements(database: Database, entries: Iterable[Entry]) -> Statements[None]:
     """The statements that append to the log, for any driver."""
     rows = [
         {"topic": topic, "keys": keys, "headers": headers, "payloads": [b64encode(each).decode() for each in payloads]}
-        for topic, keys, headers, payloads in _records(entries)
+        for topic, keys, headers, payloads in _records(_sealed(database, entries))
     ]
     if rows:
         yield APPEND_ROWS, (msgspec.json.encode(rows).decode(),)
+
+
+def _sealed(database: Database, entries: Iterable[Entry]) -> Iterable[Entry]:
+    if database.codec is None:
+        return entries
+    return [msgspec.structs.replace(each, payload=database.seal_bytes(each.payload)) for each in entries]
 
 
 def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:

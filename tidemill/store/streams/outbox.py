@@ -78,7 +78,8 @@ def outbox_topic(stream: str, sink: str) -> str:
 
 async def add_items(database: Database, connection: Executor, rows: Sequence[tuple[Any, ...]]) -> None:
     """Store items for sinks; the columns are those of the statement."""
-    await connection.fetch(database.sql(ADD_ITEMS), *zip(*rows, strict=True))
+    *rest, payloads = zip(*rows, strict=True)
+    await connection.fetch(database.sql(ADD_ITEMS), *rest, [database.seal_bytes(each) for each in payloads])
 
 
 async def take_items(
@@ -106,9 +107,11 @@ async def settle_items(
         if sent:
             await connection.execute(database.sql(DROP_ITEMS), list(sent))
         if refused:
-            await connection.execute(database.sql(REFUSE_ITEMS), *map(list, zip(*refused, strict=True)))
+            *rest, errors = map(list, zip(*refused, strict=True))
+            await connection.execute(database.sql(REFUSE_ITEMS), *rest, [database.seal_text(each) for each in errors])
         if dead:
-            await connection.execute(database.sql(BURY_ITEMS), *map(list, zip(*dead, strict=True)))
+            *rest, errors = map(list, zip(*dead, strict=True))
+            await connection.execute(database.sql(BURY_ITEMS), *rest, [database.seal_text(each) for each in errors])
 
     await database.run(store, patience=None)  # Each statement may be repeated.
 

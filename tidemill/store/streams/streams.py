@@ -11,6 +11,7 @@ import asyncpg
 import msgspec
 
 from tidemill.store.database import Database, Executor
+from tidemill.store.streams.sealing import seal_message
 from tidemill.store.transaction import Transaction
 
 #: Takes over a partition's cursor; with a lease only if no other process holds one. Returns where to begin.
@@ -242,7 +243,9 @@ async def end_leases(database: Database, host: str, pid: int) -> None:
 
 async def add_retries(database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]) -> None:
     """Store messages for a retry; the columns are those of the statement."""
-    await connection.execute(database.sql(ADD_RETRIES), stream, *columns)
+    *rest, error, payload, history = columns
+    sealed = seal_message(database, error, payload, history)
+    await connection.execute(database.sql(ADD_RETRIES), stream, *rest, *sealed)
 
 
 async def drop_retries(database: Database, connection: Executor, ids: Sequence[int]) -> set[int]:
@@ -273,7 +276,9 @@ async def note_attempts(
     database: Database, connection: Executor, stream: str, columns: Sequence[Sequence[Any]]
 ) -> None:
     """Store the attempts of messages that stay at their source; the columns are those of the statement."""
-    await connection.execute(database.sql(NOTE_ATTEMPTS), stream, *columns)
+    *rest, error, history = columns
+    error, _, history = seal_message(database, error, (), history)
+    await connection.execute(database.sql(NOTE_ATTEMPTS), stream, *rest, error, history)
 
 
 async def forget_attempts(

@@ -3,7 +3,7 @@ import { createContext, useContext } from "react";
 import type { Session } from "../api/types";
 
 const LOGGED_OUT: Session = {
-  authenticated: false, login_required: true, read_only: true, application: null, version: null, name: null, role: null, csrf: null, only: null, oidc: null,
+  authenticated: false, login_required: true, read_only: true, application: null, version: null, name: null, role: null, csrf: null, only: null, oidc: null, applications: [],
 };
 
 export const SessionContext = createContext<Session>(LOGGED_OUT);

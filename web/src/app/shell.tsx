@@ -71,6 +71,7 @@ function Screen({ path }: { path: string }) {
 function Side({ open }: { open: boolean }) {
   const { path } = useLocation();
   const session = useSession();
+  const applications = session.applications ?? [];
   const overview = useQuery({ queryKey: ["overview"], queryFn: () => get<Overview>("/overview"), refetchInterval: 5000 });
   const pages = useQuery({ queryKey: ["pages"], queryFn: () => get<ApplicationPage[]>("/pages"), staleTime: 60_000 });
   const openInputs = overview.data?.counts.inputs_open ?? 0;
@@ -81,9 +82,16 @@ function Side({ open }: { open: boolean }) {
         <img src="/mill.svg" alt="" />
         <span>
           Tidemill
-          <small>{session.application}</small>
+          {applications.length < 2 && <small>{session.application}</small>}
         </span>
       </Link>
+      {applications.length > 1 && (
+        <select aria-label="Application" value={session.application ?? ""} onChange={(event) => chooseApplication(event.target.value)}>
+          {applications.map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+      )}
       {groups.map((group) => (
         <div key={group}>
           {group !== "Now" && <h2>{group}</h2>}
@@ -120,6 +128,12 @@ function Side({ open }: { open: boolean }) {
       </div>
     </nav>
   );
+}
+
+/** Show another application of this server: its cookie names the one that requests are for. */
+function chooseApplication(name: string) {
+  document.cookie = `tidemill-application=${encodeURIComponent(name)}; path=/; SameSite=Strict`;
+  window.location.assign("/");
 }
 
 function Bar({ onMenu, onSearch }: { onMenu: () => void; onSearch: () => void }) {

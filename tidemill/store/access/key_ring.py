@@ -1,10 +1,11 @@
-"""The keys that seal secrets at rest. The first seals; each of them opens what it has sealed.
+"""The keys that seal credentials and payloads at rest. The first seals; each of them opens what it has sealed.
 
     TIDEMILL_SECRET_KEYS          keys in base64, the newest first: KEY or KEY,OLDER_KEY
     TIDEMILL_SECRET_KEY_FILE      a file with the same, one key on a line
     .tidemill/secret.key          is made beside the embedded PostgreSQL if neither is set
 
-To rotate: put a new key first, `tidemill credentials rotate`, then remove the old one.
+To rotate: add a new key on every host, then put it first, `tidemill credentials rotate` and `tidemill db reseal`, then
+remove the old one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.store.database import DatabaseSettings
+
+if TYPE_CHECKING:
+    from tidemill.store.database import DatabaseSettings
 
 KEYS = "TIDEMILL_SECRET_KEYS"
 KEY_BYTES, NONCE_BYTES = 32, 12

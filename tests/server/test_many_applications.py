@@ -1,0 +1,85 @@
+"""`tidemill server --all`: one address for every application of a database, and each account sees its own only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.support.operate import create_token
+from tests.support.web import LOGIN_NEEDED, web_server
+from tidemill import App
+from tidemill.store.database import Database
+from tidemill.store.migrate import migrate
+
+NAMED = "Tidemill-Application"
+
+
+@pytest.fixture
+async def bakery(database_url: str) -> AsyncIterator[App]:
+    """A second application, whose code the server does not have."""
+    app = App("bakery", database_url=database_url)
+
+    @app.task
+    async def bake(bread: str) -> str:
+        return bread
+
+    async with app.database() as database:
+        await migrate(database)
+    yield app
+    await app.close()
+    app.close_sync()
+
+
+async def test_a_token_for_one_application_sees_nothing_of_another(
+    database_url: str, database: Database, bakery: App
+) -> None:
+    async with web_server(database_url, LOGIN_NEEDED, "--all") as server:
+        await bakery.enqueue(bakery.declarations.tasks["bake"].call(bread="rye"))
+        baker, _ = await create_token(database, "baker", "admin", by="test", application="bakery")
+        tester, _ = await create_token(database, "tester", "admin", by="test", application="test")
+        chief, _ = await create_token(database, "chief", "admin", by="test")
+        async with server.client(baker) as client:
+            session = (await client.get("/session")).json()
+            assert (session["application"], session["applications"]) == ("bakery", ["bakery"])
+            assert [job["task"] for job in (await client.get("/jobs")).json()["items"]] == ["bake"]
+            for name in ("test", "nowhere"):
+                refused = await client.get("/jobs", headers={NAMED: name})
+                assert refused.status_code == 403
+                assert refused.json()["detail"] == f"this account has no role in an application {name!r} here"
+            cancelled = await client.post("/jobs/cancel", json={"filter": {"task": "bake"}})
+            assert cancelled.status_code == 200, cancelled.text
+        async with server.client(tester) as client:
+            assert (await client.get("/jobs")).json()["items"] == []
+            assert (await client.get("/jobs", headers={NAMED: "bakery"})).status_code == 403
+            client.cookies.set("tidemill-application", "bakery")
+            assert (await client.get("/session")).json()["application"] == "test", "a cookie opens nothing"
+            trail = repr((await client.get("/audit")).json())
+            assert "job.cancel" not in trail
+        async with server.client(chief) as client:
+            session = (await client.get("/session")).json()
+            assert session["applications"] == ["test", "bakery"]
+            named = await client.get("/jobs", headers={NAMED: "bakery"})
+            assert [(job["task"], job["state"]) for job in named.json()["items"]] == [("bake", "cancelled")]
+            assert (await client.get("/jobs", headers={NAMED: "test"})).json()["items"] == []
+
+
+async def test_a_browser_logs_in_to_the_application_that_it_has_a_role_in(
+    database_url: str, database: Database, bakery: App
+) -> None:
+    async with web_server(database_url, LOGIN_NEEDED, "--all") as server:
+        baker, _ = await create_token(database, "baker", "operator", by="test", application=bakery.name)
+        chief, _ = await create_token(database, "chief", "admin", by="test")
+        async with server.client() as browser:
+            opened = (await browser.post("/session", json={"token": baker})).json()
+            assert (opened["application"], opened["applications"]) == ("bakery", ["bakery"])
+            assert (await browser.get("/jobs")).status_code == 200
+            assert (await browser.get("/session")).json()["application"] == "bakery"
+        async with server.client() as browser:
+            assert (await browser.post("/session", json={"token": chief})).json()["application"] == "test"
+            browser.cookies.set("tidemill-application", "bakery")
+            assert (await browser.get("/session")).json()["application"] == "bakery"
+        async with server.client() as stranger:
+            assert (await stranger.get("/session")).json()["authenticated"] is False
+            assert (await stranger.get("/jobs")).status_code == 401
+            assert (await stranger.get("/jobs", headers={NAMED: "bakery"})).status_code == 401
