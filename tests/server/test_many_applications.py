@@ -24,8 +24,9 @@ async def bakery(database_url: str) -> AsyncIterator[App]:
     async def bake(bread: str) -> str:
         return bread
 
-    async with app.database() as database:
-        await migrate(database)
+    for each in (App("test", database_url=database_url), app):  # The first one is that of the server.
+        async with each.database() as database:
+            await migrate(database)
     yield app
     await app.close()
     app.close_sync()

@@ -53,7 +53,7 @@ async def store_outbox(
         for each in outbox
         if each.kind == "log"
     ]
-    await event_log.append(connection, database.schema, entries)
+    await event_log.append(database, connection, entries)
     if items := [_sink_row(stream, each) for each in outbox if each.kind == "sink"]:
         await add_items(database, connection, items)
     statements = [each for each in outbox if each.kind == "sql"]
