@@ -93,6 +93,9 @@ def test_a_dead_letter_is_listed_shown_and_replayed(up: Process) -> None:
     page = ok(up.folder, "stream", "dead-letters", "--id", str(letter["id"]))
     assert "Check: ValueError: a negative number" in page
     assert '{"n": -5}' in page
+    explained = ok(up.folder, "explain", f"orders/orders:{letter['place']}", "--app", "app.py")
+    assert "attempt 1, plan Check" in explained
+    assert "waited before: " in explained
     assert "0 dead letters" in ok(up.folder, "stream", "replay", "orders", "--error", "something else")
     tried = 1 + len(others)
     assert f"{tried} dead letters are tried again" in ok(up.folder, "stream", "replay", "orders", "--plan", "Check")

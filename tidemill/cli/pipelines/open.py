@@ -90,10 +90,18 @@ def on_pipelines(command: Callable[..., Awaitable[Any]]) -> Command:
 class PipelineWork:
     """Where a command works: the pipelines that were named, on their database or through a server."""
 
-    def __init__(self, app: str | None, word: str | None, place: ServerOptions, *, allow_unknown: bool = False) -> None:
+    def __init__(
+        self,
+        app: str | None,
+        word: str | None,
+        place: ServerOptions,
+        *,
+        allow_unknown: bool = False,
+        needs_pipelines: bool = True,
+    ) -> None:
         """`word` comes after the application; a server has the application, so that `app` is the word there."""
         self._place = place
-        self._allow_unknown = allow_unknown
+        self._allow_unknown, self._needs_pipelines = allow_unknown, needs_pipelines
         if place.server_url is None:
             self._app, self.word = named_word(app, "APP"), word
         elif word is not None:
@@ -116,7 +124,7 @@ class PipelineWork:
             async with self._place.operator() as at:
                 yield at
             return
-        target = load_target(self._app, allow_unknown=self._allow_unknown)
+        target = load_target(self._app, allow_unknown=self._allow_unknown, needs_pipelines=self._needs_pipelines)
         print_file_problems(target)
         declared = declarations_of(target)
         async with opened(target, self._place, create=target.app is None, live=live) as database:

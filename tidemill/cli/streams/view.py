@@ -149,7 +149,11 @@ def attempt_lines(history: Sequence[FailedAttemptLine]) -> list[Text]:
     shown: list[Text] = []
     for each in history:
         where = f", {each.engine}" if each.engine else ""
-        shown.append(Text(f"attempt {each.attempt}, plan {each.plan or '-'}, {each.seconds:.3f} s{where}", "bold"))
+        took = f", {each.seconds:.3f} s" if each.seconds else ""
+        shown.append(Text(f"attempt {each.attempt}, plan {each.plan or '-'}{took}{where}", "bold"))
+        if each.waited:
+            waits = ", ".join(f"{place} {seconds:.3f} s" for place, seconds in sorted(each.waited.items()))
+            shown.append(Text(f"  waited before: {waits}", "dim"))
         shown.append(Text(f"  {each.kind}: {each.error}", "red"))
         for line in each.lines or ():
             fields = " ".join(f"{name}={value}" for name, value in (line.get("fields") or {}).items())

@@ -34,8 +34,11 @@ def is_workflow(target: str) -> bool:
     return Path(target).is_dir() or target.endswith(".json")
 
 
-def load_target(target: str, *, allow_unknown: bool = False) -> PipelineTarget:
-    """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them."""
+def load_target(target: str, *, allow_unknown: bool = False, needs_pipelines: bool = True) -> PipelineTarget:
+    """`app.py`, `app.py:name`, `package.module`, a workflow file, or a folder of them.
+
+    Without `needs_pipelines` an application may have none.
+    """
     if is_workflow(target):
         from tidemill.pipelines.workflows.folder import read_folder  # slow to load, and rarely needed
 
@@ -50,7 +53,7 @@ def load_target(target: str, *, allow_unknown: bool = False) -> PipelineTarget:
         pipelines = list(app.pipelines.known.values())
     else:
         pipelines = [value for value in vars(module).values() if isinstance(value, Pipeline)]
-    if not pipelines and (app is None or not app.pipelines.are_kept):
+    if not pipelines and (app is None or (needs_pipelines and not app.pipelines.are_kept)):
         raise ConfigError(f'{target} declares no pipeline: add `blog = Pipeline("blog", root="output/")`')
     check_order([stage for pipeline in pipelines for stage in pipeline.stages.values()])
     return PipelineTarget(pipelines, app)

@@ -16,6 +16,9 @@ from tidemill.store.monitors.monitors import read_monitor
 from tidemill.store.monitors.settings_history import hold_monitor, write_setting
 from tidemill.store.transaction import Transaction
 
+_NOT_FOLLOWED = (
+    "monitor {} does not follow {!r}: no event of it has arrived, and it was not added by `tidemill monitor roster add`"
+)
 _NEWS = "SELECT pg_notify('tidemill_monitors', $1)"
 
 #: Adds entities, starts the backfill of new ones, and makes them due: from now on their events are expected.
@@ -158,7 +161,7 @@ async def start_backfill(tx: Transaction, monitor: str, entities: Sequence[str] 
     rows = await tx.fetch(START_BACKFILL, monitor, wanted, encode(plan))
     found = sorted(row["entity"] for row in rows)
     if wanted is not None and (missing := set(wanted) - set(found)):
-        raise NotFoundError(f"monitor {monitor} does not follow {min(missing)!r}: add it with `roster add`")
+        raise NotFoundError(_NOT_FOLLOWED.format(monitor, min(missing)))
     await _record(tx, monitor, "backfill", after={"entities": wanted or "all"})
     return found
 
@@ -226,7 +229,7 @@ async def label_entity(
     held = await hold_monitor(tx, monitor)
     found: Any = await tx.fetchval(READ_LABELS, monitor, entity)
     if found is None:
-        raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
+        raise NotFoundError(_NOT_FOLLOWED.format(monitor, entity))
     before: dict[str, Any] = decode(found)
     if expecting is not None and before.get(expecting[0]) != expecting[1]:
         return False
@@ -241,7 +244,7 @@ async def label_entity(
 async def show_entity(database: Database, monitor: str, entity: str) -> asyncpg.Record:
     row = await database.fetchrow(SHOW_ENTITY, monitor, entity)
     if row is None:
-        raise NotFoundError(f"monitor {monitor} does not follow {entity!r}: add it with `roster add`")
+        raise NotFoundError(_NOT_FOLLOWED.format(monitor, entity))
     return row
 
 
