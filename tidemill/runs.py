@@ -27,6 +27,7 @@ from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
+from tidemill.engine.telemetry.run_trace import starting, traced_origin
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.signature import StepSpec
@@ -187,7 +188,11 @@ class Runs:
 
     async def start(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
         """Start a durable run of a workflow or dag: see `App.start`."""
-        found = await self._prepare(what, given, more, self._origin())
+        with starting(what):
+            return await self._start(what, given, conn, more)
+
+    async def _start(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
+        found = await self._prepare(what, given, more, traced_origin(self._origin()))
         if conn is not None:
             unopened = self._connections.unopened
             number, created = await run_async(unopened, conn, start_statements(unopened, found.new))
@@ -202,7 +207,11 @@ class Runs:
 
     def start_sync(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
         """`start` for plain code."""
-        connections, origin = self._connections, self._origin()
+        with starting(what):
+            return self._start_sync(what, given, conn, more)
+
+    def _start_sync(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
+        connections, origin = self._connections, traced_origin(self._origin())
 
         async def reach(opened: OpenConnection) -> tuple[_Start, Database]:
             return await self._prepare(what, given, more, origin), opened.database
@@ -257,7 +266,7 @@ class Runs:
         kind, database = self.flow(workflow), await self._reach()
         check_start_fields(kind.workflow, fields)
         event = declared(kind.workflow).start_event(None, fields)
-        new = msgspec.structs.replace(_new_flow_run(kind, event, self._origin()), key=key)
+        new = msgspec.structs.replace(_new_flow_run(kind, event, traced_origin(self._origin())), key=key)
         number, created = await store_run(database, new, parent=parent)
         if created:
             return None

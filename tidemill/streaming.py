@@ -16,6 +16,7 @@ from tidemill.core.ticks import Received
 from tidemill.engine.connections import Connections
 from tidemill.engine.lifespan import Lifespan
 from tidemill.engine.role import Role
+from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.stores.external_states import Inputs
@@ -121,6 +122,9 @@ class Streams:
 
 
 def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mapping[str, str] | None) -> list[Entry]:
+    trace = current_trace()
+    if trace is not None:
+        headers = {"traceparent": trace, **(headers or {})}
     told = None if headers is None else encode(dict(headers))
     payloads = (value if isinstance(value, bytes) else encode(value) for value in values)
     return [Entry(topic, check_payload(each, f"a message for topic {topic}"), key, told) for each in payloads]

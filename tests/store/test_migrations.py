@@ -285,7 +285,7 @@ def test_every_new_migration_says_which_code_goes_on_with_it() -> None:
         first = migration.up.read_text().splitlines()[0]
         assert first.startswith("-- needs_at_least: "), (
             f"{migration.up.name} begins with `-- needs_at_least: N`: the newest migration that the oldest code knows "
-            f"that works with its tables. {migration.version - 1} if it only adds (columns with defaults, tables, "
+            f"that works with its tables. As in the migration before if it only adds (columns with defaults, tables, "
             f"indexes), {migration.version} if earlier code breaks"
         )
 

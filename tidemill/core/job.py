@@ -65,6 +65,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why its schedule has started it: due, catch-up, backfill or run now."""
     batch: int | None = None
     """The batch whose end it follows from."""
+    trace: str | None = None
+    """The W3C `traceparent` that a run continues; a job has it in its options."""
 
 
 class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):

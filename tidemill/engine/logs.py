@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from tidemill.engine.telemetry.tracing import current_ids
 from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.log_capture import find_listener, write_line
 
@@ -18,7 +19,7 @@ def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | N
     """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
     human = form == "human" or (form == "auto" and sys.stderr.isatty())
     level_of = structlog.processors.add_log_level
-    common = [structlog.contextvars.merge_contextvars, add_job, level_of, keep_line, add_message]
+    common = [structlog.contextvars.merge_contextvars, add_job, add_trace, level_of, keep_line, add_message]
     if human:
         last = [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
@@ -53,6 +54,15 @@ def add_job(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Muta
         event.setdefault("job", job.id)
         event.setdefault("task", job.task)
         event.setdefault("attempt", job.attempt)
+    return event
+
+
+def add_trace(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Say which trace a line was logged in, in the words of OpenTelemetry."""
+    ids = current_ids()
+    if ids is not None:
+        event.setdefault("trace_id", ids[0])
+        event.setdefault("span_id", ids[1])
     return event
 
 

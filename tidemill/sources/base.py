@@ -259,6 +259,8 @@ class SourceEvent(msgspec.Struct, frozen=True):
     at: float
     data: Any
     raw: bytes
+    trace: str | None = None
+    """The W3C `traceparent` of the message that it came in."""
 
 
 def read_event(
@@ -272,8 +274,9 @@ def read_event(
     data = msgspec.json.decode(record.payload)
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
+    trace = None if record.headers is None else read_option("header:traceparent", record.headers, None)
     if record.id is not None:
-        return SourceEvent(record.id, round(record.at, 6), data, record.payload)
+        return SourceEvent(record.id, round(record.at, 6), data, record.payload, trace)
     found = data.get(id)
     if found in (None, ""):
         if not by_place:
@@ -284,7 +287,7 @@ def read_event(
         if not by_place:
             raise ValueError(f"it has no {' or '.join(repr(name) for name in time)}")
         moment = record.at or now
-    return SourceEvent(str(found), read_time(moment), data, record.payload)
+    return SourceEvent(str(found), read_time(moment), data, record.payload, trace)
 
 
 def read_time(value: Any) -> float:

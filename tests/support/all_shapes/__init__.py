@@ -94,9 +94,9 @@ class Stage:
         self.folder = folder
         self._processes: list[Process] = []
 
-    def up(self, name: str, package: Path = ROOT, **environment: str) -> Process:
+    def up(self, name: str, package: Path = ROOT, *, app: Path = SHAPES, **environment: str) -> Process:
         """Everything that `tidemill up` starts, without the server."""
-        return self._start(name, ["-m", "tidemill.cli.main", "up", str(SHAPES), "--no-server"], package, **environment)
+        return self._start(name, ["-m", "tidemill.cli.main", "up", str(app), "--no-server"], package, **environment)
 
     def load(self, name: str, package: Path = ROOT, *, first: int = 0, pause: float = 0.1) -> Process:
         """Work that is started by this version of the code, numbered from `first` on."""

@@ -18,7 +18,8 @@ from tidemill.core.codec import storable
 from tidemill.core.sealing import loggable
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
-from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn
+from tidemill.engine.telemetry.run_trace import trace_in
+from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn, with_job_trace
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
@@ -107,6 +108,8 @@ class DurableRun:
     """Whether runs of its kind are limited."""
     works_in_place: bool = True
     """Whether work without a queue runs in this process; else everything is a job."""
+    trace: str | None = None
+    """The trace that the run continues."""
     is_suspect: bool = False
     """Whether its process may have died of it, until it is cleared. A quarantine process gives it back then."""
 
@@ -118,6 +121,8 @@ class DurableRun:
         self.let_go = False
         self._run_worker = run_worker
         self._new = new
+        if new is not None:
+            self.trace = trace_in(new.origin)
         self._turn: RunTurn | None = None
         self._after: list[Command] = []
 
@@ -172,6 +177,10 @@ class DurableRun:
         """The job for a piece of work; None if there can be none, in which case the run gets a tick that says so."""
         raise NotImplementedError
 
+    def trace_of_job(self, command: RunWork) -> str | None:
+        """The trace that the job of a piece of work continues."""
+        return self.trace
+
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         """The tick for work that ran elsewhere and has ended."""
         raise NotImplementedError
@@ -219,6 +228,8 @@ class DurableRun:
         if kind is RunWork and (command.queue is not None or not self.works_in_place):
             job = self.job_for(command)
             if job is not None:
+                parent = self.trace_of_job(command)
+                job = job if parent is None else with_job_trace(job, parent)
                 turn.jobs.append((command.work, job))
         elif kind is Publish:
             data = self.encode_shown(command.event)

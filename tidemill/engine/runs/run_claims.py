@@ -18,6 +18,7 @@ from tidemill.core.ticks import Tick
 from tidemill.engine.runs.durable_run import DurableRun, Unopened
 from tidemill.engine.runs.run_inbox import RunInbox, is_urgent
 from tidemill.engine.runs.run_store import RunStore
+from tidemill.engine.telemetry.run_trace import trace_in
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
@@ -187,7 +188,9 @@ class RunClaims:
         self, row: Any, snapshot: bytes | None, ticks: list[bytes], definition: bytes | None
     ) -> tuple[DurableRun, Sequence[Tick]] | None:
         try:
-            return self._worker.kinds[row["kind"]].open(self._worker, row, snapshot, ticks, definition)
+            run, first = self._worker.kinds[row["kind"]].open(self._worker, row, snapshot, ticks, definition)
+            run.trace = trace_in(row["origin"])
+            return run, first
         except PayloadError as error:
             self._stop_for_attention(row, str(error))
         except Exception as error:  # noqa: BLE001 - one run that does not fit must not end the others

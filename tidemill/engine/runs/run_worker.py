@@ -31,6 +31,7 @@ from tidemill.engine.runs.run_inbox import RunInbox
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.supervisor import ChildSpec
+from tidemill.engine.telemetry.tracing import is_tracing
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import CLASHES, is_full, is_transient, is_unavailable
@@ -67,6 +68,7 @@ class RunWorker:
         """How long steps may go on when it is asked to stop."""
         self.threads = WorkThreads(STEP_THREADS, "tidemill-step", self._replace_process)
         self.is_quarantine = is_quarantine
+        self.is_tracing = is_tracing()
         self.mode: Mode = "run"
         self._read_mode_at = 0.0
         self.clock = store.clock

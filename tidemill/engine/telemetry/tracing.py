@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -45,9 +45,30 @@ def current_trace() -> str | None:
     """The `traceparent` of the running code, if it is traced."""
     if not trace.get_current_span().get_span_context().is_valid:
         return None
+    return traceparent_of(None)
+
+
+def traceparent_of(within: otel_context.Context | None) -> str | None:
+    """The `traceparent` of a context; None stands for the current one."""
     carrier: dict[str, str] = {}
-    _format.inject(carrier)
+    _format.inject(carrier, within)
     return carrier.get("traceparent")
+
+
+def current_ids() -> tuple[str, str] | None:
+    """The ids of the current trace and span, if the running code is traced."""
+    now = trace.get_current_span().get_span_context()
+    return (format(now.trace_id, "032x"), format(now.span_id, "016x")) if now.is_valid else None
+
+
+def tracer() -> trace.Tracer:
+    """The tracer of all spans of ours."""
+    return _tracer
+
+
+def about_work(name: str) -> dict[str, Any]:
+    """What spans of a workflow or dag say of it."""
+    return {"messaging.system": "tidemill", "tidemill.workflow": name}
 
 
 def enqueueing(job: NewJob) -> AbstractContextManager[NewJob]:
@@ -121,6 +142,11 @@ def continuing(parent: str | None) -> Iterator[None]:
         otel_context.detach(token)
 
 
+def enter_trace(parent: str) -> None:
+    """Continue a trace in the rest of the current task."""
+    otel_context.attach(context_of(parent))
+
+
 @contextmanager
 def message_span(parent: str | None, stream: str, source: str, place: str, attempt: int) -> Iterator[None]:
     """Continue the trace of a message of a stream in the block, with a span for this attempt."""
@@ -143,6 +169,15 @@ def message_span(parent: str | None, stream: str, source: str, place: str, attem
 def task_span(plan: str, task: str) -> AbstractContextManager[Any]:
     """A span for one task of a plan."""
     return _tracer.start_as_current_span(f"task {plan}.{task}", attributes={"tidemill.plan": plan})
+
+
+def alert_span(name: str, traces: Sequence[str], about: Mapping[str, Any]) -> str | None:
+    """A span for an alert, below the first of these traces and linked to the others; returns its `traceparent`."""
+    links = [trace.Link(trace.get_current_span(context_of(each)).get_span_context()) for each in traces[1:]]
+    above = context_of(traces[0] if traces else None)
+    span = _tracer.start_span(name, above, attributes=about, links=links)
+    span.end()
+    return traceparent_of(trace.set_span_in_context(span, above))
 
 
 def context_of(parent: str | None) -> otel_context.Context:

@@ -22,6 +22,7 @@ from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Res
 from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, StepHere, WorkEnd
+from tidemill.engine.telemetry.run_trace import RunTrace
 from tidemill.engine.worker.log_capture import listen
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.flows.definition.declared import declared
@@ -170,6 +171,7 @@ class DurableFlowRun(DurableRun, FlowRun):
         self._returned: tuple[Any, msgspec.Raw] | None = None  # the event of a step that has just ended, encoded
         self._questionnaire = Questionnaire(self.program.topology, self.loop.state)
         self._has_logged = False
+        self._spans: RunTrace | None = None
         self._talk = RunStepLogs(number, self._home, self._write_logs)
         self.own(run_worker, number, stored=stored, new=new)
 
@@ -300,6 +302,8 @@ class DurableFlowRun(DurableRun, FlowRun):
             turn.note = storable(end.why)
 
     def stop_all(self) -> None:
+        if self._spans is not None:
+            self._spans.close()
         for task in list(self._tasks.values()):
             task.cancel()
         if self._transaction is not None:
@@ -330,6 +334,11 @@ class DurableFlowRun(DurableRun, FlowRun):
     def job_for(self, command: RunWork) -> JobRow:
         spec = self.declared.steps[command.name]
         return job_row(step_job(self.kind.name, spec, self.number, self.loop.state, command))
+
+    def trace_of_job(self, command: RunWork) -> str | None:
+        if self._spans is None:
+            return self.trace
+        return self._spans.parent_of(self.loop.state.works[command.work].input)
 
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
         now = self.now()
@@ -409,6 +418,10 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def begun(self, spec: StepSpec, work: Work) -> None:
         listen(StepLogCapture(self._talk, work))
+        if self.trace is not None or self._run_worker.is_tracing:
+            if self._spans is None:
+                self._spans = RunTrace(self.kind.name, self.number, self.trace)
+            self._spans.begin(work.id, work.step, work.attempt, work.input)
         if spec.timeout is not None:
             self._began_at[work.id] = time.monotonic(), BlockedTime()
 
@@ -443,6 +456,8 @@ class DurableFlowRun(DurableRun, FlowRun):
         if self._talk.has_lines:
             self._write_logs(self._talk.ended(work))
         self._began_at.pop(work.id, None)
+        if self._spans is not None:
+            self._spans.end(work.id, ended.events, None if ended.error is None else ended.error.message)
         try:
             super().ended(spec, work, ended)
         except Exception as error:  # noqa: BLE001 - a defect of one run must not affect other runs

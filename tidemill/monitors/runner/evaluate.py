@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import LeaseLostError
 from tidemill.engine.jobs.task import Task
+from tidemill.engine.telemetry.tracing import carrying
 from tidemill.monitors.definition.channels import named
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.monitor import Monitor
@@ -32,6 +33,7 @@ from tidemill.monitors.reducer.fold import CHECKPOINT_EVERY, CHECKPOINTS, base_b
 from tidemill.monitors.reducer.reducer import EntityOutcome, MonitorRules, TickIndex, advance, rebuild
 from tidemill.monitors.reducer.settings_history import added_ticks, history_of, switched_on
 from tidemill.monitors.reducer.silences import find_silence
+from tidemill.monitors.runner.alert_trace import trace_alerts
 from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.notices import notify_job
 from tidemill.monitors.runner.state_cache import StateCache
@@ -345,7 +347,10 @@ class Evaluation:
             silences = await hold_silences(self._database, connection, name, tick.at) if opened else []
             rows = [_as_row(alert, silences) for alert in opened]
             made = await open_alerts(self._database, connection, rows, [alert.explain for alert in opened])
-            problems += await self._store_notices(connection, made, opened, resolved, silences)
+            by_key = {(a.entity, a.trigger, a.key, a.tick): a for a in opened}
+            news = [(row["id"], by_key[(row["entity"], row["trigger"], row["key"], row["tick"])]) for row in made]
+            traces = await trace_alerts(self._database, connection, name, news)
+            problems += await self._store_notices(connection, news, resolved, silences, traces)
             await note_problems(self._database, connection, name, problems)
         for each in moved:
             if each.entity_state.raw is not None:
@@ -354,19 +359,17 @@ class Evaluation:
     async def _store_notices(
         self,
         connection: Executor,
-        made: Sequence[Any],
-        opened: Sequence[AlertRecord],
+        news: Sequence[tuple[int, AlertRecord]],
         resolved: Sequence[AlertRecord],
         silences: Sequence[Silence],
+        traces: Mapping[int, str],
     ) -> list[tuple[str, str, str]]:
         """Store the notices, and the jobs that send them; returns the problems of channels."""
         problems: list[tuple[str, str, str]] = []
-        if not self._channels or self._task is None or not (made or resolved):
+        if not self._channels or self._task is None or not (news or resolved):
             return problems
-        by_key = {(a.entity, a.trigger, a.key, a.tick): a for a in opened}
-        news = [(row["id"], by_key[(row["entity"], row["trigger"], row["key"], row["tick"])]) for row in made]
         notices: list[tuple[int, str, str, str]] = []
-        jobs: dict[tuple[str, str], float | None] = {}
+        jobs: dict[tuple[str, str], tuple[float | None, str | None]] = {}
         for id, alert in [*news, *((alert.id, alert) for alert in resolved)]:
             if alert.resolution == HISTORY:
                 continue
@@ -385,9 +388,12 @@ class Evaluation:
                 if silence is not None and not channel.is_escalation:
                     batch, at = f"{SILENCED}{silence.id}", silence.ends_at
                 notices.append((id, channel_name, what, batch))
-                jobs[(channel_name, batch)] = at
+                jobs[(channel_name, batch)] = at, traces.get(id)
         await write_notices(self._database, connection, self._watch.name, notices)
-        new = [notify_job(self._task, self._watch.name, name, batch, at) for (name, batch), at in jobs.items()]
+        new = [
+            carrying(notify_job(self._task, self._watch.name, name, batch, at), trace)
+            for (name, batch), (at, trace) in jobs.items()
+        ]
         if new:
             await insert_jobs(self._database, connection, new, notify=True)
         return problems

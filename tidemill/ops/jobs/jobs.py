@@ -17,6 +17,7 @@ from tidemill.engine.jobs.calls import job_of_call
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.view import JobFacts
 from tidemill.engine.models.spec import require_model
+from tidemill.engine.telemetry.tracing import carrying, current_trace
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
@@ -239,6 +240,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
         options.pop(name, None)
     origin = origin_here(tx.by)
     job = job_of_call(task, task.signature.pack(arguments), options, origin=origin)
+    job = carrying(job, current_trace())
     require_model(job.options and job.options.required_model, declared.models)
     refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
     after = {"task": job.task, "queue": job.queue, "created": sum(ref.created for ref in refs) == count}

@@ -19,6 +19,7 @@ from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.runs.start_options import with_start_options
+from tidemill.engine.telemetry.run_trace import traced_origin
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
@@ -125,7 +126,7 @@ async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> 
     if key is not None and (not key or len(key) > 400 or not key.isprintable() or key.startswith(OWN_KEY)):
         raise ConfigError("a run's unique key has 1 to 400 printable characters and does not begin with '~'")
     check_tasks(tx, declared, tasks_in(args.definition))
-    new = await _new_run(args, declared, origin_here(tx.by))
+    new = await _new_run(args, declared, traced_origin(origin_here(tx.by)))
     options = {"unique_key": key, "delay": args.delay, "at": args.at, "tags": args.tags}
     number, created = await store_run(tx, with_start_options(new, options))
     await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})

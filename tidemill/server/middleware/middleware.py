@@ -22,6 +22,7 @@ import structlog
 from tidemill.core.accounts import Caller
 from tidemill.engine.authentication import Authenticator, bearer_token
 from tidemill.engine.telemetry.address import is_loopback
+from tidemill.engine.telemetry.tracing import enter_trace
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
 from tidemill.server.middleware.authentication import CALLER, csrf_token
@@ -79,6 +80,9 @@ class Middleware:
         ASKED_AT.set(began)
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
+        parent = _text(headers, b"traceparent")
+        if parent is not None:
+            enter_trace(parent)  # What the request starts continues its trace; each request is a task of its own.
         try:
             caller, body = await self._let_in(scope, headers, receive)
             scope[CALLER] = caller

@@ -118,6 +118,18 @@ FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.behind, c.given - c.followed AS ignored
 """
 
+#: Stores the traces that events came with, and reads them.
+NOTE_TRACES = """
+UPDATE tidemill.monitor_event AS e SET trace = n.trace
+FROM unnest($2::text[], $3::float8[], $4::text[]) AS n(source_id, at, trace)
+WHERE e.monitor = $1 AND e.source_id = n.source_id AND e.at = n.at AND e.trace IS NULL
+"""
+READ_TRACES = """
+SELECT e.trace FROM tidemill.monitor_event AS e
+JOIN unnest($2::text[], $3::float8[]) AS n(source_id, at) USING (source_id, at)
+WHERE e.monitor = $1 AND e.trace IS NOT NULL ORDER BY e.at DESC
+"""
+
 #: Stores when a monitor was first followed.
 START_MONITOR = """
 UPDATE tidemill.monitor SET started_at = coalesce(started_at, $2) WHERE name = $1 RETURNING started_at
@@ -277,6 +289,8 @@ class NewEvents(msgspec.Struct, frozen=True):
     data: list[bytes]
     without_entity: int = 0
     """Events without an entity."""
+    traces: Sequence[tuple[str, float, str]] = ()
+    """The ids, times and traces of those that came with one."""
 
 
 class CursorMove(msgspec.Struct, frozen=True):
@@ -396,7 +410,20 @@ async def ingest(
     )
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
+    if events.traces:
+        await connection.execute(
+            database.sql(NOTE_TRACES), name, *(list(each) for each in zip(*events.traces, strict=True))
+        )
     return Stored(row["stored"], row["behind"], row["ignored"])
+
+
+async def read_traces(
+    database: Database, connection: Executor, name: str, events: Sequence[tuple[str, float]]
+) -> list[str]:
+    """The traces that some events of a monitor came with, given by id and time: the newest first, each once."""
+    ids, times = [id for id, _ in events], [at for _, at in events]
+    rows = await connection.fetch(database.sql(READ_TRACES), name, ids, times)
+    return list(dict.fromkeys(row["trace"] for row in rows))
 
 
 async def start_monitor(database: Database, name: str, now: float) -> float:

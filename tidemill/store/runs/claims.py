@@ -31,7 +31,7 @@ UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
       AND {_OWN_VERSION}
     ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
-RETURNING id, kind, version, seq, input, losses
+RETURNING id, kind, version, seq, input, losses, origin
 """
 
 
@@ -69,13 +69,13 @@ picked AS MATERIALIZED (
     LIMIT $3),
 slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
 UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
-RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses
+RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses, r.origin
 """
 
 
 #: Runs of this owner that it does not know of: the response to a claim or a start was lost.
 OWN_RUNS = """
-SELECT id, kind, version, seq, input, losses FROM tidemill.run
+SELECT id, kind, version, seq, input, losses, origin FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 

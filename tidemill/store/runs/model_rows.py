@@ -27,6 +27,7 @@ class RunRow(msgspec.Struct):
     parent_work: int | None = None
     suspicions: int = 0
     losses: int = 0
+    origin: bytes | None = None
 
 
 class InboxRow(msgspec.Struct):

@@ -20,6 +20,13 @@ JobRow = tuple[
 ]
 
 
+def with_job_trace(job: JobRow, trace: str) -> JobRow:
+    """A stored job with the trace that it continues in its options."""
+    options = b'{"trace":"%s"' % trace.encode()
+    given = bytes(job[7] or b"{}")
+    return (*job[:7], options + (b"," + given[1:] if given != b"{}" else b"}"), *job[8:])
+
+
 class NewRun(msgspec.Struct, gc=False):
     """A run that its owner has started; it is stored with its first turn."""
 

@@ -149,7 +149,10 @@ class Context:
     ) -> None:
         """Append to a topic of the PostgreSQL log when this message succeeds."""
         body = value if isinstance(value, bytes) else encode(value)
-        self.outbox.append(OutboxItem("log", body, topic, key, None, None if headers is None else dict(headers)))
+        given = dict(headers or {})
+        if (trace := current_trace()) is not None:
+            given.setdefault("traceparent", trace)
+        self.outbox.append(OutboxItem("log", body, topic, key, None, given if given or headers is not None else None))
 
     def emit(self, sink: str, value: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         """Send a value to a sink of the stream when this message has succeeded, at least once.

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.monitor_event DROP COLUMN trace;
