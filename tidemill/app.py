@@ -369,11 +369,14 @@ class App:
         return await self.jobs.wait(job, timeout=timeout)
 
     def wait_sync(
-        self, work: JobHandle[Any] | RunHandle[Any] | DagHandle | int, *, timeout: Duration | None = None
+        self,
+        work: JobHandle[Any] | BatchHandle[Any] | RunHandle[Any] | DagHandle | int,
+        *,
+        timeout: Duration | None = None,
     ) -> Any:
-        """For plain code: a job once it has ended, or the result of a run."""
+        """For plain code: a job or a batch once it has ended, or the result of a run."""
         seconds = None if timeout is None else parse_duration(timeout, what="timeout")
-        part: Any = self.jobs if isinstance(work, JobHandle | int) else self.runs
+        part: Any = self.jobs if isinstance(work, JobHandle | BatchHandle | int) else self.runs
         return self.declarations.connections.call(lambda _: part.wait(work, timeout=seconds))
 
     # -- runs -------------------------------------------------------------------------------------

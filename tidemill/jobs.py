@@ -177,9 +177,9 @@ class Jobs:
         """A job as it is now, unfinished or finished."""
         return await self._handle(job).view()
 
-    async def wait(self, job: JobHandle[Any] | int, *, timeout: Duration | None = None) -> JobView:
-        """Return when a job has ended, however it ended. Raises TimeoutError if that takes too long."""
-        return await self._handle(job).wait(timeout=timeout)
+    async def wait(self, job: JobHandle[Any] | BatchHandle[Any] | int, *, timeout: Duration | None = None) -> Any:
+        """Return when a job or a batch has ended, however it ended. Raises TimeoutError if that takes too long."""
+        return await (job if isinstance(job, BatchHandle) else self._handle(job)).wait(timeout=timeout)
 
     async def cancel(self, *jobs: JobHandle[Any] | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
