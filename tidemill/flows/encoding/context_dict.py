@@ -30,6 +30,30 @@ class UnserializableKeyWarning(Warning):
     """A value of the state was left out of a saved context."""
 
 
+def save_context(state: FlowState | None, store: Any, serializer: Any, *, include_state: bool) -> dict[str, Any]:
+    """Return a context as JSON values: its shared state, and its run if that goes on."""
+    goes_on = state is not None and state.status in ("running", "cancelled")
+    saved: dict[str, Any] = {
+        "version": VERSION,
+        "state": save_store(store, serializer) if include_state else {},
+        "is_running": goes_on,
+    }
+    if state is not None and goes_on:
+        saved["run"] = save_run(state)
+    return saved
+
+
+def load_context(data: dict[str, Any], kind: Any, serializer: Any, topology: Topology) -> tuple[Any, FlowState | None]:
+    """Return the shared state of a saved context, and its run, if it was in progress."""
+    check_version(data)
+    store = load_store(data.get("state"), kind, serializer)
+    if not data.get("is_running"):
+        return store, None
+    if "run" not in data:
+        raise ContextSerdeError("this context was saved while its run was in progress, but the run is missing in it")
+    return store, load_run(data["run"], topology)
+
+
 def save_store(store: Any, serializer: Any, skipped: Container[str] = SKIPPED_KEYS) -> dict[str, Any]:
     """Return the shared state as JSON values; a ValueError names a value that cannot be serialized."""
     kind = type(store)

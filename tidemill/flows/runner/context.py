@@ -49,17 +49,9 @@ from tidemill.flows.definition.retry_policy import RetryInfo
 from tidemill.flows.definition.timeouts import WAIT_TIMEOUT_IN_MEMORY, durable_timeout
 from tidemill.flows.definition.validate import find_state_type
 from tidemill.flows.encoding.changes import storable_changes
-from tidemill.flows.encoding.context_dict import (
-    VERSION,
-    check_version,
-    default_serializer,
-    load_run,
-    load_store,
-    save_run,
-    save_store,
-)
+from tidemill.flows.encoding.context_dict import default_serializer, load_context, save_context
 from tidemill.flows.encoding.copies import copy_data
-from tidemill.flows.errors import ContextSerdeError, ContextStateError, WorkflowRuntimeError
+from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
@@ -105,7 +97,8 @@ class Context(Generic[S]):
         self._cell: Any = StateCell(find_state_type(known.steps))
         self._serializer = serializer or known.serializer or default_serializer()
         if previous_context:
-            self._load(previous_context)
+            kind, topology = self._cell.kind, known.topology
+            self._cell.store, self._saved = load_context(previous_context, kind, self._serializer, topology)
 
     @classmethod
     def _of_step(cls, run: FlowRun, work: Work, owner: Any) -> Context[Any]:
@@ -375,16 +368,8 @@ class Context(Generic[S]):
         if self._work is not None:
             raise ContextStateError("to_dict() is not available inside a step: call it outside of the run")
         state = self._saved if self._run is None else self._run.loop.state
-        goes_on = state is not None and state.status in ("running", "cancelled")
         store = self._cell.store if self._run is None else self._run.loop.state.store
-        saved: dict[str, Any] = {
-            "version": VERSION,
-            "state": save_store(store, serializer or self._serializer) if include_state else {},
-            "is_running": goes_on,
-        }
-        if state is not None and goes_on:
-            saved["run"] = save_run(state)
-        return saved
+        return save_context(state, store, serializer or self._serializer, include_state=include_state)
 
     @classmethod
     def from_dict(cls, workflow: AnyWorkflow, data: dict[str, Any] | None, serializer: Any = None) -> Context[Any]:
@@ -481,17 +466,6 @@ class Context(Generic[S]):
         state, self._saved = self._saved, None
         self._run = FlowRun(workflow, run_id, self._cell, state)
         return self._run
-
-    def _load(self, data: dict[str, Any]) -> None:
-        check_version(data)
-        self._cell.store = load_store(data.get("state"), self._cell.kind, self._serializer)
-        if not data.get("is_running"):
-            return
-        if "run" not in data:
-            raise ContextSerdeError(
-                "this context was saved while its run was in progress, but the run is missing in it"
-            )
-        self._saved = load_run(data["run"], declared(self._workflow).topology)
 
     def _outside(self, what: str) -> FlowRun:
         run = self._running(what)
