@@ -34,7 +34,7 @@ from tidemill.engine.worker.threads import WorkThreads
 _OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
 
 
-class Entry(NamedTuple):
+class BatchEntry(NamedTuple):
     """An item that waits for a call."""
 
     item: Any
@@ -81,7 +81,7 @@ class Batched:
         self._name = name or getattr(function, "__name__", "batch")
         self._threads = threads or WorkThreads(max_concurrency, f"batch-{self._name}")
         self._on_ignored = on_ignored
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[BatchEntry] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -94,7 +94,7 @@ class Batched:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        entry = Entry(item, answer, loop.time() + self._max_wait, alone, on_begin)
+        entry = BatchEntry(item, answer, loop.time() + self._max_wait, alone, on_begin)
         if first:
             self._waiting.appendleft(entry)
         else:
@@ -129,9 +129,9 @@ class Batched:
                     entry.on_begin()
                 entry.answer.add_done_callback(partial(self._left, call, entries))
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[BatchEntry]:
         """The items of the next call."""
-        entries: list[Entry] = []
+        entries: list[BatchEntry] = []
         while self._waiting and len(entries) < self._max_size:
             if entries and self._waiting[0].alone:
                 break
@@ -149,7 +149,7 @@ class Batched:
             self._free += 1
             self._begin_soon()
 
-    def _left(self, call: asyncio.Task[None], entries: list[Entry], answer: asyncio.Future[Any]) -> None:
+    def _left(self, call: asyncio.Task[None], entries: list[BatchEntry], answer: asyncio.Future[Any]) -> None:
         """Give up a call when all of its callers have: one that hangs must not keep the others from theirs."""
         if answer.cancelled() and all(entry.answer.done() for entry in entries):
             call.cancel()
@@ -161,7 +161,7 @@ class Batched:
                 self._on_ignored(f"batch {self._name}")
             self._ended(call)
 
-    async def _call(self, entries: list[Entry]) -> None:
+    async def _call(self, entries: list[BatchEntry]) -> None:
         try:
             await self._run(entries)
         except BaseException:
@@ -170,7 +170,7 @@ class Batched:
                     entry.answer.set_exception(asyncio.CancelledError())
             raise
 
-    async def _run(self, entries: list[Entry]) -> None:
+    async def _run(self, entries: list[BatchEntry]) -> None:
         """Call the function; if it raises, call it with each half, until the items are found that make it raise."""
         entries = [entry for entry in entries if not entry.answer.done()]
         if not entries:
@@ -194,7 +194,7 @@ class Batched:
         await self._run(entries[:half])
         await self._run(entries[half:])
 
-    def _answer(self, entries: list[Entry], results: Any) -> None:
+    def _answer(self, entries: list[BatchEntry], results: Any) -> None:
         if not isinstance(results, Sequence) and not hasattr(results, "__len__"):
             results = list(results or ())
         if len(results) != len(entries):

@@ -80,7 +80,7 @@ class Middleware:
         ASKED_AT.set(began)
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
-        parent = _text(headers, b"traceparent")
+        parent = header_text(headers, b"traceparent")
         if parent is not None:
             enter_trace(parent)  # What the request starts continues its trace; each request is a task of its own.
         try:
