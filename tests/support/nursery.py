@@ -257,14 +257,16 @@ def leave(status: int) -> NoReturn:
 
 
 def warm_up() -> None:
-    """Build a server once: what it imports and computes for its routes is there for all that follow."""
+    """Build a server once: what it imports, reads and computes for its routes is there for all that follow."""
     from tidemill.app import App
     from tidemill.server.app import build
     from tidemill.server.fair_pool import FairDatabase
     from tidemill.server.server_state import ServerState
     from tidemill.server.settings import ServerSettings
     from tidemill.store.database import DatabaseSettings
+    from tidemill.store.migrate import OWN_CHAIN
 
+    OWN_CHAIN.migrations()
     build(ServerState(App("nursery"), FairDatabase(DatabaseSettings(), label="nursery"), ServerSettings()))
 
 
