@@ -24,7 +24,6 @@ import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
@@ -60,6 +59,7 @@ from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, 
 from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.replay.gather import run_together
 from tidemill.flows.runner.replay.once import Effect, run_once
+from tidemill.flows.runner.replay.send import send_by_record, send_key
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.replay.wait import wait_by_record
 from tidemill.flows.runner.state_store import StateCell, StateStore
@@ -144,30 +144,19 @@ class Context(Generic[S]):
         """Send an event to the steps that accept it, or to one of them."""
         run = self._running("send_event")
         run.check_target(message, step)
-        if (done := self._alone()) is not None and (self._held is not None or not self._holds_events(run)):
-            self._hold(run, message, step)
-            done.append(RecordedOperation(ROOT, "send", _send_key(type(message), step), message))
-            return
-        replay = self._replay_begun or self._replay
-        if replay is None:
+        holds = self._held is None and self._work is not None and run.holds_events_of(self._work)
+        if not holds and (done := self._alone()) is not None:
+            done.append(RecordedOperation(ROOT, "send", send_key(type(message), step), message))
+        elif (replay := self._replay_begun or self._replay) is None:
             run.receive(message, step)
             return
-        key = _send_key(type(message), step)
-        lane, operation = replay.at("send", key)
-        if lane.inside is not None:
-            replay.refuse_inside_effect(lane, "send_event()")
-        if replay.observer is not None:
-            replay.observe(lane, operation, "send", key, message)
-        if operation is not None:
+        elif not send_by_record(replay, message, step, holds=holds):
             return
-        if replay.sends_to_skip:
-            replay.sends_to_skip -= 1  # It was sent before the step was restarted.
-        elif not replay.spare or not replay.is_spare((message, step)):
-            if self._held is None and self._holds_events(run):
-                replay.add(lane, "send", key, message, leaves=True)
-                return
-            self._hold(run, message, step)
-        replay.add(lane, "send", key, message)
+        if self._held is not None:
+            self._held.append((message, step))
+        else:
+            self._held = [(message, step)]
+            run.soon(self._send_held)  # Events that a step sends without awaiting in between are sent together.
 
     @staticmethod
     def get_step_context() -> Context[Any]:
@@ -426,17 +415,6 @@ class Context(Generic[S]):
             return None
         return done if asyncio.current_task(run._home) is self._root else None
 
-    def _holds_events(self, run: FlowRun) -> bool:
-        return self._work is not None and run.holds_events_of(self._work)
-
-    def _hold(self, run: FlowRun, message: Event, step: str | None) -> None:
-        """Send an event together with others that the step sends without awaiting in between."""
-        if self._held is None:
-            self._held = [(message, step)]
-            run.soon(self._send_held)
-        else:
-            self._held.append((message, step))
-
     def _set_owner(self, owner: Any) -> None:
         """Set the task or thread that runs the step."""
         self._root = owner
@@ -490,9 +468,3 @@ class Context(Generic[S]):
         if self._work is None:
             raise ContextStateError(f"{what}() is only available from within step functions.")
         return run, self._work
-
-
-@lru_cache(maxsize=1024)
-def _send_key(kind: type, step: str | None) -> str:
-    """Return the key of a send in the record of a step."""
-    return f"{qualified_name(kind)} {step or ''}"
