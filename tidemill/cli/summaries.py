@@ -11,7 +11,7 @@ SUMMARIES = {
     "up": "Start everything: database, maintenance, workers, server. Ctrl-C ends it.",
     "worker": "Run the jobs and the durable runs of an application, each in a process that is started again when it dies.",
     "maintenance": "Migrate the schema, keep the tables in order (leases, dead workers, retention), and fire schedules.",
-    "server": "Serve the console and the HTTP API of an application; by default to this machine only.",
+    "server": "Serve the console and the HTTP API of an application, or of all; by default to this machine only.",
     "enqueue": "Enqueue a job and print its id.",
     "jobs": "List jobs, the newest first.",
     "job": "Show one job: why it exists, what it waits for, how it went.",
