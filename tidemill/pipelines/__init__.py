@@ -13,8 +13,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern, PatternError
-from tidemill.pipelines.definition.pipeline import Entity, Pipeline, Stage
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 
 if TYPE_CHECKING:
     from tidemill.pipelines.runner.build import SKIP, BuildError, File

@@ -29,7 +29,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from tidemill.app import App
-from tidemill.core.clock import SystemClock
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
@@ -61,6 +60,7 @@ from tidemill.store.migrate import migrate
 from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
+from tidemill.testing.shifted_time import ShiftedTime
 
 T = TypeVar("T")
 
@@ -87,42 +87,6 @@ class TestDatabaseServer:
     def __exit__(self, *_: object) -> None:
         self.bridge.call(self.databases.close())
         self.bridge.close()
-
-
-class ShiftedTime:
-    """The real time plus a shift, in this process: `time.time()`, Tidemill's clock, and the timers of event loops."""
-
-    def __init__(self) -> None:
-        self.shift = 0.0
-        self._time, self._monotonic = time.time, time.monotonic
-        self._loops: list[asyncio.AbstractEventLoop] = []
-
-    def __enter__(self) -> ShiftedTime:
-        time.time = self.now
-        SystemClock.now = staticmethod(self.now)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        time.time = self._time
-        SystemClock.now = staticmethod(self._time)
-        for loop in self._loops:
-            del loop.time
-
-    def now(self) -> float:
-        return self._time() + self.shift
-
-    def control(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the timers of a loop follow the shift."""
-        if loop not in self._loops:
-            self._loops.append(loop)
-            loop.time = lambda: self._monotonic() + self.shift
-
-    def move(self, seconds: float) -> None:
-        """Move forward, and let the loops see it."""
-        self.shift += seconds
-        for loop in self._loops:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_nothing)
 
 
 class TestKit:
@@ -521,10 +485,6 @@ def _fields_and_state(run: Run) -> Mapping[str, Any]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _nothing() -> None:
-    pass
 
 
 def _run_name(app: App, what: Any) -> str:

@@ -30,7 +30,8 @@ from tidemill.monitors.runner.ingest import PAGES_A_TICK, EntityBackfill
 from tidemill.sources import SourceError
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts, show_alert, show_history
-from tidemill.store.monitors.monitors import list_monitors, list_problems, read_monitor
+from tidemill.store.monitors.monitors import list_monitors, read_monitor
+from tidemill.store.monitors.problems import list_problems
 from tidemill.store.monitors.roster import list_roster, show_entity
 
 # -- the cursor -----------------------------------------------------------------------------------

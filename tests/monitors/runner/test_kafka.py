@@ -19,7 +19,8 @@ from tests.support.watched import TOPIC, WATCHED, heat_monitor, lines, open_trig
 from tidemill.core.clock import VirtualClock
 from tidemill.sources import KafkaSource
 from tidemill.store.database import Database
-from tidemill.store.monitors.monitors import list_problems, read_monitor
+from tidemill.store.monitors.monitors import read_monitor
+from tidemill.store.monitors.problems import list_problems
 
 OLD_BROKER = {"api.version.request": False, "broker.version.fallback": "0.9.0.1"}
 

@@ -27,7 +27,7 @@ from tidemill.monitors.definition.channels import Channel, Notice, NotifiedAlert
 from tidemill.monitors.runner.notices import TASK, NotSentError, deliver
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts, show_history
-from tidemill.store.monitors.monitors import list_problems
+from tidemill.store.monitors.problems import list_problems
 
 UNSENT = "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NULL"
 

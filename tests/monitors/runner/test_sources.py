@@ -31,7 +31,8 @@ from tidemill.sources import (
 from tidemill.sources.base import SourceContext, read_event, read_time
 from tidemill.sources.opening import open_reader
 from tidemill.store.database import Database
-from tidemill.store.monitors.monitors import list_problems, read_monitor
+from tidemill.store.monitors.monitors import read_monitor
+from tidemill.store.monitors.problems import list_problems
 from tidemill.store.streams.event_log import Entry, append
 
 

@@ -15,7 +15,8 @@ from tidemill.core.clock import VirtualClock
 from tidemill.monitors import AttributeDict, Monitor, momentary, sustained
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import list_alerts
-from tidemill.store.monitors.monitors import list_monitors, list_problems, read_monitor
+from tidemill.store.monitors.monitors import list_monitors, read_monitor
+from tidemill.store.monitors.problems import list_problems
 from tidemill.store.monitors.roster import show_entity
 
 

@@ -52,9 +52,9 @@ from tidemill.store.monitors.monitors import (
     SHARDS,
     EntityMove,
     commit_entities,
-    note_problems,
 )
 from tidemill.store.monitors.notices import SILENCED, write_notices
+from tidemill.store.monitors.problems import note_problems
 from tidemill.store.monitors.settings_history import read_settings_history
 
 BATCH = 500

@@ -17,7 +17,8 @@ from tidemill.monitors.runner.callbacks import Callbacks
 from tidemill.monitors.runner.evaluate import EARLIEST, read_event
 from tidemill.store.database import Database
 from tidemill.store.monitors.fold_upgrade import Rebuilt, keep_rebuilt, not_rebuilt, take_over
-from tidemill.store.monitors.monitors import PAST_EVENTS, note_problems
+from tidemill.store.monitors.monitors import PAST_EVENTS
+from tidemill.store.monitors.problems import note_problems
 
 log = structlog.get_logger("tidemill.monitors")
 

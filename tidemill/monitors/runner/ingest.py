@@ -40,10 +40,10 @@ from tidemill.store.monitors.monitors import (
     add_entities,
     ingest,
     keep_lateness,
-    note_problems,
     read_lateness,
     start_monitor,
 )
+from tidemill.store.monitors.problems import note_problems
 from tidemill.store.monitors.roster import move_backfill, next_backfills
 from tidemill.store.monitors.source_positions import move_parts, read_parts, share_of_part
 

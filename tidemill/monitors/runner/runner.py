@@ -56,11 +56,11 @@ from tidemill.store.monitors.monitors import (
     list_members,
     member_queue,
     next_due,
-    note_problems,
     read_monitor,
     seal_tick,
     write_status,
 )
+from tidemill.store.monitors.problems import note_problems
 from tidemill.store.streams.event_log import STREAMS_CHANNEL
 
 log = structlog.get_logger("tidemill.monitors")

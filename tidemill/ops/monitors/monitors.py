@@ -15,6 +15,7 @@ from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, 
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import monitors as store, roster
 from tidemill.store.monitors.events import read_tail
+from tidemill.store.monitors.problems import list_problems
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_EVENTS = 1000
@@ -114,7 +115,7 @@ async def list_monitors(at: Reader, args: ListMonitors) -> ListOf[MonitorLine]:
     """List monitors: health, cursor, entities, open alerts, and what went wrong lately."""
     found: list[MonitorLine] = []
     for row in await store.list_monitors(at.database, args.name):
-        problems = [MonitorProblem(*each) for each in await store.list_problems(at.database, row["name"])]
+        problems = [MonitorProblem(*each) for each in await list_problems(at.database, row["name"])]
         fields = readable(row, ("status",))
         health = _health(fields)
         found.append(MonitorLine(**fields, problems=problems, health=health, triggers=_triggers(fields["status"])))

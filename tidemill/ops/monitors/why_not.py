@@ -18,7 +18,7 @@ from tidemill.ops.monitors.monitors import MonitorLine
 from tidemill.ops.operator.operation import doc
 from tidemill.store.database import Database
 from tidemill.store.monitors.alerts import read_silences
-from tidemill.store.monitors.monitors import list_problems_of
+from tidemill.store.monitors.problems import list_problems_of
 from tidemill.store.monitors.roster import show_entity
 
 

@@ -23,6 +23,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import DEFAULT_PRIORITY, check_name
 from tidemill.engine.lifespan import Lifespan
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, StalenessRules
 
@@ -35,38 +36,6 @@ OnOrphan = Literal["keep", "archive", "delete"]
 APPROVE_ABOVE = 1000
 
 Function = Callable[..., Any]
-
-
-class Entity(Mapping[str, str]):
-    """The subject of a state: its variables, `entity["date"]` or `entity.date`, its `id`, and its output's `path`."""
-
-    def __init__(self, id: str, variables: Mapping[str, str], path: str) -> None:
-        self.id = id
-        self.path = path
-        self.variables = dict(variables)
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        """Add a line to the log of this build."""
-        self.notes.append(str(text))
-
-    def __getitem__(self, name: str) -> str:
-        return self.variables[name]
-
-    def __iter__(self) -> Any:
-        return iter(self.variables)
-
-    def __len__(self) -> int:
-        return len(self.variables)
-
-    def __getattr__(self, name: str) -> str:
-        try:
-            return self.__dict__["variables"][name]
-        except KeyError:
-            raise AttributeError(f"this entity has no {name!r}; it has {', '.join(self.variables) or 'none'}") from None
-
-    def __repr__(self) -> str:
-        return f"<Entity {self.id}>"
 
 
 class Input(msgspec.Struct, frozen=True):

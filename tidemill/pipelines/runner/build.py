@@ -27,8 +27,9 @@ from tidemill.core.size_limits import check_output
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.middleware import surrounded
 from tidemill.engine.worker.threads import WorkThreads
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import PatternError
-from tidemill.pipelines.definition.pipeline import Entity, Stage
+from tidemill.pipelines.definition.pipeline import Stage
 from tidemill.pipelines.reducer.facts import Paths
 from tidemill.pipelines.stores.base import Readable, States
 from tidemill.pipelines.stores.files import FileStates

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern
-from tidemill.pipelines.definition.pipeline import Entity, Pipeline
+from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.runner.build import SKIP, BuildError, File
 from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.workflows.expressions.javascript import is_true

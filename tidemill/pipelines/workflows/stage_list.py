@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern
-from tidemill.pipelines.definition.pipeline import Entity, Pipeline
+from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
 from tidemill.pipelines.workflows.expressions.names import credential_names, with_names

@@ -14,8 +14,9 @@ import msgspec
 
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.expressions.dry_run import Field
+from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import PatternError, derive, entity_id
-from tidemill.pipelines.definition.pipeline import Entity, Input, Pipeline, Stage, check_order
+from tidemill.pipelines.definition.pipeline import Input, Pipeline, Stage, check_order
 from tidemill.pipelines.reducer.facts import PipelineFacts, entities_of
 from tidemill.pipelines.reducer.plan import BuildStep, make_plan
 from tidemill.pipelines.runner.build import File, HeldOutput, StageCaller
