@@ -15,7 +15,7 @@ async def test_it_stops_while_the_database_is_away() -> None:
         await asyncio.Event().wait()
         return None
 
-    quarantine = Quarantine(None, find, take=lambda: None, grace=1.0, database=None)
+    quarantine = Quarantine(None, find, take=lambda: None, grace=1.0, silence=1.0, database=None)
     running = asyncio.create_task(quarantine.run())
     await asked.wait()
     quarantine.stop()
@@ -29,7 +29,7 @@ async def test_suspects_run_here_if_there_is_no_process_for_them() -> None:
     async def find() -> float | None:
         return 0.0
 
-    quarantine = Quarantine(None, find, take=taken.set, grace=1.0, database=None)
+    quarantine = Quarantine(None, find, take=taken.set, grace=1.0, silence=1.0, database=None)
     running = asyncio.create_task(quarantine.run())
     async with asyncio.timeout(150):
         await taken.wait()

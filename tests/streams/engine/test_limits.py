@@ -14,9 +14,9 @@ from tests.support import eventually
 from tests.support.bench import bench
 from tests.support.waiting import turns
 from tidemill.core.retry import RetryAfter
+from tidemill.engine import batching
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Batched, BreakerRule, Plan, task
-from tidemill.streams.engine import batching
 
 
 async def test_a_batched_task_is_called_with_items_of_many_messages() -> None:
