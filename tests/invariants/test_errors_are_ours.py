@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.wire import Wire
-from tidemill import App, TidemillError
+from tidemill import App, BatchHandle, TidemillError
 from tidemill.core.errors import ConnectionLostError
 from tidemill.dags import Dag, input_node
 from tidemill.dags.runner.dag_handle import DagHandle
@@ -61,6 +61,7 @@ class Cut:
         job = await app.enqueue(work.call(n=1))
         run = await app.start(Waits)
         dag = await app.start(self.dag)
+        batch = await app.batch([work.call(n=1)], keep_open=True)
         jobs, runs, streams = app.jobs, app.runs, app.streams
         return {
             "App.enqueue": lambda: app.enqueue(work.call(n=2)),
@@ -81,6 +82,15 @@ class Cut:
             "Jobs.get": lambda: jobs.get(job),
             "Jobs.wait": lambda: jobs.wait(job, timeout=SHORT),
             "Jobs.cancel": lambda: jobs.cancel(job),
+            "App.batch": lambda: app.batch([work.call(n=n) for n in range(3)]),
+            "Jobs.batch": lambda: jobs.batch([work.call()]),
+            "Jobs.batch_sync": lambda: asyncio.to_thread(jobs.batch_sync, [work.call()]),
+            "BatchHandle.view": batch.view,
+            "BatchHandle.wait": lambda: batch.wait(timeout=SHORT),
+            "BatchHandle.results": lambda: batch.results(timeout=SHORT),
+            "BatchHandle.add": lambda: batch.add([work.call()]),
+            "BatchHandle.close": batch.close,
+            "BatchHandle.cancel": batch.cancel,
             "JobHandle.result": lambda: job.result(timeout=SHORT),
             "JobHandle.wait": lambda: job.wait(timeout=SHORT),
             "JobHandle.view": job.view,
@@ -144,14 +154,23 @@ async def cut(database_url: str) -> AsyncIterator[Cut]:
 
 
 #: Calls that reach no database, or are what others are made of.
-NO_CALLS = {"App.close", "App.running", "App.atomic_sync", "Runs.find_dag", "Runs.new_run"}
+NO_CALLS = {
+    *("App.close", "App.running", "App.atomic_sync", "Runs.find_dag", "Runs.new_run"),
+    *(
+        "Jobs.opened",
+        "Jobs.store_batch",
+        "Jobs.add_to_batch",
+        "Jobs.close_batch",
+        "Jobs.cancel_batch",
+    ),
+}
 
 
 async def test_every_public_call_raises_errors_of_ours_wherever_its_connection_is_cut(cut: Cut) -> None:
     calls = await cut.calls()
     public = {
         f"{kind.__name__}.{name}"
-        for kind in (App, Jobs, JobHandle, Runs, RunHandle, DagHandle, Streams)
+        for kind in (App, Jobs, JobHandle, BatchHandle, Runs, RunHandle, DagHandle, Streams)
         for name, found in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_")
         and (inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or name.endswith("_sync"))
