@@ -65,6 +65,7 @@ def screens(shop: Harbour) -> dict[str, str]:
         "long-name": f"/jobs?task={LONG_NAME}",
         "long-job": f"/jobs/{long}",
         "job": f"/jobs/{job}",
+        "batches": "/batches",
         "queues": "/queues",
         "queue": "/queues/mail",
         "tasks": "/tasks",
@@ -238,7 +239,7 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
     said: dict[str, str] = {}
     with watched_page(browser, bare.url) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 844})
-        for screen in ("input", "runs", "jobs", "tasks", "pipelines", "schedules", "streams", "monitors"):
+        for screen in ("input", "runs", "jobs", "batches", "tasks", "pipelines", "schedules", "streams", "monitors"):
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()

@@ -323,6 +323,22 @@ def test_a_queue_is_paused_limited_and_resumed(shop: Harbour, console: Watched) 
     assert shop.job_ends(waiting)["state"] == "succeeded"
 
 
+def test_a_batch_is_watched_closed_and_its_jobs_are_found(shop: Harbour, console: Watched) -> None:
+    batch = shop.api(
+        "/batches", {"task": "send", "each": [{"to": "ann"}, {"to": "bob"}], "name": "notes", "keep_open": True}
+    )
+    page = console.open("/batches", "Batches")
+    row = page.get_by_role("row", name=re.compile("notes"))
+    expect(row.get_by_text("open", exact=True)).to_be_visible()
+    row.get_by_role("link", name=f"b{batch['id']}").click()
+    expect(page.get_by_text("It is open for more jobs")).to_be_visible()
+    page.get_by_role("button", name="Close").click()
+    expect(page.get_by_text("Of 2 jobs, 2 succeeded.")).to_be_visible()
+    console.keep("batch")
+    page.get_by_role("link", name="2 jobs").click()
+    expect(page.get_by_role("button", name=f"Batch b{batch['id']} ✕")).to_be_visible()
+
+
 def test_a_schedule_is_run_now_paused_and_resumed(shop: Harbour, console: Watched) -> None:
     page = console.open("/schedules", "Schedules")
     row = page.get_by_role("row", name=re.compile("count_ships"))

@@ -30,6 +30,8 @@ export type TreeNode = Schemas["NodeView"];
 export type FlowGraph = Schemas["FlowGraph"];
 export type Input = Schemas["OpenInput"];
 export type Queue = Schemas["QueueLine"];
+export type Batch = Schemas["BatchLine"];
+export type BatchDetails = Schemas["BatchDetails"];
 export type Schedule = Schemas["ScheduleLine"];
 export type Worker = Schemas["WorkerLine"];
 /** The failed states of a pipeline, with the newest failure. */

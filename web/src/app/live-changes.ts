@@ -56,7 +56,7 @@ export function followChanges(client: QueryClient): () => void {
   };
 
   const handle = (message: ChangeMessage) => {
-    if (message.queues?.length) for (const name of ["queues", "jobs", "job", "overview", "runjobs", "pipelines"]) stale.add(name);
+    if (message.queues?.length) for (const name of ["queues", "jobs", "job", "batches", "overview", "runjobs", "pipelines"]) stale.add(name);
     for (const run of message.runs ?? []) for (const name of ["run", "ticks", "tree", "runjobs"]) stale.add(`${name} ${run}`);
     if (message.runs?.length || message.all_runs) for (const name of ["runs", "overview", "inputs"]) stale.add(name);
     if (message.all_runs) for (const name of ["run", "ticks", "tree", "runjobs"]) stale.add(name);

@@ -25,6 +25,7 @@ export const SCREENS: ScreenEntry[] = [
   { path: "/input", label: "Human input", icon: "input", group: "Now", key: "i", screen: lazily(() => import("../screens/human-input/human-input"), "HumanInput") },
   { path: "/runs", label: "Runs", icon: "runs", group: "Work", key: "r", screen: Runs, detail: lazily(() => import("../screens/runs/run-page"), "RunPage") },
   { path: "/jobs", label: "Jobs", icon: "jobs", group: "Work", key: "j", screen: Jobs, detail: lazily(() => import("../screens/jobs/job-page"), "JobPage") },
+  { path: "/batches", label: "Batches", icon: "batches", group: "Work", key: "b", screen: lazily(() => import("../screens/batches/batches"), "Batches"), detail: lazily(() => import("../screens/batches/batch-page"), "BatchPage") },
   { path: "/queues", label: "Queues", icon: "queues", group: "Work", key: "q", screen: lazily(() => import("../screens/queues/queues"), "Queues"), detail: lazily(() => import("../screens/queues/queue-page"), "QueuePage") },
   { path: "/tasks", label: "Tasks", icon: "tasks", group: "Work", key: "k", screen: lazily(() => import("../screens/tasks/tasks"), "Tasks"), detail: lazily(() => import("../screens/tasks/task-page"), "TaskPage") },
   { path: "/pipelines", label: "Pipelines", icon: "pipelines", group: "Work", key: "p", screen: lazily(() => import("../screens/pipelines/pipelines"), "Pipelines"), detail: lazily(() => import("../screens/pipelines/pipeline-page"), "PipelinePage") },

@@ -15,7 +15,7 @@ export interface Column<T> extends Heading {
 
 interface ListPanelProps<T> {
   /** What the rows are; also the path of their screens. */
-  what: "jobs" | "runs";
+  what: "jobs" | "runs" | "batches";
   pages: ReturnType<typeof usePages<T>>;
   columns: Column<T>[];
   /** Whether rows can be selected. */
@@ -30,7 +30,7 @@ interface ListPanelProps<T> {
 export function ListPanel<T extends { id: number }>({ what, pages, columns, may, filtered, empty, actions }: ListPanelProps<T>) {
   const ids = useMemo(() => pages.rows.map((row) => row.id), [pages.rows]);
   const selection = useSelection(ids);
-  const one = what.slice(0, -1);
+  const one = what === "batches" ? "batch" : what.slice(0, -1);
   const at = useRowKeys(ids, (id) => go(`/${what}/${id}`), may ? selection.toggle : () => {});
   return (
     <>

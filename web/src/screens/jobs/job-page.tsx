@@ -42,6 +42,7 @@ export function JobPage({ id }: { id: string }) {
         subtitle={
           <span className="row">
             <State state={job.state} /> job {job.id} of <Link to={`/tasks/${encodeURIComponent(job.task)}`}>this task</Link> in queue <Link to={`/queues/${encodeURIComponent(job.queue)}`}>{job.queue}</Link>
+            {job.batch_id !== null && <Link to={`/batches/${job.batch_id}`}>batch b{job.batch_id}</Link>}
             {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
           </span>
         }

@@ -71,7 +71,7 @@ export function Jobs() {
   const filter = useMemo(() => {
     const found = new URLSearchParams(text);
     const word = (name: string) => found.get(name) ?? undefined;
-    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined, arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
+    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined, batch: found.get("batch") ? Number(found.get("batch")) : undefined, arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
   }, [text]);
   const pages = usePages<JobLine>("jobs", "/jobs", filter);
   const queues = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues") });
@@ -105,6 +105,11 @@ export function Jobs() {
         {filter.run !== undefined && (
           <Button kind="quiet" onClick={() => change({ run: null })}>
             Run r{filter.run} ✕
+          </Button>
+        )}
+        {filter.batch !== undefined && (
+          <Button kind="quiet" onClick={() => change({ batch: null })}>
+            Batch b{filter.batch} ✕
           </Button>
         )}
         <SavedFilters screen="/jobs" />
