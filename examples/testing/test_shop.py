@@ -40,6 +40,12 @@ def test_a_receipt_is_sent_again_after_an_hour(tidemill, monkeypatch):
         assert tidemill.enqueued(send_receipt, order_id=13)[0].state == "succeeded"
 
 
+def test_a_receipt_is_sent_although_processes_die(tidemill):
+    place_order(7)
+    tidemill.simulate(seed=7, crashes=2)
+    assert tidemill.enqueued(send_receipt, order_id=7)[0].result == "receipt 7"
+
+
 def test_a_job_runs_at_once_where_the_test_wants_it(tidemill):
     with tidemill.running(inline=True):
         place_order(8)
