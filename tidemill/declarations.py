@@ -244,6 +244,12 @@ class Declarations:
         """A new, unopened connection to the application's database."""
         return Database(self.settings.database(), label=label or f"tidemill {self.name}")
 
+    def hash_stages(self) -> None:
+        """Hash the code of all stages: in each process that builds states, before it runs code of the application."""
+        if self.uses("pipelines"):
+            for pipeline in self.pipelines.declared.values():
+                pipeline.hash_stages()
+
     async def reach(self) -> Database:
         """The open database of this event loop."""
         return (await self.connections.open()).database

@@ -49,9 +49,7 @@ def jobs_role(
     if max_concurrency is None:
         served = [task.options for task in declared.tasks.values() if task.options.queue in wanted]
         max_concurrency = gpu_max_concurrency(declared.models, [options.required_model for options in served])
-    if declared.uses("pipelines"):
-        for pipeline in declared.pipelines.declared.values():
-            pipeline.hash_stages()
+    declared.hash_stages()
     reached = database or declared.database(label=f"tidemill worker {declared.name}")
     with granting_access(declared.settings, reached):  # Its jobs run in the context that it is made in.
         worker = Worker(

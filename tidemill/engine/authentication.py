@@ -63,7 +63,7 @@ class Authenticator:
         return Caller("local", "admin") if self._trust_local else None
 
     async def find_holder(self, bearer: str | None, cookie: str | None) -> Holder | None:
-        """The account of a token or a session, whatever its roles are."""
+        """The account of a token or a session, with any role or none."""
         if bearer is not None:
             return await self._recall(bearer, find_token)
         return None if cookie is None else await self._recall(cookie, find_session)

@@ -199,11 +199,18 @@ class TestKit:
         for _ in range(crashes):
             process = self._fork(chosen, draw.randint(1, MOST_STATEMENTS))
             latest = min(end, self._monotonic() + LONGEST_PROCESS)
+            is_alive = True
             try:
-                while os.waitpid(process, os.WNOHANG) == (0, 0) and not has_ended() and self._monotonic() < latest:
+                while (
+                    (is_alive := os.waitpid(process, os.WNOHANG) == (0, 0))
+                    and not has_ended()
+                    and self._monotonic() < latest
+                ):
                     time.sleep(POLL_SECONDS)
             finally:
-                _kill(process)
+                if is_alive:
+                    os.kill(process, signal.SIGKILL)
+                    os.waitpid(process, 0)
             self._bridge.call(self._take_over(chosen))
             if has_ended():
                 return
@@ -457,13 +464,6 @@ async def _first(event: Any, role: asyncio.Task[None]) -> None:
     if role.done():
         waiting.cancel()
         role.result()
-
-
-def _kill(process: int) -> None:
-    """Kill a child that may have ended already."""
-    with contextlib.suppress(ChildProcessError, ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
 
 
 async def _stop(stop: asyncio.Event, role: asyncio.Task[None]) -> None:

@@ -67,6 +67,7 @@ def serve(app_path: str) -> None:
             mouth.write(encode(word) + b"\n")
 
     app = load_app(app_path)
+    app.declarations.hash_stages()
     configure_logs(app.settings.log_level, app.settings.log_format)
     with ExitStack() as stack:
         jobs = OrderedJobs(app.declarations.tasks, app.declarations.lifespan, stack, asyncio.run)

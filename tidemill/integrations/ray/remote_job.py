@@ -44,6 +44,7 @@ def run_remote_job(app_path: str, order: bytes) -> Iterator[bytes]:
 def _application(app_path: str) -> tuple[Declarations, OrderedJobs]:
     """The application, loaded once per process of the cluster, with one event loop for its async tasks."""
     app = load_app(app_path)
+    app.declarations.hash_stages()
     configure_logs(app.settings.log_level, app.settings.log_format)
     declared: Declarations = app.declarations
     return declared, OrderedJobs(declared.tasks, declared.lifespan, ExitStack(), SyncBridge().call)
