@@ -14,7 +14,7 @@ from tests.simulation.seeds import seeds
 from tidemill.core.retry import retry
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.jsonl import JsonlSource
-from tidemill.sources.offsets import Offsets
+from tidemill.sources.positions.offsets import Offsets
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.outcomes import MessageOutcome
 from tidemill.streams.reducer.reducer import StreamReducer

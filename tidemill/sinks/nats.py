@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemill.sinks.base import ItemRefused, SendResult, Sink, SinkItem, Unreachable, send_by_key
 from tidemill.sources.base import SourceError
-from tidemill.sources.nats_client import NatsConnection
+from tidemill.sources.nats.client import NatsConnection
 
 AT_ONCE = 64
 TOO_LARGE = 10054  # the code of JetStream for a message that is larger than its stream allows

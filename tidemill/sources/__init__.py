@@ -8,9 +8,9 @@ from tidemill.sources.delivery import Delivery
 from tidemill.sources.engine import EngineSource
 from tidemill.sources.http import HttpSource
 from tidemill.sources.jsonl import JsonlSource
-from tidemill.sources.kafka import KafkaSource
+from tidemill.sources.kafka.source import KafkaSource
 from tidemill.sources.log import LogSource
-from tidemill.sources.nats import NatsSource
+from tidemill.sources.nats.source import NatsSource
 from tidemill.sources.postgres import PostgresSource
 from tidemill.sources.redis import RedisSource
 

@@ -27,9 +27,9 @@ from tidemill.sources.base import (
     read_event,
 )
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.offsets import PositionState
-from tidemill.sources.reader_lease import ReaderLease
-from tidemill.sources.stored_positions import StoredPositions
+from tidemill.sources.positions.offsets import PositionState
+from tidemill.sources.positions.reader_lease import ReaderLease
+from tidemill.sources.positions.stored_positions import StoredPositions
 from tidemill.store.database import Executor
 from tidemill.store.streams.streams import move_cursor
 

@@ -18,7 +18,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.offsets import PositionState
+from tidemill.sources.positions.offsets import PositionState
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tidemill.core.errors import ConfigError
-from tidemill.sources.offsets import Offsets
+from tidemill.sources.positions.offsets import Offsets
 from tidemill.store.streams.streams import Span
 from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
 from tidemill.streams.engine.plan_statistics import PlanStatistics, percentile

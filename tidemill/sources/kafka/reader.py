@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidemill.core.duration import parse_duration
 from tidemill.sources.base import NEAR, RecordPage, SourceError
-from tidemill.sources.kafka_client import delivery_of, new_client
+from tidemill.sources.kafka.client import delivery_of, new_client
 
 if TYPE_CHECKING:
-    from tidemill.sources.kafka import KafkaSource
+    from tidemill.sources.kafka.source import KafkaSource
 
 T = TypeVar("T")
 

@@ -33,10 +33,10 @@ from tidemill.core.errors import ConfigError
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.sources.base import Begin, Source, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery, size_of
-from tidemill.sources.kafka_client import delivery_of, new_client
-from tidemill.sources.kafka_reader import KafkaReader
-from tidemill.sources.offsets import Offsets, PositionState
-from tidemill.sources.stored_positions import StoredPositions
+from tidemill.sources.kafka.client import delivery_of, new_client
+from tidemill.sources.kafka.reader import KafkaReader
+from tidemill.sources.positions.offsets import Offsets, PositionState
+from tidemill.sources.positions.stored_positions import StoredPositions
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")

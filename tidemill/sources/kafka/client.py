@@ -10,7 +10,7 @@ import structlog
 from tidemill.sources.delivery import Delivery
 
 if TYPE_CHECKING:
-    from tidemill.sources.kafka import KafkaSource
+    from tidemill.sources.kafka.source import KafkaSource
 
 log = structlog.get_logger("tidemill.sources")
 

@@ -13,7 +13,7 @@ import msgspec
 
 from tidemill.sources.base import FencedError, SourceContext
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.offsets import Offsets, PositionState
+from tidemill.sources.positions.offsets import Offsets, PositionState
 from tidemill.store.database import Executor
 from tidemill.store.streams.streams import Span, StoredCursor, move_cursor, own_cursor
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, FencedError, SourceContext, SourceError
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.nats_client import NatsConnection, delivery_of
-from tidemill.sources.offsets import PositionState
-from tidemill.sources.reader_lease import ReaderLease
-from tidemill.sources.stored_positions import StoredPositions
+from tidemill.sources.nats.client import NatsConnection, delivery_of
+from tidemill.sources.positions.offsets import PositionState
+from tidemill.sources.positions.reader_lease import ReaderLease
+from tidemill.sources.positions.stored_positions import StoredPositions
 from tidemill.store.database import Executor
 
 if TYPE_CHECKING:
-    from tidemill.sources.nats import NatsSource
+    from tidemill.sources.nats.source import NatsSource
 
 WAIT = 1.0
 AT_ONCE = 500

@@ -1,7 +1,7 @@
 """A subject of NATS JetStream: a durable pull consumer; each message is acknowledged when its work is done.
 
 The server delivers a message again if it is not acknowledged in time; while a message is in flight, its time is
-extended. What is delivered again comes behind newer messages: `ordered=True` reads in another way (`nats_ordered`).
+extended. What is delivered again comes behind newer messages: `ordered=True` reads in another way (`ordered`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import structlog
 from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import Begin, Consumer, Source, SourceContext
 from tidemill.sources.delivery import Delivery
-from tidemill.sources.nats_client import NatsConnection, delivery_of
-from tidemill.sources.nats_ordered import OrderedNatsConsumer
-from tidemill.sources.offsets import PositionState
+from tidemill.sources.nats.client import NatsConnection, delivery_of
+from tidemill.sources.nats.ordered import OrderedNatsConsumer
+from tidemill.sources.positions.offsets import PositionState
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")

@@ -1,0 +1,1 @@
+"""Kafka as a source: by consumer group for streams, by assigned partitions for monitors."""
