@@ -36,11 +36,11 @@ from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
 from tidemill.flows.encoding.classes import qualified_name
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.children import JobGatherer, child_end
-from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.durable import FlowKind
 from tidemill.flows.runner.fork import fork
-from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.run_handle import RunHandle
+from tidemill.flows.runner.steps.current_step import find_step
+from tidemill.flows.runner.steps.queued_step import step_tasks
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate

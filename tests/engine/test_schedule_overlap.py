@@ -22,7 +22,7 @@ from tidemill.core.schedule import (
 )
 from tidemill.dags import Dag, node
 from tidemill.flows import Event, StartEvent, StopEvent, Workflow, step
-from tidemill.flows.runner.context import Context
+from tidemill.flows.runner.steps.context import Context
 from tidemill.ops.jobs.schedules import (
     BackfillSchedule,
     PutSchedule,

@@ -13,7 +13,7 @@ from tests.support.durable import Go, running_run_worker
 from tidemill import App
 from tidemill.flows import Context, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
-from tidemill.flows.runner.context import Context as RunContext
+from tidemill.flows.runner.steps.context import Context as RunContext
 from tidemill.ops.runs.inputs import ListInputs, list_inputs
 from tidemill.store.database import Database
 

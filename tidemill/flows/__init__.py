@@ -19,8 +19,8 @@ from tidemill.flows.definition.resource import Resource, ResourceConfig
 from tidemill.flows.definition.retry_policy import retry_policy
 from tidemill.flows.definition.workflow import Workflow
 from tidemill.flows.encoding.classes import renamed_from
-from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.run_handle import RunHandle
+from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
 
 __all__ = [

@@ -34,9 +34,9 @@ from tidemill.flows.errors import StepDiverged
 from tidemill.flows.runner.children import child_end
 from tidemill.flows.runner.durable import FlowKind
 from tidemill.flows.runner.follow import EventHistory
-from tidemill.flows.runner.queued_step import step_tasks
 from tidemill.flows.runner.restore import JournalFold
 from tidemill.flows.runner.run_handle import result_of
+from tidemill.flows.runner.steps.queued_step import step_tasks
 from tidemill.store.runs.published import EVENT_GAP
 from tidemill.store.runs.run_turn import NewRun
 

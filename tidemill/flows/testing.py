@@ -21,8 +21,8 @@ from tidemill.engine.simulation.simulation import Faults
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
-from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.runtime import BasicRuntime
+from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.simulate import SimulatedRun, simulate
 
 __all__ = ["Faults", "SimulatedRun", "WorkflowTestResult", "WorkflowTestRunner", "simulate"]

@@ -15,7 +15,9 @@ from tidemill.flows.compat import state_store as store_functions
 from tidemill.flows.definition import collect, decorators, events, resource, signature, workflow
 from tidemill.flows.definition.retry_policy import StepRetryPolicy
 from tidemill.flows.encoding import serializers
-from tidemill.flows.runner import context, runtime, spans, workflow_handler
+from tidemill.flows.runner import runtime, workflow_handler
+from tidemill.flows.runner.instrumentation import spans
+from tidemill.flows.runner.steps import context
 from tidemill.flows.view import representation
 
 PACKAGE = "workflows"
@@ -214,7 +216,7 @@ def _span_events() -> dict[str, Any]:
     """Return the events that workflows add to the spans of `llama_index_instrumentation`, if that is installed."""
     if importlib.util.find_spec(spans.PACKAGE) is None:
         return {}
-    found = importlib.import_module("tidemill.flows.runner.span_events")
+    found = importlib.import_module("tidemill.flows.runner.instrumentation.span_events")
     return _named(found, "SpanCancelledEvent", "WorkflowRunOutputEvent", "WorkflowStepOutputEvent")
 
 

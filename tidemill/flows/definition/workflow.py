@@ -24,8 +24,8 @@ from tidemill.flows.definition.decorators import attach_step
 from tidemill.flows.definition.events import Event, StartEvent, StopEvent
 from tidemill.flows.definition.resource import ResourceManager
 from tidemill.flows.definition.timeouts import RUN_TIMEOUT_IN_MEMORY
-from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.in_memory import FlowRun
+from tidemill.flows.runner.steps.context import Context
 from tidemill.flows.runner.workflow_handler import WorkflowHandler
 
 StopEventT = TypeVar("StopEventT", bound=StopEvent)

@@ -37,15 +37,15 @@ from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
 from tidemill.flows.runner.children import JobGatherer, Starter, wait_for_child
-from tidemill.flows.runner.current_step import is_task_of_step
-from tidemill.flows.runner.human_input import Questionnaire, renamed_questions
 from tidemill.flows.runner.in_memory import FlowRun
-from tidemill.flows.runner.queued_step import StepJobResult, ended_elsewhere, step_job
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 from tidemill.flows.runner.restore import blank_cell, definition_of, restore
 from tidemill.flows.runner.run_handle import result_of
 from tidemill.flows.runner.sending import known_events
-from tidemill.flows.runner.step_log import RunStepLogs, StepLogCapture
+from tidemill.flows.runner.steps.current_step import is_task_of_step
+from tidemill.flows.runner.steps.human_input import Questionnaire, renamed_questions
+from tidemill.flows.runner.steps.queued_step import StepJobResult, ended_elsewhere, step_job
+from tidemill.flows.runner.steps.step_log import RunStepLogs, StepLogCapture
 from tidemill.store.database import Connection
 from tidemill.store.runs.log import NewStepLog
 from tidemill.store.runs.run_turn import BufferedEvents, JobRow, NewRun, RunTurn, job_row

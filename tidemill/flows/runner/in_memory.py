@@ -53,14 +53,14 @@ from tidemill.flows.reducer.run_end import RUN_TIMEOUT
 from tidemill.flows.reducer.state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Did, Ended, Note, WaitAsked, Withdrew
 from tidemill.flows.reducer.waits import once_question
-from tidemill.flows.runner import spans
-from tidemill.flows.runner.attempt import failed_attempt, run_attempt
-from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.event_stream import EventStream, verbose_line
-from tidemill.flows.runner.pending_waits import PendingWaits
+from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import has_local_timer
 from tidemill.flows.runner.replay.record_lanes import RecordLane, current_owner
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
+from tidemill.flows.runner.steps.attempt import failed_attempt, run_attempt
+from tidemill.flows.runner.steps.context import Context
+from tidemill.flows.runner.steps.pending_waits import PendingWaits
 
 if TYPE_CHECKING:
     from tidemill.engine.jobs.task import Call

@@ -33,7 +33,7 @@ from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
 
 if TYPE_CHECKING:
-    from tidemill.flows.runner.context import Context
+    from tidemill.flows.runner.steps.context import Context
 
 S = TypeVar("S", default=Any)
 

@@ -11,9 +11,9 @@ from typing_extensions import TypeVar
 
 from tidemill.flows.definition.events import Event, StopEvent, WorkflowCancelledEvent
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError
-from tidemill.flows.runner.context import Context
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.sending import asking_event
+from tidemill.flows.runner.steps.context import Context
 
 ResultT_co = TypeVar("ResultT_co", covariant=True, default=Any)
 

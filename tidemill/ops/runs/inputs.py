@@ -118,8 +118,8 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
 async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
     """Send a flow's run the event that an answer becomes, unless the same answer was sent before."""
     from tidemill.flows.definition.declared import declared
-    from tidemill.flows.runner.human_input import answer
     from tidemill.flows.runner.sending import event_tick
+    from tidemill.flows.runner.steps.human_input import answer
 
     token = args.key or new_token()
     if await has_arrived(at.database, args.id, token):

@@ -208,7 +208,7 @@ async def _move(tx: Transaction, row: Any, restored: RestoredRun | None, declare
     """Move one run; False if a run worker has taken it meanwhile."""
     from tidemill.flows.definition.declared import declared as declaration
     from tidemill.flows.encoding.journal import encode_tick
-    from tidemill.flows.runner.human_input import renamed_questions
+    from tidemill.flows.runner.steps.human_input import renamed_questions
 
     held = await hold_run(tx, row["id"])
     if held is None or held["seq"] != row["seq"] or held["version"] != row["version"]:

@@ -56,13 +56,13 @@ from tidemill.flows.reducer.reducer import COMPENSATE
 from tidemill.flows.reducer.state_paths import Changes, write_paths
 from tidemill.flows.reducer.state_undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
-from tidemill.flows.runner.current_step import find_step
 from tidemill.flows.runner.replay.gather import run_together
 from tidemill.flows.runner.replay.once import Effect, run_once
 from tidemill.flows.runner.replay.send import send_by_record, send_key
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.flows.runner.replay.wait import wait_by_record
 from tidemill.flows.runner.state_store import StateCell, StateStore
+from tidemill.flows.runner.steps.current_step import find_step
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, Workflow

@@ -157,6 +157,8 @@ def _run_arguments(start_event: Event | None = None) -> None:
 
 @cache
 def _instrumentation() -> Any:
-    from tidemill.flows.runner import span_events  # needs `llama_index_instrumentation`, which may not be installed
+    from tidemill.flows.runner.instrumentation import (
+        span_events,  # needs `llama_index_instrumentation`, which may not be installed
+    )
 
     return span_events

@@ -43,11 +43,11 @@ from tidemill.flows.reducer.step_ticks import (
     WaitAsked,
     Wrote,
 )
-from tidemill.flows.runner.attempt import run_attempt
 from tidemill.flows.runner.in_memory import FlowRun
 from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepObserver, StepReplay
 from tidemill.flows.runner.state_store import StateCell
+from tidemill.flows.runner.steps.attempt import run_attempt
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow

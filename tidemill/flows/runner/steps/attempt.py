@@ -18,11 +18,11 @@ from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent
 from tidemill.flows.reducer.state import Work
 from tidemill.flows.reducer.step_ticks import Ended, StepFailure
-from tidemill.flows.runner import spans
-from tidemill.flows.runner.context import Context
-from tidemill.flows.runner.current_step import enter_step
+from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import limited
 from tidemill.flows.runner.replay.record_lanes import current_owner
+from tidemill.flows.runner.steps.context import Context
+from tidemill.flows.runner.steps.current_step import enter_step
 
 if TYPE_CHECKING:
     from tidemill.flows.runner.in_memory import FlowRun

@@ -1,0 +1,1 @@
+"""Spans of runs and steps for `llama_index_instrumentation`."""
