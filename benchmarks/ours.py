@@ -17,7 +17,7 @@ from tidemill import App
 from tidemill.engine.logs import configure_logs
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.jobs import history_partitions
+from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.migrate import migrate
 
 QUEUE = "bench"

@@ -24,7 +24,7 @@ from benchmarks import report, server_console
 from benchmarks.contenders import say
 from benchmarks.server import Server
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.jobs import history_partitions
+from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.migrate import migrate
 
 DAYS = 30

@@ -15,7 +15,7 @@ from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.job import Callback
 from tidemill.engine.jobs.calls import use
 from tidemill.engine.jobs.task import Call, R_co, Task
-from tidemill.store.jobs.batches import LIST_RESULTS, show_batch
+from tidemill.store.jobs.batches.batches import LIST_RESULTS, show_batch
 
 if TYPE_CHECKING:
     from tidemill.engine.jobs.enqueue_options import ManyOptions

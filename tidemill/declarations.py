@@ -28,7 +28,7 @@ from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate
-from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
+from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule
 from tidemill.store.jobs.workers import QueueLimit
 from tidemill.store.migrate import Chain
 

@@ -37,7 +37,7 @@ from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import A, Operation
 from tidemill.store.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
-from tidemill.store.jobs.batches import add_statements, end_statements, hold_statements, new_batch_statements
+from tidemill.store.jobs.batches.batches import add_statements, end_statements, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_statements
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from tidemill.flows.runner.steps.queued_step import step_tasks
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import WorkTemplate
-from tidemill.store.jobs.schedules import RunTemplate
+from tidemill.store.jobs.schedules.schedules import RunTemplate
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import show_run, start_statements, store_run

@@ -22,7 +22,7 @@ from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
 from tidemill.engine.role import Role
 from tidemill.engine.scheduler import Scheduler
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import DeclaredSchedule, declare_schedules, list_schedules
+from tidemill.store.jobs.schedules.schedules import DeclaredSchedule, declare_schedules, list_schedules
 from tidemill.store.migrate import migrate
 
 

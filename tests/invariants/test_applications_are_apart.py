@@ -35,7 +35,7 @@ from tidemill.sources import LogSource
 from tidemill.store.access.tokens import find_token
 from tidemill.store.jobs.pages import JobFilter, match_jobs
 from tidemill.store.jobs.queues import list_queues
-from tidemill.store.jobs.schedules import declare_schedules, list_schedules
+from tidemill.store.jobs.schedules.schedules import declare_schedules, list_schedules
 from tidemill.store.jobs.workers import QueueLimit, list_workers, read_control, set_limit
 from tidemill.store.migrate import migrate
 from tidemill.store.monitors.alerts import list_alerts

@@ -12,7 +12,7 @@ import pytest
 from tests.support import ending, eventually, find_history, find_live, puppet, value
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.jobs import history_partitions
+from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.jobs.read import show_job
 
 KEEP = 30

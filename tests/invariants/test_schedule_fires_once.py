@@ -14,7 +14,7 @@ from tests.support import eventually, running_scheduler, scheduler_process, valu
 from tidemill import App
 from tidemill.engine.scheduler import Scheduler, _plan
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import declare_schedules, fire_due
+from tidemill.store.jobs.schedules.schedules import declare_schedules, fire_due
 
 EVERY = 0.2
 FIRES = 8

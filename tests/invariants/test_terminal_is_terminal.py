@@ -14,7 +14,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.core.job import FINAL_STATES, ClaimedJob, FinalState, Finish, Requeue
 from tidemill.store.database import Database
 from tidemill.store.jobs import sweeps
-from tidemill.store.jobs.claims import finish_jobs, report_progress, requeue_jobs
+from tidemill.store.jobs.claims.claims import finish_jobs, report_progress, requeue_jobs
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.store.database import Connection, Database
-from tidemill.store.jobs.claims import Claims, finish_jobs, requeue_jobs
+from tidemill.store.jobs.claims.claims import Claims, finish_jobs, requeue_jobs
 from tidemill.store.jobs.workers import END_LAPSED, END_WORKER, WorkerCard, register_worker
 from tidemill.store.runs.claims import FREE_RUNS
 from tidemill.store.runs.inbox import CANCEL_STOPPED, SEND

@@ -12,11 +12,11 @@ from tests.support.operate import cancel_jobs, retry_jobs, run_now, set_control,
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.jobs.history_partitions import list_partitions
+from tidemill.store.jobs.history.partitions import list_partitions
 from tidemill.store.jobs.pages import JobFilter, list_job_page
 from tidemill.store.jobs.queues import list_queues
 from tidemill.store.jobs.read import show_job
-from tidemill.store.jobs.schedules import list_schedules
+from tidemill.store.jobs.schedules.schedules import list_schedules
 from tidemill.store.jobs.workers import list_workers
 from tidemill.store.migrate import OWN_CHAIN, applied_version
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tidemill.store.database import Database
-from tidemill.store.jobs.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
-from tidemill.store.jobs.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
+from tidemill.store.jobs.claims.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
+from tidemill.store.jobs.claims.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
 from tidemill.store.runs.inbox import DUE_INBOX
 from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.turns import ONE_TICK, _Turns

@@ -14,7 +14,7 @@ from tests.support.operate import cancel_jobs, set_control
 from tests.support.waiting import PATIENT
 from tidemill import App, current_job
 from tidemill.store.jobs.read import show_job
-from tidemill.store.jobs.schedules import list_schedules
+from tidemill.store.jobs.schedules.schedules import list_schedules
 
 
 @pytest.fixture(scope="module")

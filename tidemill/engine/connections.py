@@ -13,7 +13,7 @@ from tidemill.engine.jobs.enqueuer import Enqueuer
 from tidemill.engine.jobs.waits import JobWaits
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.database import Database
-from tidemill.store.jobs.batches import find_unfinished_batches
+from tidemill.store.jobs.batches.batches import find_unfinished_batches
 from tidemill.store.migrate import wait_for_schema
 
 T = TypeVar("T")

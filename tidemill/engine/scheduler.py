@@ -21,7 +21,7 @@ from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.declared import WorkTemplate, declare
-from tidemill.store.jobs.schedules import (
+from tidemill.store.jobs.schedules.schedules import (
     PROGRAM,
     SCHEDULES_CHANNEL,
     CancelRun,

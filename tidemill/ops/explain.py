@@ -28,7 +28,7 @@ from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get
 from tidemill.ops.streams.messages import MessageDetails, message_at, message_with_id
 from tidemill.pipelines.view.state_details import StateDetails
 from tidemill.sources.redis import position_of
-from tidemill.store.jobs.batches import LIST_FOLLOWERS_OF_BATCH
+from tidemill.store.jobs.batches.batches import LIST_FOLLOWERS_OF_BATCH
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
 from tidemill.store.transaction import Reader

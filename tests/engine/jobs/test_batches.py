@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, RetryJobs, cancel_jobs, retry_jobs
 from tidemill.store.database import Database
-from tidemill.store.jobs.batches import sweep_batches
+from tidemill.store.jobs.batches.batches import sweep_batches
 from tidemill.store.jobs.pages import JobFilter
 
 

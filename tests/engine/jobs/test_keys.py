@@ -12,7 +12,7 @@ from tests.support.operate import cancel_jobs, retry_jobs
 from tidemill import App
 from tidemill.core.errors import ConfigError
 from tidemill.store.database import Database
-from tidemill.store.jobs.history_partitions import forget_leftovers
+from tidemill.store.jobs.history.partitions import forget_leftovers
 from tidemill.store.jobs.sweeps import admit_due
 
 

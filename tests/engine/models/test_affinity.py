@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tidemill.engine.models.affinity import choose_heads
-from tidemill.store.jobs.model_claims import Head
+from tidemill.store.jobs.claims.model_claims import Head
 
 PATIENCE = 30.0
 LONG = 1000.0

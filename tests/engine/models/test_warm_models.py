@@ -25,7 +25,7 @@ from tidemill.ops.jobs.workers import ListWorkers, list_workers
 from tidemill.ops.operator.local import Local
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database
-from tidemill.store.jobs.model_claims import (
+from tidemill.store.jobs.claims.model_claims import (
     CLAIM_OF_MODEL,
     CLAIM_WITHOUT_MODEL,
     LOOK_FOR_MODELS,

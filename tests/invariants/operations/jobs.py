@@ -10,7 +10,7 @@ from tidemill.ops.admin import history, hosts
 from tidemill.ops.jobs import batches, jobs, queues, schedules, workers
 from tidemill.ops.operator.operation import Nothing
 from tidemill.store.jobs.pages import JobFilter
-from tidemill.store.jobs.schedules import declare_schedules
+from tidemill.store.jobs.schedules.schedules import declare_schedules
 from tidemill.store.jobs.workers import WorkerCard, register_worker
 from tidemill.store.telemetry.hosts import ProcessPlace, report
 

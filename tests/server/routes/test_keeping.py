@@ -22,7 +22,7 @@ from tidemill.server.middleware.middleware import Middleware
 from tidemill.server.server_state import ServerState
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database, DatabaseSettings
-from tidemill.store.jobs import history_partitions
+from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.maintenance.retention_settings import Retention, measure_kept, read_retention
 from tidemill.store.telemetry.throughput import note_pace, read_pace, read_waits
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, strategies as st
 
-from tidemill.store.jobs.claims import LowWater
+from tidemill.store.jobs.claims.claims import LowWater
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 Row = tuple[str, int, datetime, int]

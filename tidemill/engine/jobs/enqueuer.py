@@ -19,8 +19,8 @@ from tidemill.core.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
-from tidemill.store.jobs.batch_end import END_BATCHES, end_batches
-from tidemill.store.jobs.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
+from tidemill.store.jobs.batches.batch_end import END_BATCHES, end_batches
+from tidemill.store.jobs.batches.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_alike, insert_jobs, run_statements, wake_of
 from tidemill.store.notify import Notifier
 

@@ -20,7 +20,7 @@ from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import OVERLAPS, Catchup, Overlap, Schedule, parse_schedule
 from tidemill.core.size_limits import check_payload
 from tidemill.engine.batching import Batch
-from tidemill.store.jobs.schedules import RunTemplate
+from tidemill.store.jobs.schedules.schedules import RunTemplate
 
 P = ParamSpec("P")
 R = TypeVar("R")

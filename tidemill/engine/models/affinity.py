@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from tidemill.core.clock import Clock
 from tidemill.core.job import PRIORITIES
 from tidemill.engine.models.cache import ModelCache
-from tidemill.store.jobs.model_claims import Head
+from tidemill.store.jobs.claims.model_claims import Head
 
 Fits = Callable[[str, Iterable[str]], bool]
 

@@ -20,10 +20,10 @@ from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
 from tidemill.store.database import Database
 from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
-from tidemill.store.jobs.claims import Claims, Turn
-from tidemill.store.jobs.fair_claims import FairClaims
+from tidemill.store.jobs.claims.claims import Claims, Turn
+from tidemill.store.jobs.claims.fair_claims import FairClaims
 from tidemill.store.jobs.log import write_logs
-from tidemill.store.jobs.model_claims import ModelClaims
+from tidemill.store.jobs.claims.model_claims import ModelClaims
 
 log = structlog.get_logger("tidemill.worker")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidemill.core.job import Finish
 from tidemill.store.database import Connection, Database
-from tidemill.store.jobs.claims import finish_jobs
+from tidemill.store.jobs.claims.claims import finish_jobs
 
 PATIENCE = 30.0
 

@@ -20,7 +20,7 @@ from tidemill.engine.worker.context import RunningJob, job_of_task
 from tidemill.engine.worker.job_runner import JobRunner, Slot
 from tidemill.engine.worker.outcome import OVERRUNS, after_blocking, after_cancel, after_overrun
 from tidemill.store.database import Connection, Database
-from tidemill.store.jobs.claims import FIND_CANCELS, finish_jobs, requeue_jobs
+from tidemill.store.jobs.claims.claims import FIND_CANCELS, finish_jobs, requeue_jobs
 
 
 class JobWatch:

@@ -40,7 +40,7 @@ from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
-from tidemill.store.jobs.claims import find_cancels, next_suspect, report_progress
+from tidemill.store.jobs.claims.claims import find_cancels, next_suspect, report_progress
 from tidemill.store.jobs.declared import WorkTemplate, declare
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs

@@ -18,8 +18,8 @@ from tidemill.engine.jobs.origin import origin_here
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks
-from tidemill.store.jobs.batch_end import end_batches
-from tidemill.store.jobs.batches import (
+from tidemill.store.jobs.batches.batch_end import end_batches
+from tidemill.store.jobs.batches.batches import (
     CLOSE_BATCH,
     LIST_BATCHES,
     add_statements,

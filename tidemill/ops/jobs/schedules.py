@@ -19,9 +19,9 @@ from tidemill.engine.jobs.task import Periodic
 from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, PauseState, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks
 from tidemill.ops.runs.start import WorkStarted
-from tidemill.store.jobs import schedules as store
-from tidemill.store.jobs.schedule_fires import read_fires
-from tidemill.store.jobs.schedules import (
+from tidemill.store.jobs.schedules import schedules as store
+from tidemill.store.jobs.schedules.schedule_fires import read_fires
+from tidemill.store.jobs.schedules.schedules import (
     DeclaredSchedule,
     list_schedules as read_schedules,
     run_now,

@@ -17,7 +17,7 @@ from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name
 from tidemill.pipelines.runner.runner import PipelineRunner, pipeline_role
 from tidemill.store.database import Database
-from tidemill.store.jobs.schedules import PROGRAM, DeclaredSchedule
+from tidemill.store.jobs.schedules.schedules import PROGRAM, DeclaredSchedule
 
 if TYPE_CHECKING:  # slow to load, and rarely needed
     from tidemill.pipelines.view.pipeline_cache import PipelineCache

@@ -27,7 +27,7 @@ from tidemill.pipelines.workflows.folder import WorkflowFolder
 from tidemill.pipelines.workflows.schedules import FILES, QUEUE, trigger_task, workflow_schedules
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_unavailable
-from tidemill.store.jobs.schedules import declare_schedules
+from tidemill.store.jobs.schedules.schedules import declare_schedules
 
 LOOK_ANYWAY_MS = 10_000  # poll interval without notifications
 GRACE = 10.0  # seconds that a run of a workflow has to end

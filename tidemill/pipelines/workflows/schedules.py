@@ -11,7 +11,7 @@ from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.workflows.node_runs import recorded
 from tidemill.pipelines.workflows.nodes import NodeError
 from tidemill.pipelines.workflows.read import TriggerWorkflow
-from tidemill.store.jobs.schedules import DeclaredSchedule
+from tidemill.store.jobs.schedules.schedules import DeclaredSchedule
 
 QUEUE = "pipelines"
 #: What declares them, as `tidemill.schedule.declared_by` says it.

@@ -18,7 +18,7 @@ from msgspec import Meta
 from tidemill.core.errors import ArgumentError, ConfigError
 from tidemill.core.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
-from tidemill.store.jobs.day_index import days_of
+from tidemill.store.jobs.history.day_index import days_of
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.runs import LIVE_RUN_STATES, OWN_KEY
 

@@ -7,7 +7,7 @@ from tidemill.core.errors import NotFoundError
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
-from tidemill.store.jobs.archive import NOTIFY_RUNS
+from tidemill.store.jobs.history.archive import NOTIFY_RUNS
 from tidemill.store.runs.claims import RELEASE_SUSPENDED
 from tidemill.store.runs.runs import show_run
 from tidemill.store.runs.sealing import seal_run_tick

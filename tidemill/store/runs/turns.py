@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidemill.store.database import Database, Executor, columns
-from tidemill.store.jobs.archive import NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
 from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.sealing import seal_turns

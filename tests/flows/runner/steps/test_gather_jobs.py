@@ -12,7 +12,7 @@ from tidemill import App
 from tidemill.flows import Context, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.store.database import Database
-from tidemill.store.jobs.batches import sweep_batches
+from tidemill.store.jobs.batches.batches import sweep_batches
 
 
 class Many(StartEvent):

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from tidemill.core.job import ClaimedJob
-from tidemill.store.jobs.claims import Claims, claimed_job
+from tidemill.store.jobs.claims.claims import Claims, claimed_job
 
 WINDOW = 200
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tidemill.core.fair_lanes import FairLanes
 from tidemill.core.job import ClaimedJob, Finish
-from tidemill.store.jobs.claims import Claims, Turn, claim_statements, claimed_job
+from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tidemill.core.batch import BATCH_FACTS
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.archive import NOTIFY_CALLED, NOTIFY_RUNS, callback_sql
+from tidemill.store.jobs.history.archive import NOTIFY_CALLED, NOTIFY_RUNS, callback_sql
 
 #: How many jobs of batches ended how.
 COUNTS = """

@@ -9,7 +9,7 @@ import pytest
 from tests.support import find_live, finished, running_maintenance, running_worker, value
 from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.jobs.history_partitions import drop_partitions, forget_leftovers, list_partitions, make_partitions
+from tidemill.store.jobs.history.partitions import drop_partitions, forget_leftovers, list_partitions, make_partitions
 
 TODAY = datetime.now(UTC).date()
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tidemill.core.clock import SYSTEM_CLOCK
 from tidemill.store.database import Database
-from tidemill.store.jobs.history_partitions import list_partitions
+from tidemill.store.jobs.history.partitions import list_partitions
 
 _DAY = re.compile(r"job_history_(\d{4})(\d{2})(\d{2})\Z")
 _FRESH = 30.0

@@ -21,7 +21,7 @@ from tidemill.core.sealing import seal_members
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.operate import cancel_jobs
-from tidemill.store.jobs.schedule_fires import (
+from tidemill.store.jobs.schedules.schedule_fires import (
     SET_WAITING,
     FireNote,
     decode_waiting,

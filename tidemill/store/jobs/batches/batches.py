@@ -12,7 +12,7 @@ from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.job import NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
-from tidemill.store.jobs.batch_end import COUNTS, END_BATCHES
+from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, insert_statements
 from tidemill.store.jobs.operate import CANCEL_RUNNING, CANCEL_WAITING
 from tidemill.store.transaction import Reader, Transaction

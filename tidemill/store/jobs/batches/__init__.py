@@ -1,0 +1,1 @@
+"""Batches of jobs: storing and reading them, and their end."""

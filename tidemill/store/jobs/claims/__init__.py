@@ -1,0 +1,1 @@
+"""Claiming and finishing jobs, also by fair key and by model."""

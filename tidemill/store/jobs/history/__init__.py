@@ -1,0 +1,1 @@
+"""Finished jobs: moving them to the history, and its daily partitions."""
