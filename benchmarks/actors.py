@@ -16,8 +16,8 @@ import uvloop
 
 from tidemill import App
 from tidemill.core.errors import StoreError
-from tidemill.engine.logs import configure_logs
-from tidemill.engine.maintenance import maintenance_role
+from tidemill.engine.roles.maintenance import maintenance_role
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role
 
 QUEUE = "bench"

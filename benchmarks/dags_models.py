@@ -16,7 +16,7 @@ from benchmarks.contenders import say
 from benchmarks.ours import install_schema
 from benchmarks.server import Server
 from tidemill import App, ModelSpec, current_job
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role
 
 MODELS = ("small", "medium", "large")

@@ -23,7 +23,7 @@ from benchmarks.dags_app import app, chain, wide
 from benchmarks.ours import install_schema
 from benchmarks.peers.flow_contest import analyze
 from tidemill.dags import Dag
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.store.database import Database, DatabaseSettings
 
 SCENARIOS = ("nodes_wide", "jobs_wide", "nodes_chain", "jobs_chain", "nodes_100x100", "jobs_100x100")

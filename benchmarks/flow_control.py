@@ -10,7 +10,7 @@ import msgspec
 
 from benchmarks.ours import bench_app, install_schema
 from tidemill import App
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs.declared import declare

@@ -17,7 +17,7 @@ from benchmarks.peers.flow_contest import STEPS, Options, Tally
 from tidemill import App
 from tidemill.core.program import fold
 from tidemill.core.ticks import Completed, RunWork, Started, Tick
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.flows import Context, Event, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.journal import decode_tick, encode_tick

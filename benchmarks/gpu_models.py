@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidemill import App, ModelSpec, current_job
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role
 from tidemill.store.migrate import migrate
 from tidemill.version import VERSION

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
-from tidemill.engine.lease import Lease
+from tidemill.engine.roles.lease import Lease
 from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import keep_buffers

@@ -14,7 +14,7 @@ import asyncpg
 
 from benchmarks.peers import contest
 from tidemill import App
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs.history import partitions as history_partitions

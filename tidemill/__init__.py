@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tidemill.core.errors import TidemillError
     from tidemill.core.injected import INJECTED
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
+    from tidemill.engine.application.middleware import Invocation, Middleware
     from tidemill.engine.batching import Batch
     from tidemill.engine.jobs.job_handle import JobFailedError, JobHandle
     from tidemill.engine.jobs.task import Call, Task
     from tidemill.engine.jobs.view import JobView
-    from tidemill.engine.middleware import Invocation, Middleware
     from tidemill.engine.models.spec import ModelError, ModelSpec
     from tidemill.engine.worker.context import JobCancelled, current_job
 
@@ -36,12 +36,12 @@ _HOMES = {
     "BatchView": "core.batch",
     "Call": "engine.jobs.task",
     "Discard": "core.retry",
-    "Invocation": "engine.middleware",
+    "Invocation": "engine.application.middleware",
     "JobCancelled": "engine.worker.context",
     "JobFailedError": "engine.jobs.job_handle",
     "JobHandle": "engine.jobs.job_handle",
     "JobView": "engine.jobs.view",
-    "Middleware": "engine.middleware",
+    "Middleware": "engine.application.middleware",
     "ModelError": "engine.models.spec",
     "ModelSpec": "engine.models.spec",
     "RetryAfter": "core.retry",

@@ -34,15 +34,15 @@ from tidemill.core.retry import retry
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
+from tidemill.engine.application.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
+from tidemill.engine.application.lifespan import Lifespan, LifespanHook
+from tidemill.engine.application.middleware import Middleware
 from tidemill.engine.batching import Batch
-from tidemill.engine.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
 from tidemill.engine.jobs.calls import MappedCalls, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.job_handle import JobHandle
 from tidemill.engine.jobs.task import BatchTaskDecorator, Call, P, R, Task, TaskDecorator
 from tidemill.engine.jobs.view import JobView
-from tidemill.engine.lifespan import Lifespan, LifespanHook
-from tidemill.engine.middleware import Middleware
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.engine.settings import SettingOptions, Settings
 from tidemill.jobs import Jobs, ScheduleOptions, StepJobs, declare_pipeline, periodic_of

@@ -17,12 +17,12 @@ from tidemill.core.sealing import hide_in_logs
 from tidemill.core.size_limits import use_size_limits
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
-from tidemill.engine.connections import Connections
-from tidemill.engine.hooks import Hooks, ResolvingTasks
+from tidemill.engine.application.connections import Connections
+from tidemill.engine.application.hooks import Hooks, ResolvingTasks
+from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Periodic, Task, require_task
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.middleware import surrounded
 from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job

@@ -19,7 +19,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import JobRef, NewJob
 from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
-from tidemill.engine.connections import OpenConnection
+from tidemill.engine.application.connections import OpenConnection
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.calls import ManyCalls, MappedCalls, job_of_call, jobs_of_calls, use
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions

@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from tidemill.declarations import DECLARERS, Declarations
-from tidemill.engine.maintenance import maintenance_role
+from tidemill.engine.application.workflow_access import granting_access
 from tidemill.engine.models.spec import gpu_max_concurrency, require_model
-from tidemill.engine.role import Role, RoleGroup, Runnable, run_roles
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.roles.maintenance import maintenance_role
+from tidemill.engine.roles.role import Role, RoleGroup, Runnable, run_roles
+from tidemill.engine.roles.scheduler import Scheduler
+from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.settings import Settings
-from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.worker.isolation import ClusterProcesses
 from tidemill.engine.worker.worker import Worker, worker_role
-from tidemill.engine.workflow_access import granting_access
 from tidemill.ops.runs.cancel import cancel_run_within
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain

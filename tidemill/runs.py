@@ -18,11 +18,11 @@ from tidemill.dags.definition.model import Dag, queues_of
 from tidemill.dags.definition.run_args import args_of_run, declared_args
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput, DagKind
-from tidemill.engine.connections import Connections, OpenConnection
-from tidemill.engine.hooks import Hooks
+from tidemill.engine.application.connections import Connections, OpenConnection
+from tidemill.engine.application.hooks import Hooks
+from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.jobs.task import TaskRegistry
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.middleware import surrounded
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker

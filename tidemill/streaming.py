@@ -13,9 +13,9 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.injected import injected_parameters
 from tidemill.core.size_limits import check_payload
 from tidemill.core.ticks import Received
-from tidemill.engine.connections import Connections
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.role import Role
+from tidemill.engine.application.connections import Connections
+from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.roles.role import Role
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.pipelines.definition.declared import Pipelines

@@ -13,7 +13,7 @@ import pytest
 from tests.support import eventually, find_live, finished, value
 from tests.support.cli import Process, make_folder
 from tidemill import App
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]

@@ -37,7 +37,7 @@ from tests.support.server import TestServer
 from tests.support.web import API, LOGIN_NEEDED, ROOT, WebServer
 from tidemill.cli import main
 from tidemill.core.accounts import ROLES
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 from tidemill.server.app import build
 from tidemill.server.rpc.methods import DESCRIPTORS, METHODS
 from tidemill.server.server_state import ServerState

@@ -21,7 +21,7 @@ from tests.support import (
 )
 from tests.support.cli import run as command
 from tidemill import App
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 from tidemill.flows.runner.run_handle import RunHandle
 from tidemill.ops.operator.local import Caller, Local
 from tidemill.ops.runs.migrate import ListVersions, list_versions, older_runs

@@ -12,7 +12,7 @@ from benchmarks.counting import CountingProxy
 from tests.support.durable import Ask, Go
 from tests.support.waiting import eventually
 from tidemill import App
-from tidemill.engine.role import Runnable, run_roles
+from tidemill.engine.roles.role import Runnable, run_roles
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 
 SECONDS = 10.0

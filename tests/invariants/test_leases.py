@@ -31,7 +31,7 @@ from tests.support.task_app import TABLES, declare
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.engine.containment.exit_status import EXIT_FENCED
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.roles.maintenance import Maintenance
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.jobs.workers import end_worker, expire_lease, renew_lease
 from tidemill.store.migrate import migrate

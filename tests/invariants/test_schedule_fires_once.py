@@ -12,7 +12,7 @@ import asyncpg
 
 from tests.support import eventually, running_scheduler, scheduler_process, value
 from tidemill import App
-from tidemill.engine.scheduler import Scheduler, _plan
+from tidemill.engine.roles.scheduler import Scheduler, _plan
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules.schedules import declare_schedules, fire_due
 

@@ -12,7 +12,7 @@ from tests.support import eventually, find_live, finished, running, running_work
 from tests.support.operate import list_audit, set_control
 from tidemill import App
 from tidemill.core.accounts import Caller
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.ops import waiting
 from tidemill.ops.jobs.workers import ControlWorkers, control_workers

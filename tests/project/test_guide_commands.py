@@ -20,7 +20,7 @@ import pytest
 from tests.project.test_readme import commands_of
 from tests.support.cli import Process, asked_until, run
 from tests.support.guide import ROOT
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 
 #: Commands that are not given, by how they begin, and why.
 NOT_RUN = {

@@ -11,7 +11,7 @@ import pytest
 from tests.support import eventually, finished, running_maintenance, value
 from tidemill import App
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
-from tidemill.engine.maintenance import maintenance_role
+from tidemill.engine.roles.maintenance import maintenance_role
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import (

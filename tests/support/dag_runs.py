@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.runner.dag_handle import DagHandle
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.worker.worker import Worker
 from tidemill.roles import jobs_role

@@ -20,7 +20,7 @@ import msgspec
 
 from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.runs import durable_run
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker, run_worker_role

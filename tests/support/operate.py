@@ -11,8 +11,8 @@ from tidemill.core.job import JobRef
 from tidemill.store.access import audit, tokens
 from tidemill.store.database import Database
 from tidemill.store.jobs import operate, workers
-from tidemill.store.jobs.schedules import schedules
 from tidemill.store.jobs.operate import Outcome
+from tidemill.store.jobs.schedules import schedules
 from tidemill.store.jobs.workers import Mode
 from tidemill.store.maintenance import retention_settings
 from tidemill.store.maintenance.retention_settings import Retention

@@ -11,9 +11,9 @@ import msgspec
 
 from tests.support.waiting import PATIENCE
 from tidemill import App
-from tidemill.engine.maintenance import Maintenance, maintenance_role
-from tidemill.engine.role import Role
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.roles.maintenance import Maintenance, maintenance_role
+from tidemill.engine.roles.role import Role
+from tidemill.engine.roles.scheduler import Scheduler
 from tidemill.engine.worker.worker import Worker, worker_role
 from tidemill.ops.runs.cancel import cancel_run_within
 

@@ -14,11 +14,11 @@ import sys
 from typing import NoReturn
 
 from tidemill.core.errors import LeaseLostError
+from tidemill.engine.application.load_app import load_app
 from tidemill.engine.containment.exit_status import EXIT_FENCED
-from tidemill.engine.load_app import load_app
-from tidemill.engine.logs import configure_logs
-from tidemill.engine.role import Role
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.roles.role import Role
+from tidemill.engine.roles.scheduler import Scheduler
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.roles import jobs_role, monitors_role, runs_role
 
 PR_SET_PDEATHSIG = 1

@@ -19,7 +19,7 @@ from typing import Any
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.clock import VirtualClock
-from tidemill.engine.lease import Lease
+from tidemill.engine.roles.lease import Lease
 from tidemill.monitors import Monitor, absent, momentary, sustained
 from tidemill.monitors.runner.runner import MonitorDriver, MonitorRunner
 from tidemill.sources import Delivery, JsonlSource, KafkaSource, RecordPage

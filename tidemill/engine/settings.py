@@ -26,7 +26,7 @@ from tidemill.engine.telemetry.address import read_address
 from tidemill.store.database import DatabaseSettings
 
 if TYPE_CHECKING:
-    from tidemill.engine.maintenance import MaintenanceSettings
+    from tidemill.engine.roles.maintenance import MaintenanceSettings
     from tidemill.engine.worker.worker import WorkerSettings
 
 _SIZES = {"model_memory", "max_payload", "max_state", "max_output"}
@@ -127,7 +127,7 @@ class Settings(msgspec.Struct, frozen=True):
         )
 
     def maintenance(self) -> MaintenanceSettings:
-        from tidemill.engine.maintenance import MaintenanceSettings
+        from tidemill.engine.roles.maintenance import MaintenanceSettings
 
         return MaintenanceSettings(
             lease_seconds=self.lease_seconds, silence_seconds=self.heartbeat_seconds * 3, keep_days=self.keep_days

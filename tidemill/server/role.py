@@ -17,7 +17,7 @@ import uvicorn
 
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
-from tidemill.engine.role import Life
+from tidemill.engine.roles.role import Life
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.local_socket import close_locally, listen_locally

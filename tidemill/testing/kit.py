@@ -33,7 +33,7 @@ from tidemill.core.did_you_mean import find_declared
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag
-from tidemill.engine.connections import SyncBridge
+from tidemill.engine.application.connections import SyncBridge
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.monitors.definition.channels import Channel, Notice, channel_name

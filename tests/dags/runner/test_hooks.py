@@ -19,7 +19,7 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.refs import Refs
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.dags.errors import DagError, DagRunError
-from tidemill.engine.hooks import NodeCall
+from tidemill.engine.application.hooks import NodeCall
 from tidemill.engine.models.spec import ModelSpec
 from tidemill.store.database import Database
 

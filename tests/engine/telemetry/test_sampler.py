@@ -14,7 +14,7 @@ import pytest
 from tests.support import eventually, running_maintenance, value, worker_process
 from tidemill import App
 from tidemill.core.codec import decode
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.telemetry.gpu import NoProbe
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.engine.telemetry.sampler import Sampler, sampling

@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE, PATIENT
 from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.clock import SYSTEM_CLOCK
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.ops.jobs.schedules import ScheduleRef, list_schedules, pause_schedule, resume_schedule, run_schedule
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing

@@ -14,7 +14,7 @@ from tests.support import value
 from tests.support.operate import set_retention
 from tests.support.web_app import make_app
 from tidemill.core.errors import ConfigError
-from tidemill.engine.maintenance import Maintenance
+from tidemill.engine.roles.maintenance import Maintenance
 from tidemill.ops.jobs.queues import waited
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase

@@ -12,7 +12,7 @@ from tests.support import eventually
 from tests.support.processes import ROOT, run_worker_process, worker_process
 from tests.support.web import web_server
 from tidemill.core.codec import decode
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 from tidemill.engine.worker.log_capture import MOST_LINES
 from tidemill.store.database import Database
 from tidemill.store.jobs.log import AttemptLog, keep_job_log, read_logs, write_logs

@@ -19,7 +19,7 @@ from tests.support.pipelines import put, tree, update
 from tests.support.waiting import PATIENT, eventually
 from tests.support.web import listening, web_server
 from tidemill import App
-from tidemill.engine.load_app import load_module
+from tidemill.engine.application.load_app import load_module
 from tidemill.store.database import Database
 
 PRESS_APP = Path(__file__).resolve().parents[2] / "support" / "press_app.py"

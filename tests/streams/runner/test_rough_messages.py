@@ -15,7 +15,7 @@ from tests.support import eventually, locked_out, value
 from tests.support.operate_streams import replay_dead
 from tests.support.streams import all_read, publish, running_stream
 from tidemill.core.retry import retry
-from tidemill.engine.load_app import load_module
+from tidemill.engine.application.load_app import load_module
 from tidemill.sources import LogSource
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
 from tidemill.core.retry import retry
-from tidemill.engine.load_app import load_module
+from tidemill.engine.application.load_app import load_module
 from tidemill.engine.telemetry import exposition
 from tidemill.engine.telemetry.exposition import Exposition
 from tidemill.sources import LogSource

@@ -41,9 +41,9 @@ from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, child, run_role, run_supervised
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.application.workflow_access import grant_access
 from tidemill.engine.settings import Settings
-from tidemill.engine.workflow_access import grant_access
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.ops.operator.operation import Nothing, Operator
 from tidemill.ops.pipelines.change import APPROVED_FOR
 from tidemill.ops.pipelines.lineage import PreviewChange, get_lineage, preview_change

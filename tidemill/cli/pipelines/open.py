@@ -23,7 +23,7 @@ from tidemill.cli.connection_options import (
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
-from tidemill.engine.hooks import Hooks
+from tidemill.engine.application.hooks import Hooks
 from tidemill.engine.settings import Settings
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Operator

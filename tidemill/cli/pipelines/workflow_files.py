@@ -12,7 +12,7 @@ from tidemill.cli.pipelines.open import AllowUnknown
 from tidemill.cli.render import out, print_json
 from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
-from tidemill.engine.hooks import Hooks
+from tidemill.engine.application.hooks import Hooks
 from tidemill.ops.workflows.text import TextProblem, check as check_text, is_refused
 from tidemill.pipelines.workflows.files import WorkflowFiles
 

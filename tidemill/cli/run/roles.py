@@ -24,18 +24,18 @@ from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_or_fail, require_database
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
+from tidemill.engine.application.load_app import load_app
+from tidemill.engine.application.workflow_access import grant_access
 from tidemill.engine.containment.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.containment.quarantine import announcer
-from tidemill.engine.load_app import load_app
-from tidemill.engine.logs import configure_logs
-from tidemill.engine.role import Runnable
+from tidemill.engine.roles.role import Runnable
+from tidemill.engine.roles.supervisor import ChildSpec, Supervisor, end_with_supervisor
 from tidemill.engine.settings import Settings
-from tidemill.engine.supervisor import ChildSpec, Supervisor, end_with_supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.sampler import sampling
 from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.engine.worker.isolation import ClusterProcesses
-from tidemill.engine.workflow_access import grant_access
 from tidemill.roles import jobs_role, maintenance_roles, runs_role
 from tidemill.store.database import Database
 from tidemill.store.maintenance.work_left import count_running, count_work

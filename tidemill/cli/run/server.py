@@ -14,7 +14,7 @@ from tidemill.app import App
 from tidemill.cli.connection_options import HERE, ConnectionOptions, opened, require_database
 from tidemill.cli.run.roles import Part, application, run_role
 from tidemill.core.errors import ConfigError
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
 

@@ -16,9 +16,9 @@ from tidemill.cli.run.live_footer import Footer, OwnLines
 from tidemill.cli.run.roles import application, child, handle_signals, opened_for_role, supervise, worker_processes
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.quarantine import announcer
-from tidemill.engine.logs import configure_logs
-from tidemill.engine.supervisor import ChildSpec, Supervisor
+from tidemill.engine.roles.supervisor import ChildSpec, Supervisor
 from tidemill.engine.telemetry.endpoint import serving_metrics
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
 

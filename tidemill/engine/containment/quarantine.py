@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.core.errors import StoreError
 from tidemill.engine.containment.cancellation import is_ending
-from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
+from tidemill.engine.roles.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import expire_lease

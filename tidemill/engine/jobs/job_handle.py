@@ -12,7 +12,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
 from tidemill.core.job import JobRef
-from tidemill.engine.connections import Connections
+from tidemill.engine.application.connections import Connections
 from tidemill.engine.jobs.task import R_co, Task
 from tidemill.engine.jobs.view import JobView
 from tidemill.store.jobs.read import show_job

@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.engine.containment.watchdog import Watchdog
-from tidemill.engine.lease import Lease, ProcessStatus, RenewedLease
+from tidemill.engine.roles.lease import Lease, ProcessStatus, RenewedLease
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.workers import CONTROL_CHANNEL, Mode, WorkerCard, read_host_control

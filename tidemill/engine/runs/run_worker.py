@@ -21,8 +21,9 @@ from tidemill.core.errors import StoreError
 from tidemill.engine.containment.quarantine import Quarantine
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.lease import ProcessStatus, describe_process
-from tidemill.engine.role import Life, Role
+from tidemill.engine.roles.lease import ProcessStatus, describe_process
+from tidemill.engine.roles.role import Life, Role
+from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.journal_writer import JournalWriter
 from tidemill.engine.runs.run_claims import MAX_LOSSES, RunClaims
@@ -30,7 +31,6 @@ from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_inbox import RunInbox
 from tidemill.engine.runs.run_store import RunStore
 from tidemill.engine.runs.step_watch import StepWatch
-from tidemill.engine.supervisor import ChildSpec
 from tidemill.engine.telemetry.tracing import is_tracing
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
 from tidemill.store.database import Connection, Database

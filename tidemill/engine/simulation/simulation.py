@@ -21,7 +21,7 @@ import msgspec
 from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.core.job import ClaimedJob, Finish
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind
 from tidemill.engine.runs.run_worker import RunWorker, run_worker_role
 from tidemill.engine.simulation.checks import Watched

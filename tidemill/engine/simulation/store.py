@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.core.errors import NotFoundError
 from tidemill.engine.containment.watchdog import Watchdog
-from tidemill.engine.lease import ProcessStatus
+from tidemill.engine.roles.lease import ProcessStatus
 from tidemill.engine.runs.run_store import Loaded, Row
 from tidemill.engine.simulation.world import Process, patiently
 from tidemill.store.jobs.workers import Mode, WorkerCard

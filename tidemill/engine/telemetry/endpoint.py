@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.engine.lifespan import lifespan_trouble
+from tidemill.engine.application.lifespan import lifespan_trouble
 from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.store.database import Database
 

@@ -20,7 +20,7 @@ import structlog
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import StoreError
-from tidemill.engine.role import Life, Role
+from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.telemetry.hosts import HostReader, HostSample
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient

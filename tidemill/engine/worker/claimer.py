@@ -22,8 +22,8 @@ from tidemill.store.database import Database
 from tidemill.store.database_errors import CLASHES, is_full, is_unavailable
 from tidemill.store.jobs.claims.claims import Claims, Turn
 from tidemill.store.jobs.claims.fair_claims import FairClaims
-from tidemill.store.jobs.log import write_logs
 from tidemill.store.jobs.claims.model_claims import ModelClaims
+from tidemill.store.jobs.log import write_logs
 
 log = structlog.get_logger("tidemill.worker")
 

@@ -21,11 +21,11 @@ import msgspec
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.engine.application.lifespan import Lifespan, LifespanError
+from tidemill.engine.application.load_app import load_app
 from tidemill.engine.containment.memory_limit import limited_memory
 from tidemill.engine.jobs.task import TaskRegistry, encode_result
-from tidemill.engine.lifespan import Lifespan, LifespanError
-from tidemill.engine.load_app import load_app
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport

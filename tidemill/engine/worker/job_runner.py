@@ -24,8 +24,8 @@ from tidemill.core.errors import PayloadError, TidemillError
 from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import RefuseJob
 from tidemill.core.sealing import loggable
+from tidemill.engine.application.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.containment.blocked_time import BlockedTime
-from tidemill.engine.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.jobs.task import Task, encode_result
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.telemetry.meter import Meter

@@ -22,16 +22,16 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
+from tidemill.engine.application.hooks import InvokeContext
 from tidemill.engine.containment.quarantine import Quarantine
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Watchdog
-from tidemill.engine.hooks import InvokeContext
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.lease import Lease, ProcessStatus, describe_process
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.models.cache import ModelCache
 from tidemill.engine.models.spec import ModelSpec
-from tidemill.engine.role import Life, Role
-from tidemill.engine.supervisor import ChildSpec
+from tidemill.engine.roles.lease import Lease, ProcessStatus, describe_process
+from tidemill.engine.roles.role import Life, Role
+from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.engine.worker.claimer import Claimer
 from tidemill.engine.worker.isolation import Children, ClusterProcesses

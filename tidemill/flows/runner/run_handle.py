@@ -12,7 +12,7 @@ from tidemill.core.codec import decode
 from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
-from tidemill.engine.connections import Connections
+from tidemill.engine.application.connections import Connections
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.engine.runs.start_options import read_later
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent

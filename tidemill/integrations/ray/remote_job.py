@@ -11,12 +11,12 @@ from queue import Empty, SimpleQueue
 
 from tidemill.core.codec import decode, encode
 from tidemill.declarations import Declarations
-from tidemill.engine.connections import SyncBridge
-from tidemill.engine.load_app import load_app
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.application.connections import SyncBridge
+from tidemill.engine.application.load_app import load_app
+from tidemill.engine.application.workflow_access import grant_access
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.worker.isolated_child import OrderedJobs
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
-from tidemill.engine.workflow_access import grant_access
 
 BEGUN_AFTER = 0.2  # Seconds after which a job that has not ended yet is reported as running.
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
+from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.jobs.task import TaskRegistry
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.runner.notices import TASK, notify_task

@@ -20,8 +20,8 @@ from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory_size import parse_memory
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.middleware import surrounded
+from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.application.middleware import surrounded
 from tidemill.monitors.definition.channels import Channel, channel_name
 from tidemill.monitors.definition.event import Event
 from tidemill.monitors.definition.triggers import Momentary, Trigger

@@ -28,9 +28,9 @@ from tidemill.engine.containment.crash_record import CallWatch, CrashRecord, Ref
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Culprit, Watchdog
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.lease import Lease, ProcessStatus, describe_process
-from tidemill.engine.operator_control import OperatorControl
-from tidemill.engine.role import Life, Role
+from tidemill.engine.roles.lease import Lease, ProcessStatus, describe_process
+from tidemill.engine.roles.operator_control import OperatorControl
+from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.topic_callbacks import TopicCallbacks
 from tidemill.monitors.definition.event import MonitorTick
 from tidemill.monitors.definition.monitor import Monitor

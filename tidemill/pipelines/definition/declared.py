@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
 from tidemill.core.injected import injected_parameters
+from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.jobs.task import Task, TaskRegistry
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.role import Role
+from tidemill.engine.roles.role import Role
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
 from tidemill.pipelines.runner.build_job import Reach, stage_task, task_name

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.load_app import is_app, load_app, load_module
+from tidemill.engine.application.load_app import is_app, load_app, load_module
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
 
 

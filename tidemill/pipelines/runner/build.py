@@ -24,8 +24,8 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.core.injected import is_injected
 from tidemill.core.size_limits import check_output
+from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.containment.blocked_time import TimeLimit
-from tidemill.engine.middleware import surrounded
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import PatternError

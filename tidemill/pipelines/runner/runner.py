@@ -18,9 +18,9 @@ from tidemill.core.errors import PayloadError
 from tidemill.engine.containment.crash_record import CallWatch, crash_record
 from tidemill.engine.containment.watchdog import Watchdog
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.lease import Lease, ProcessStatus, describe_process
-from tidemill.engine.operator_control import OperatorControl
-from tidemill.engine.role import Life, Role, RoleWork
+from tidemill.engine.roles.lease import Lease, ProcessStatus, describe_process
+from tidemill.engine.roles.operator_control import OperatorControl
+from tidemill.engine.roles.role import Life, Role, RoleWork
 from tidemill.engine.settings import Settings
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer.plan import BuildStep

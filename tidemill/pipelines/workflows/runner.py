@@ -13,12 +13,12 @@ from typing import Any
 
 import watchfiles
 
+from tidemill.engine.application.hooks import ResolvingTasks
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.hooks import ResolvingTasks
 from tidemill.engine.jobs.task import Task
-from tidemill.engine.maintenance import MaintenanceSettings, maintenance_role
-from tidemill.engine.role import Life, Role, Runnable, run_roles
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.roles.maintenance import MaintenanceSettings, maintenance_role
+from tidemill.engine.roles.role import Life, Role, Runnable, run_roles
+from tidemill.engine.roles.scheduler import Scheduler
 from tidemill.engine.worker.worker import Worker, WorkerSettings, worker_role
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.runner.log import log

@@ -11,8 +11,8 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
 from tidemill.core.job import FINAL_STATES
 from tidemill.store.access.audit import targets
-from tidemill.store.jobs.history.archive import ADD_COUNTS, NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.batches.batch_end import end_batches
+from tidemill.store.jobs.history.archive import ADD_COUNTS, NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction
 

@@ -8,9 +8,9 @@ import asyncpg
 
 from tidemill.core.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.batches.batch_end import END_BATCHES
 from tidemill.store.jobs.claims.claims import finish_jobs, requeue_jobs
+from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.workers import (
     END_LAPSED,

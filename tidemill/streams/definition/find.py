@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.load_app import load_module
+from tidemill.engine.application.load_app import load_module
 from tidemill.streams.definition.config import is_config, read_config
 from tidemill.streams.definition.stream import DECLARED, Stream
 

@@ -20,8 +20,8 @@ from tidemill.core.errors import ConfigError
 from tidemill.core.job import check_name
 from tidemill.core.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
-from tidemill.engine.lifespan import Lifespan
-from tidemill.engine.middleware import surrounded
+from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.telemetry.address import is_loopback, read_address
 from tidemill.sinks import Sink
 from tidemill.sources.base import Source

@@ -17,13 +17,13 @@ from collections.abc import Callable
 import structlog
 
 from tidemill.core.errors import TidemillError
+from tidemill.engine.application.lifespan import lifespan_trouble
 from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.cancellation import AGAIN, end as end_tasks
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.lifespan import lifespan_trouble
-from tidemill.engine.logs import configure_logs
 from tidemill.engine.settings import load_settings
+from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import configure_tracing
 from tidemill.engine.worker.threads import lost_threads
 from tidemill.streams.definition.find import find_stream

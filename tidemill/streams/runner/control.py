@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.operator_control import OperatorControl
+from tidemill.engine.roles.operator_control import OperatorControl
 from tidemill.store.database import Database
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.limits import LIVE_SOURCE

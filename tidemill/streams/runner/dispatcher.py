@@ -22,8 +22,8 @@ import structlog
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.cancellation import end, is_ending
-from tidemill.engine.lease import ProcessStatus, describe_process
-from tidemill.engine.role import Life
+from tidemill.engine.roles.lease import ProcessStatus, describe_process
+from tidemill.engine.roles.role import Life
 from tidemill.engine.telemetry.meter import Meter
 from tidemill.engine.topic_callbacks import TopicCallbacks
 from tidemill.sinks import LogSink

@@ -24,7 +24,7 @@ import structlog
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.supervisor import describe_exit, pause_after
+from tidemill.engine.roles.supervisor import describe_exit, pause_after
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.streams.definition.stream import Stream
 from tidemill.streams.engine.engine import Engine

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.engine.lease import Lease
-from tidemill.engine.role import Role
+from tidemill.engine.roles.lease import Lease
+from tidemill.engine.roles.role import Role
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
 from tidemill.streams.definition.stream import Stream

@@ -19,7 +19,7 @@ from tests.support.streams import running_stream
 from tests.support.waiting import PATIENT
 from tidemill import INJECTED, App, Invocation, current_job
 from tidemill.core.errors import ConfigError
-from tidemill.engine.lifespan import Lifespan, LifespanError, lifespan_trouble, read_provided
+from tidemill.engine.application.lifespan import Lifespan, LifespanError, lifespan_trouble, read_provided
 from tidemill.flows import StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor
 from tidemill.ops.jobs.workers import ListWorkers, list_workers
@@ -369,7 +369,7 @@ def test_a_function_called_in_place_says_that_nothing_was_injected() -> None:
 
 
 async def test_async_middleware_that_waits_is_refused_around_a_fold_only() -> None:
-    from tidemill.engine.middleware import surrounded
+    from tidemill.engine.application.middleware import surrounded
 
     @asynccontextmanager
     async def waits(call: Invocation) -> AsyncIterator[None]:

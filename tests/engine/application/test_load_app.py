@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 
 ONE = 'from tidemill import App\napp = App("shop")\n'
 

@@ -16,7 +16,7 @@ from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.job import NewJob
 from tidemill.core.schedule import FirePlan, Schedule, WaitingFire, jittered, plan_fires
 from tidemill.engine.jobs.origin import origin_here
-from tidemill.engine.role import Life
+from tidemill.engine.roles.role import Life
 from tidemill.engine.telemetry.tracing import enqueueing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemill.engine.role import Life
+from tidemill.engine.roles.role import Life
 
 LONG = 3600.0
 

@@ -26,7 +26,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.injected import InjectedParameter, injected_parameters
-from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.application.lifespan import Lifespan
 
 Shape = Literal["task", "step", "stream task", "stage", "fold"]
 

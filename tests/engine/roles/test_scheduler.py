@@ -19,8 +19,8 @@ from tidemill import App, current_job
 from tidemill.core.clock import VirtualClock
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import Catchup, Cron, Every, Schedule, jittered
-from tidemill.engine.role import Role
-from tidemill.engine.scheduler import Scheduler
+from tidemill.engine.roles.role import Role
+from tidemill.engine.roles.scheduler import Scheduler
 from tidemill.store.database import Database
 from tidemill.store.jobs.schedules.schedules import DeclaredSchedule, declare_schedules, list_schedules
 from tidemill.store.migrate import migrate

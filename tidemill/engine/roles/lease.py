@@ -24,9 +24,9 @@ import msgspec
 import structlog
 
 from tidemill.core.errors import StoreError
+from tidemill.engine.application.lifespan import lifespan_trouble
 from tidemill.engine.containment.exit_status import EXIT_FENCED, exit_now
 from tidemill.engine.containment.watchdog import Watchdog
-from tidemill.engine.lifespan import lifespan_trouble
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_transient

@@ -9,9 +9,9 @@ import psutil
 import pytest
 
 from tests.support.cli import PATIENCE, all_gone
-from tidemill.engine import supervisor as supervision
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
-from tidemill.engine.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
+from tidemill.engine.roles import supervisor as supervision
+from tidemill.engine.roles.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 PARENT = (

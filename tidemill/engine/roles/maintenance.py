@@ -16,14 +16,14 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
 from tidemill.core.job import ClaimedJob, Finish, Requeue
-from tidemill.engine.role import Life, Role
+from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, MeterReporter
 from tidemill.engine.worker.outcome import after_loss, record
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs import sweeps
-from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.jobs.batches.batches import forget_batches, sweep_batches
+from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.maintenance.retention_settings import read_retention
 from tidemill.store.migrate import OWN_CHAIN, Chain

@@ -16,7 +16,7 @@ from tidemill.store.database import Database
 SAY = """
 import structlog
 from tidemill.engine.worker.context import RunningJob, enter_job
-from tidemill.engine.logs import configure_logs
+from tidemill.engine.telemetry.logs import configure_logs
 configure_logs({level!r}, {form!r})
 log = structlog.get_logger("app")
 log.info("outside", colour="red")

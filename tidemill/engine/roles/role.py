@@ -18,9 +18,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from tidemill.core.errors import LeaseLostError, StoreError
+from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.event_wait import wait_for_event
-from tidemill.engine.lease import RenewedLease
-from tidemill.engine.lifespan import Lifespan
+from tidemill.engine.roles.lease import RenewedLease
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate, wait_for_schema

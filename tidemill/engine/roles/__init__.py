@@ -1,0 +1,1 @@
+"""Roles of a deployment: life cycle, lease, supervisor, and the roles that belong to no shape."""
