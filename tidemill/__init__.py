@@ -14,9 +14,9 @@ from tidemill.version import VERSION as __version__
 if TYPE_CHECKING:
     from tidemill.app import App
     from tidemill.batches import BatchFailedError, BatchHandle
-    from tidemill.core.batch import BatchView
     from tidemill.core.errors import TidemillError
-    from tidemill.core.injected import INJECTED
+    from tidemill.core.jobs.batch import BatchView
+    from tidemill.core.jobs.injected import INJECTED
     from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze
     from tidemill.engine.application.middleware import Invocation, Middleware
     from tidemill.engine.batching import Batch
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 # Each is loaded when it is first used: a program that uses only a part of Tidemill starts at once.
 _HOMES = {
-    "INJECTED": "core.injected",
+    "INJECTED": "core.jobs.injected",
     "App": "app",
     "Batch": "engine.batching",
     "BatchFailedError": "batches",
     "BatchHandle": "batches",
-    "BatchView": "core.batch",
+    "BatchView": "core.jobs.batch",
     "Call": "engine.jobs.task",
     "Discard": "core.retry",
     "Invocation": "engine.application.middleware",

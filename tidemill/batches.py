@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import Unpack
 
-from tidemill.core.batch import BATCH_FACTS, BatchRef, BatchView
 from tidemill.core.codec import decode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.job import Callback
+from tidemill.core.jobs.batch import BATCH_FACTS, BatchRef, BatchView
+from tidemill.core.jobs.job import Callback
 from tidemill.engine.jobs.calls import use
 from tidemill.engine.jobs.task import Call, R_co, Task
 from tidemill.store.jobs.batches.batches import LIST_RESULTS, show_batch

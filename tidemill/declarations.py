@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from tidemill.core.encoding.sealing import hide_in_logs
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_QUEUE, Origin, check_name
-from tidemill.core.sealing import hide_in_logs
-from tidemill.core.size_limits import use_size_limits
+from tidemill.core.jobs.job import DEFAULT_QUEUE, Origin, check_name
+from tidemill.core.limits.size_limits import use_size_limits
 from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.engine.application.connections import Connections

@@ -12,11 +12,11 @@ from typing_extensions import Unpack
 
 from tidemill.batches import BatchHandle, OnEnd, read_callback, result_of
 from tidemill.core.accounts import Caller
-from tidemill.core.batch import BatchRef, NewBatch
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import JobRef, NewJob
+from tidemill.core.jobs.batch import BatchRef, NewBatch
+from tidemill.core.jobs.job import JobRef, NewJob
 from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
 from tidemill.engine.application.connections import OpenConnection

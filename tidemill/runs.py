@@ -13,7 +13,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.job import Origin, check_name
+from tidemill.core.jobs.job import Origin, check_name
 from tidemill.dags.definition.model import Dag, queues_of
 from tidemill.dags.definition.run_args import args_of_run, declared_args
 from tidemill.dags.runner.dag_handle import DagHandle

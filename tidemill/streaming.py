@@ -10,8 +10,8 @@ from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.injected import injected_parameters
-from tidemill.core.size_limits import check_payload
+from tidemill.core.jobs.injected import injected_parameters
+from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.ticks import Received
 from tidemill.engine.application.connections import Connections
 from tidemill.engine.application.lifespan import Lifespan

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypedDict
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
-from tidemill.core.memory_size import Memory, parse_memory
-from tidemill.core.resources import Needs, parse_resources
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
+from tidemill.core.limits.memory_size import Memory, parse_memory
+from tidemill.core.limits.resources import Needs, parse_resources
 from tidemill.core.retry import RetryPolicy, retry as retry_policy
 from tidemill.core.schedule import Catchup
 from tidemill.declarations import Declarations

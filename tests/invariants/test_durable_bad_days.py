@@ -14,7 +14,7 @@ from tests.support.durable import Ask, Chain, Count, Go, completed_once, running
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.errors import PayloadError
-from tidemill.core.size_limits import SizeLimits, use_size_limits
+from tidemill.core.limits.size_limits import SizeLimits, use_size_limits
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError

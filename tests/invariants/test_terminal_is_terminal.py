@@ -11,7 +11,7 @@ from tests.support import Puppet, ending, eventually, find_history, find_live, o
 from tidemill import App
 from tidemill.core.codec import encode
 from tidemill.core.errors import NotFoundError
-from tidemill.core.job import FINAL_STATES, ClaimedJob, FinalState, Finish, Requeue
+from tidemill.core.jobs.job import FINAL_STATES, ClaimedJob, FinalState, Finish, Requeue
 from tidemill.store.database import Database
 from tidemill.store.jobs import sweeps
 from tidemill.store.jobs.claims.claims import finish_jobs, report_progress, requeue_jobs

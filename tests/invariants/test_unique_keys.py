@@ -17,7 +17,7 @@ from tests.support import ending, eventually, puppet, value
 from tests.support.callers import asyncpg_plain
 from tests.support.processes import ROOT
 from tidemill import App, JobHandle
-from tidemill.core.job import JobRef
+from tidemill.core.jobs.job import JobRef
 from tidemill.store.database import Database
 from tidemill.store.jobs.insert import insert_jobs
 

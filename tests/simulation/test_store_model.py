@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.seeds import seeds
 from tidemill.core.blame import ALONE
 from tidemill.core.clock import SYSTEM_CLOCK
-from tidemill.core.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
+from tidemill.core.jobs.job import ClaimedJob, FinalState, Finish, NewJob, Requeue
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims.claims import Claims, finish_jobs, requeue_jobs

@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 
-from tidemill.core.job import JobRef
+from tidemill.core.jobs.job import JobRef
 from tidemill.store.access import audit, tokens
 from tidemill.store.database import Database
 from tidemill.store.jobs import operate, workers

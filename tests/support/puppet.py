@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tidemill.core.codec import encode
-from tidemill.core.job import ClaimedJob, FinalState, Finish, Requeue
+from tidemill.core.jobs.job import ClaimedJob, FinalState, Finish, Requeue
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims.claims import Claims
 from tidemill.store.jobs.workers import WorkerCard, register_worker

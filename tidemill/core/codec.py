@@ -19,8 +19,8 @@ import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.injected import is_injected
-from tidemill.core.size_limits import check_payload
+from tidemill.core.jobs.injected import is_injected
+from tidemill.core.limits.size_limits import check_payload
 
 SECRET, MASK = "$secret", "**********"
 _NULL = b"null"

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import msgspec
 
-from tidemill.core.job import FINAL_STATES
+from tidemill.core.jobs.job import FINAL_STATES
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
 from tidemill.ops.monitors.monitors import MOST_EVENTS, ListMonitorEvents, MonitorEvent, list_monitor_events
 from tidemill.ops.operator.operation import MOST_ON_A_PAGE, Operator

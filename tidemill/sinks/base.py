@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.core.retry import RetryPolicy, retry
 
 MOST_ATTEMPTS = 8

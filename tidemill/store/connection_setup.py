@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from tidemill.core.sealing import PayloadCodec, open_bytes, open_json, open_text
+from tidemill.core.encoding.sealing import PayloadCodec, open_bytes, open_json, open_text
 from tidemill.store.known_types import KnownTypesConnection
 
 

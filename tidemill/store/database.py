@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncpg
 import msgspec
 
-from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
-from tidemill.core.sealing import (
+from tidemill.core.encoding.sealing import (
     PayloadCodec,
     open_bytes,
     open_json,
@@ -31,6 +30,7 @@ from tidemill.core.sealing import (
     seal_members,
     seal_text,
 )
+from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
 from tidemill.store.connection_setup import PooledConnection, set_types, watched
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable

@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import msgspec
 
 from tidemill.core.codec import SECRET, decode, encode, mask_secrets
+from tidemill.core.encoding.sealing import SEALED
 from tidemill.core.errors import ConflictError, NotFoundError
-from tidemill.core.sealing import SEALED
 from tidemill.store.database import Database
 
 SHOWN_BYTES = 65_536

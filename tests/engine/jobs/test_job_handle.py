@@ -11,7 +11,7 @@ import pytest
 from tests.support import running_worker
 from tidemill import App, JobFailedError, JobHandle
 from tidemill.core.errors import NotFoundError, PayloadError
-from tidemill.core.job import JobRef
+from tidemill.core.jobs.job import JobRef
 
 
 class Receipt(msgspec.Struct):

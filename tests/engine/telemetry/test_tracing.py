@@ -25,7 +25,7 @@ from tests.support.traced import alone, app as traced
 from tests.support.waiting import PATIENT
 from tidemill import App
 from tidemill.core.codec import decode, encode
-from tidemill.core.job import JobOptions
+from tidemill.core.jobs.job import JobOptions
 from tidemill.engine.telemetry.tracing import configure_tracing, current_trace, is_tracing
 from tidemill.sources import LogSource
 from tidemill.store.database import Database

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.seeds import seeds
 from tidemill.core.blame import group_size
 from tidemill.core.codec import encode
-from tidemill.core.job import ClaimedJob, Finish, JobOptions
+from tidemill.core.jobs.job import ClaimedJob, Finish, JobOptions
 from tidemill.core.retry import retry
 from tidemill.engine.worker.outcome import after_loss
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from tidemill.core.blame import ALONE
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.jobs.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import Discard, RetryAfter, RetryPolicy, Snooze, retry
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import ChildDied, TaskError

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.render import ago, local, names, state
-from tidemill.core.job import LIVE_STATES
-from tidemill.core.memory_size import format_memory
+from tidemill.core.jobs.job import LIVE_STATES
+from tidemill.core.limits.memory_size import format_memory
 from tidemill.ops.jobs.jobs import Job
 from tidemill.store.large_values import VALUES, find_cut
 

@@ -15,7 +15,7 @@ from tidemill.core.expressions.conditions import Condition
 from tidemill.core.expressions.paths import Path, RefError, format_path
 from tidemill.core.expressions.refs import ITEM, RefResolver, Refs, RefSource
 from tidemill.core.expressions.template import Template
-from tidemill.core.job import PRIORITIES, check_name
+from tidemill.core.jobs.job import PRIORITIES, check_name
 from tidemill.dags.definition.model import RUN, UNSET, Dag, InputNode, Node, SubDag, TaskNode
 from tidemill.dags.definition.schema import Schema, SchemaProblem
 from tidemill.dags.errors import DagError

@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 
 from tidemill.core.duration import parse_duration
+from tidemill.core.encoding.located_json import Lines, line_of
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.expressions.paths import Path, kind_of
 from tidemill.core.expressions.refs import RefResolver, Refs
-from tidemill.core.located_json import Lines, line_of
 from tidemill.core.retry import retry
 from tidemill.dags.definition.check import check_dag, find_problems
 from tidemill.dags.definition.model import Dag, InputNode, Node, SubDag, TaskNode

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import yaml
 from yaml.constructor import ConstructorError
 
-from tidemill.core import located_json
 from tidemill.core.codec import decode, encode
+from tidemill.core.encoding import located_json
+from tidemill.core.encoding.located_json import Lines
 from tidemill.core.errors import PayloadError
 from tidemill.core.expressions.paths import Path
-from tidemill.core.located_json import Lines
 from tidemill.dags.errors import DagError
 
 MOST_PARTS = 1_000_000

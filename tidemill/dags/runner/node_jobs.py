@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.job import DEFAULT_QUEUE, JobOptions, NewJob
+from tidemill.core.jobs.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
 from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.engine.jobs.task import Task, TaskOptions

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tidemill.core.encoding.json_rows import JOB_JSON, readable
 from tidemill.core.errors import ConfigError
-from tidemill.core.json_rows import JOB_JSON, readable
 from tidemill.core.ticks import CancelAsked
 from tidemill.dags.errors import DagError
 from tidemill.dags.reducer.journal import decode_tick

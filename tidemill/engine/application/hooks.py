@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.refs import RefResolver
-from tidemill.core.job import DEFAULT_QUEUE
+from tidemill.core.jobs.job import DEFAULT_QUEUE
 from tidemill.engine.jobs.task import Task, TaskOptions, TaskRegistry, encode_result
 from tidemill.engine.models.spec import ModelSpec
 

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from tidemill.core.errors import ConfigError, TidemillError, words_of
-from tidemill.core.injected import InjectedParameter
+from tidemill.core.jobs.injected import InjectedParameter
 from tidemill.engine.containment.crash_record import RefusedCallError, call_key, crash_record
 from tidemill.engine.containment.exit_status import EXIT_BLOCKED, exit_now
 from tidemill.engine.event_wait import wait_for_event

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.injected import InjectedParameter, injected_parameters
+from tidemill.core.jobs.injected import InjectedParameter, injected_parameters
 from tidemill.engine.application.lifespan import Lifespan
 
 Shape = Literal["task", "step", "stream task", "stage", "fold"]

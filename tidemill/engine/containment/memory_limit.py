@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidemill.core.memory_size import format_memory
+from tidemill.core.limits.memory_size import format_memory
 from tidemill.engine.telemetry.cgroup import MOUNT, PROC, group_of
 
 STATUS, DATA = Path("/proc/self/statm"), 5

@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.injected import is_injected
+from tidemill.core.jobs.injected import is_injected
 from tidemill.engine.batching import Batch, Batched
 from tidemill.engine.jobs.task import Task, TaskOptions
 

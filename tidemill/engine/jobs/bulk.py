@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.job import JobOptions, NewJob
+from tidemill.core.jobs.job import JobOptions, NewJob
 from tidemill.engine.jobs.task import Task
 
 AnyTask = Task[Any, Any, Any]

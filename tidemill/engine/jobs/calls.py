@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.job import NewJob, Origin
+from tidemill.core.jobs.job import NewJob, Origin
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.jobs.enqueue_options import OPTIONS, OPTIONS_FOR_MANY, read_options
 from tidemill.engine.jobs.task import Call, Task, require_task

@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tidemill.core.batch import BatchRef, NewBatch
 from tidemill.core.errors import StoreError
-from tidemill.core.job import JobRef, NewJob
+from tidemill.core.jobs.batch import BatchRef, NewBatch
+from tidemill.core.jobs.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable

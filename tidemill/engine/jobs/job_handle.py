@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.codec import decode, encode
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import NotFoundError, PayloadError, TidemillError
-from tidemill.core.job import JobRef
+from tidemill.core.jobs.job import JobRef
 from tidemill.engine.application.connections import Connections
 from tidemill.engine.jobs.task import R_co, Task
 from tidemill.engine.jobs.view import JobView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from tidemill.core.job import Origin
+from tidemill.core.jobs.job import Origin
 
 _HOST = socket.gethostname()
 

@@ -14,11 +14,11 @@ from tidemill.core.codec import Signature, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
-from tidemill.core.job import DEFAULT_PRIORITY, Callback, JobOptions, NewJob, Origin, check_key, check_name
-from tidemill.core.resources import Resources
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, Callback, JobOptions, NewJob, Origin, check_key, check_name
+from tidemill.core.limits.resources import Resources
+from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.retry import RetryPolicy
 from tidemill.core.schedule import OVERLAPS, Catchup, Overlap, Schedule, parse_schedule
-from tidemill.core.size_limits import check_payload
 from tidemill.engine.batching import Batch
 from tidemill.store.jobs.schedules.schedules import RunTemplate
 

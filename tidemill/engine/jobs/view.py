@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import decode
-from tidemill.core.job import FINAL_STATES
+from tidemill.core.jobs.job import FINAL_STATES
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):

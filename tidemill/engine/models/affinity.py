@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from tidemill.core.clock import Clock
-from tidemill.core.job import PRIORITIES
+from tidemill.core.jobs.job import PRIORITIES
 from tidemill.engine.models.cache import ModelCache
 from tidemill.store.jobs.claims.model_claims import Head
 

@@ -28,7 +28,7 @@ import structlog
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import ConfigError, words_of
-from tidemill.core.memory_size import format_memory
+from tidemill.core.limits.memory_size import format_memory
 from tidemill.engine.models.eviction import Command, Eviction, Footprint, Grant, Load, ModelRequest, RefuseModel, Unload
 from tidemill.engine.models.spec import ModelError, ModelSpec, check_budget, read_specs, require_model
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from tidemill.core.memory_size import format_memory
+from tidemill.core.limits.memory_size import format_memory
 
 Phase = Literal["loading", "loaded", "unloading"]
 Reason = Literal["evicted", "idle", "closed"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.job import check_name
-from tidemill.core.memory_size import Memory, format_memory, parse_memory
+from tidemill.core.jobs.job import check_name
+from tidemill.core.limits.memory_size import Memory, format_memory, parse_memory
 
 
 class ModelError(TidemillError):

@@ -15,7 +15,7 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, MeterReporter
 from tidemill.engine.worker.outcome import after_loss, record

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.job import NewJob
 from tidemill.core.schedule import FirePlan, Schedule, WaitingFire, jittered, plan_fires
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.roles.role import Life

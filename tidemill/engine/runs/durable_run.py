@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
-from tidemill.core.sealing import loggable
+from tidemill.core.encoding.sealing import loggable
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.telemetry.run_trace import trace_in

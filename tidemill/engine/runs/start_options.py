@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_key
+from tidemill.core.jobs.job import check_key
 from tidemill.engine.jobs.enqueue_options import read_moment, read_words
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import OWN_KEY

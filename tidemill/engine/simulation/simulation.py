@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import LeaseLostError, StoreError
-from tidemill.core.job import ClaimedJob, Finish
+from tidemill.core.jobs.job import ClaimedJob, Finish
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.roles.role import Role
 from tidemill.engine.runs.durable_run import DurableRun, RunKind

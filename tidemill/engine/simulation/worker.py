@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tidemill.core.job import Finish, Requeue
+from tidemill.core.jobs.job import Finish, Requeue
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.simulation.store import HEARTBEAT, LEASE, SimulatedRunStore
 from tidemill.engine.simulation.world import Process

@@ -20,7 +20,7 @@ from time import monotonic
 import structlog
 
 from tidemill.core.errors import StoreError
-from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
 from tidemill.store.telemetry.history import BEYOND, BOUNDS

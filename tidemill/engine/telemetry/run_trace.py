@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from tidemill.core.codec import decode
-from tidemill.core.job import Origin
+from tidemill.core.jobs.job import Origin
 from tidemill.engine.telemetry.tracing import about_work, context_of, current_trace, is_tracing, traceparent_of, tracer
 
 MOST_EVENTS = 256

@@ -23,7 +23,7 @@ from opentelemetry import context as otel_context, trace
 from opentelemetry.trace import ProxyTracerProvider, SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tidemill.core.job import ClaimedJob, Finish, JobOptions, NewJob, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, JobOptions, NewJob, Requeue
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.engine.telemetry.meter import outcome_of
 from tidemill.version import VERSION

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from tidemill.core.clock import Clock
-from tidemill.core.job import Finish, Requeue
+from tidemill.core.jobs.job import Finish, Requeue
 from tidemill.engine.models.affinity import Affinity
 from tidemill.engine.worker.job_runner import JobRunner
 from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots

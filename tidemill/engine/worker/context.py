@@ -24,7 +24,7 @@ import msgspec
 
 from tidemill.core.codec import decode, storable
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.job import Origin
+from tidemill.core.jobs.job import Origin
 from tidemill.engine.worker.log_capture import CapturedLines, listen
 
 if TYPE_CHECKING:

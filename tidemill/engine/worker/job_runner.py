@@ -20,10 +20,10 @@ import structlog
 
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode
+from tidemill.core.encoding.sealing import loggable
 from tidemill.core.errors import PayloadError, TidemillError
-from tidemill.core.job import ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import RefuseJob
-from tidemill.core.sealing import loggable
 from tidemill.engine.application.hooks import InvokeContext, NodeCall, within
 from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.jobs.task import Task, encode_result

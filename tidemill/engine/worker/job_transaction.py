@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemill.core.job import Finish
+from tidemill.core.jobs.job import Finish
 from tidemill.store.database import Connection, Database
 from tidemill.store.jobs.claims.claims import finish_jobs
 

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from tidemill.core.duration import format_duration
-from tidemill.core.job import ClaimedJob, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Requeue
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.watchdog import Culprit, EndedFor
 from tidemill.engine.telemetry.meter import MeterReporter

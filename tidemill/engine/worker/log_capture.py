@@ -1,7 +1,8 @@
 """Captures the log lines of an attempt at a job or step for display: the last ones that fit the limit.
 
-Lines come from structlog and from Python's logging, in processes whose logs Tidemill configures (`engine.telemetry.logs`);
-printed output is not captured. Each line takes a lock, because a task may log from several threads.
+Lines come from structlog and from Python's logging, in processes whose logs Tidemill configures
+(`engine.telemetry.logs`); printed output is not captured. Each line takes a lock, because a task may
+log from several threads.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tidemill.core.blame import suspected_again
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import PayloadError, words_of
-from tidemill.core.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
+from tidemill.core.jobs.job import AttemptError, ClaimedJob, Finish, JobOptions, Requeue
 from tidemill.core.retry import (
     Discard,
     GiveUp,

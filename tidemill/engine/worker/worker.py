@@ -21,7 +21,7 @@ import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.engine.application.hooks import InvokeContext
 from tidemill.engine.containment.quarantine import Quarantine
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Watchdog

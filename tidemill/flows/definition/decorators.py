@@ -27,8 +27,8 @@ from typing import Any, TypeVar, overload
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import PRIORITIES
-from tidemill.core.resources import Needs, parse_resources
+from tidemill.core.jobs.job import PRIORITIES
+from tidemill.core.limits.resources import Needs, parse_resources
 from tidemill.flows.definition.events import StepFailedEvent
 from tidemill.flows.definition.retry_policy import StepRetryPolicy, check_policy
 from tidemill.flows.definition.signature import StepJobOptions, StepRole, StepSpec, read_signature

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from tidemill.core.resources import Resources
+from tidemill.core.limits.resources import Resources
 from tidemill.flows.definition.collect import All, Collect, Take
 from tidemill.flows.definition.events import Event
 from tidemill.flows.definition.resource import ResourceDefinition, resource_definition

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.size_limits import check_payload
+from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.classes import loaded_event_class

@@ -17,7 +17,7 @@ import structlog
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.duration import format_duration
 from tidemill.core.errors import BlockedEventLoopError, PayloadError
-from tidemill.core.size_limits import check_state_size, is_large_state
+from tidemill.core.limits.size_limits import check_state_size, is_large_state
 from tidemill.core.ticks import Command, Completed, EndRun, Noted, Received, Resumed, RunWork, Started, Tick
 from tidemill.engine.containment.blocked_time import BlockedTime
 from tidemill.engine.runs.control_loop import RunLoop

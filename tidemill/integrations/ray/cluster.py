@@ -16,7 +16,7 @@ from typing import Any
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.resources import Resources
+from tidemill.core.limits.resources import Resources
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import ChildDied, ChildReport, MachineLost, TaskError, order_of, result_of

@@ -23,7 +23,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.core.web.public_url import check_http_url
 
 Group = tuple[str, ...]

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
-from tidemill.core.memory_size import parse_memory
+from tidemill.core.jobs.job import check_name
+from tidemill.core.limits.memory_size import parse_memory
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.monitors.definition.channels import Channel, channel_name

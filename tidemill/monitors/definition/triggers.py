@@ -21,7 +21,7 @@ import msgspec
 from tidemill.core.codec import storable
 from tidemill.core.duration import Duration, format_duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.monitors.definition.hours import Hours
 from tidemill.monitors.reducer.state import pick
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemill.core.codec import decode, encode
-from tidemill.core.size_limits import check_state
+from tidemill.core.limits.size_limits import check_state
 
 
 class AttributeDict(dict[str, Any]):

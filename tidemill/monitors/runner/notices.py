@@ -26,7 +26,7 @@ import msgspec
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
-from tidemill.core.job import NewJob, Origin
+from tidemill.core.jobs.job import NewJob, Origin
 from tidemill.core.retry import retry
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.containment.blocked_time import TimeLimit

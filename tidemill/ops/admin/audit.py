@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.json_rows import readable
+from tidemill.core.encoding.json_rows import readable
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.store.access.audit import page_audit

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.declarations import Declarations
 from tidemill.engine.secrets.credentials import open_fields, seal_fields
 from tidemill.engine.settings import load_settings

@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError, TidemillError
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.job import NewJob
 from tidemill.core.schedule import Schedule
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, doc, operation

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.batch import BATCH_FACTS, NewBatch
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import Callback
-from tidemill.core.json_rows import readable
+from tidemill.core.jobs.batch import BATCH_FACTS, NewBatch
+from tidemill.core.jobs.job import Callback
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_batch
 from tidemill.engine.jobs.calls import MappedCalls, jobs_of_calls

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
-from tidemill.core.job import JobRef
-from tidemill.core.json_rows import readable
+from tidemill.core.jobs.job import JobRef
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
 from tidemill.engine.jobs.calls import job_of_call

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.job import check_name
+from tidemill.core.jobs.job import check_name
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.queues import list_queues as read_queues
 from tidemill.store.jobs.workers import MOST_WEIGHT, QueueLimit, set_control, set_limit, set_weight

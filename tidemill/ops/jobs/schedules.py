@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
+from tidemill.core.encoding.json_rows import zoned
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import check_name
-from tidemill.core.json_rows import zoned
+from tidemill.core.jobs.job import check_name
 from tidemill.core.schedule import Catchup, Overlap, Schedule as Spec, describe, preview
 from tidemill.declarations import Declarations
 from tidemill.engine.jobs.task import Periodic

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
-from tidemill.core.json_rows import readable
+from tidemill.core.jobs.job import check_name
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.workers import Mode, list_workers as read_workers, set_control
 from tidemill.store.transaction import Reader, Transaction

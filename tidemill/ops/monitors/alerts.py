@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tidemill.core.duration import parse_duration
+from tidemill.core.encoding.json_rows import value_of
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.json_rows import value_of
 from tidemill.monitors.reducer.entity_state import HISTORY
 from tidemill.monitors.view.alert_reasons import why_opened
 from tidemill.ops.monitors.monitors import MonitorName

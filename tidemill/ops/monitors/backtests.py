@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.duration import parse_duration
+from tidemill.core.encoding.json_rows import zoned
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
-from tidemill.core.json_rows import zoned
 from tidemill.declarations import Declarations
 from tidemill.monitors.definition.monitor import Monitor
 from tidemill.monitors.definition.triggers import Trigger

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import NotFoundError
-from tidemill.core.json_rows import readable
 from tidemill.ops.operator.operation import Arguments, ListOf, PauseState, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.monitors import monitors as store, roster

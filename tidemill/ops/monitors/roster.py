@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.duration import parse_duration
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError
-from tidemill.core.json_rows import readable
 from tidemill.monitors.runner.evaluate import shard_of
 from tidemill.monitors.runner.ingest import EntityBackfill
 from tidemill.ops.monitors.monitors import MonitorName

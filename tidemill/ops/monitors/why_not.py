@@ -10,7 +10,7 @@ import msgspec
 
 from tidemill.core.codec import decode
 from tidemill.core.duration import format_duration
-from tidemill.core.json_rows import value_of
+from tidemill.core.encoding.json_rows import value_of
 from tidemill.monitors.reducer.entity_state import EventMark, EventMarks
 from tidemill.monitors.reducer.silences import find_silence
 from tidemill.ops.monitors.alerts import Alert

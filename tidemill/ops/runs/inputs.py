@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
-from tidemill.core.json_rows import readable
 from tidemill.declarations import Declarations
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor

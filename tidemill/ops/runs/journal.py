@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import decode, mask_secrets
+from tidemill.core.encoding.json_rows import value_of
 from tidemill.core.errors import ConfigError
-from tidemill.core.json_rows import value_of
 from tidemill.declarations import Declarations
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.operation import ListOf, doc, operation

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.codec import encode
+from tidemill.core.encoding.json_rows import RUN_JSON, readable
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import Origin
-from tidemill.core.json_rows import RUN_JSON, readable
+from tidemill.core.jobs.job import Origin
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.engine.jobs.origin import origin_here

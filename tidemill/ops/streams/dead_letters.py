@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.encoding.json_rows import value_of, zoned
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.json_rows import value_of, zoned
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, doc, operation

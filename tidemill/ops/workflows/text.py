@@ -12,9 +12,9 @@ from typing import Any, Literal
 import msgspec
 
 from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.encoding.located_json import Lines, line_of
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.paths import Path, format_path
-from tidemill.core.located_json import Lines, line_of
 from tidemill.dags.definition.files import problems_in_text
 from tidemill.dags.definition.parse import read_json, read_yaml
 from tidemill.dags.errors import DagError

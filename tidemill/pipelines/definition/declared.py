@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.errors import ConfigError
-from tidemill.core.injected import injected_parameters
+from tidemill.core.jobs.injected import injected_parameters
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.jobs.task import Task, TaskRegistry
 from tidemill.engine.roles.role import Role

@@ -20,7 +20,7 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import DEFAULT_PRIORITY, check_name
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, check_name
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.definition.entity import Entity

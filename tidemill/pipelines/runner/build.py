@@ -22,8 +22,8 @@ import msgspec
 
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
-from tidemill.core.injected import is_injected
-from tidemill.core.size_limits import check_output
+from tidemill.core.jobs.injected import is_injected
+from tidemill.core.limits.size_limits import check_output
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.worker.threads import WorkThreads

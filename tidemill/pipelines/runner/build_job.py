@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.job import NewJob
 from tidemill.core.retry import Discard, RefuseJob, Snooze, retry
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions

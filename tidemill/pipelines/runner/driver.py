@@ -15,8 +15,8 @@ from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
+from tidemill.core.encoding.sealing import loggable
 from tidemill.core.errors import PayloadError
-from tidemill.core.sealing import loggable
 from tidemill.engine.containment.crash_record import crash_record
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage

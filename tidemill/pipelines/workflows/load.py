@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from tidemill.core.encoding.located_json import JsonTextError, Lines, line_of, read_json
 from tidemill.core.errors import ConfigError
-from tidemill.core.located_json import JsonTextError, Lines, line_of, read_json
 from tidemill.pipelines.workflows.checks.check import examine
 from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
 from tidemill.pipelines.workflows.read import Loaded, merge_loaded

@@ -11,8 +11,8 @@ import importlib
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from tidemill.core.encoding.sealing import PayloadCodec
 from tidemill.core.errors import ConfigError
-from tidemill.core.sealing import PayloadCodec
 from tidemill.store.access.key_ring import KeyRing, find_key_ring, require_key_ring
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.job import JobRef, NewJob
+from tidemill.core.jobs.job import JobRef, NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 

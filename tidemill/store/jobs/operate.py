@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
-from tidemill.core.job import FINAL_STATES
+from tidemill.core.jobs.job import FINAL_STATES
 from tidemill.store.access.audit import targets
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.history.archive import ADD_COUNTS, NOTIFY_RUNS, archive_sql

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tidemill.core.errors import ArgumentError, ConfigError
-from tidemill.core.job import FINAL_STATES, LIVE_STATES
+from tidemill.core.jobs.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.history.day_index import days_of
 from tidemill.store.runs.claims import DAG_KIND

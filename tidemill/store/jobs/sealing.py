@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tidemill.core.job import Finish, Requeue
+from tidemill.core.jobs.job import Finish, Requeue
 from tidemill.store.database import Database
 
 T = TypeVar("T", Finish, Requeue)

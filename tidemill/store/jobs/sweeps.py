@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import asyncpg
 
-from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.batches.batch_end import END_BATCHES
 from tidemill.store.jobs.claims.claims import finish_jobs, requeue_jobs

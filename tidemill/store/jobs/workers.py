@@ -14,7 +14,7 @@ import msgspec
 from tidemill.core.codec import encode
 from tidemill.core.duration import parse_rate
 from tidemill.core.errors import ConfigError, StoreError
-from tidemill.core.job import check_key, check_name
+from tidemill.core.jobs.job import check_key, check_name
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.insert import WAKE, notify_queues
 from tidemill.store.transaction import Transaction

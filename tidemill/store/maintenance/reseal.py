@@ -7,8 +7,8 @@ from typing import Any
 import asyncpg
 import msgspec
 
+from tidemill.core.encoding.sealing import SEALED, reseal
 from tidemill.core.errors import ConfigError
-from tidemill.core.sealing import SEALED, reseal
 from tidemill.store.database import Database
 
 #: The columns of the application's tables that may hold something sealed; partitions by themselves.

@@ -16,7 +16,7 @@ import msgspec
 from tidemill.core.blame import group_size, suspected_again
 from tidemill.core.clock import Clock
 from tidemill.core.codec import decode, encode
-from tidemill.core.job import ClaimedJob, Finish, Requeue
+from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.model_rows import InboxRow, RunRow, StoredJob, StoreView, WorkerRow
 from tidemill.store.runs.run_turn import RunTurn

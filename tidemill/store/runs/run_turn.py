@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.job import NewJob
 from tidemill.store.runs.log import NewStepLog
 
 #: A concurrency key, how many of its jobs may run at once, and a fair key.

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.errors import NotFoundError
-from tidemill.core.job import check_key
+from tidemill.core.jobs.job import check_key
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.runs.claims import LOAD_SNAPSHOTS, LOAD_TICKS

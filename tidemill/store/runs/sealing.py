@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidemill.core.sealing import PayloadCodec, seal_json, seal_members, seal_text
+from tidemill.core.encoding.sealing import PayloadCodec, seal_json, seal_members, seal_text
 from tidemill.store.database import Database
 from tidemill.store.runs.run_turn import RunTurn
 

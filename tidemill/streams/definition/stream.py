@@ -17,8 +17,8 @@ import msgspec
 
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import check_name
-from tidemill.core.memory_size import Memory, parse_memory
+from tidemill.core.jobs.job import check_name
+from tidemill.core.limits.memory_size import Memory, parse_memory
 from tidemill.core.retry import RetryPolicy, retry
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded

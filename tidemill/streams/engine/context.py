@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import Origin
+from tidemill.core.jobs.job import Origin
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.jobs.calls import job_of_call, read_call
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions

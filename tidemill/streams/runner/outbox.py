@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.job import NewJob
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.runs.inbox import HAS_ARRIVED, SEND

@@ -16,7 +16,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.job import DEFAULT_PRIORITY, NewJob, Origin
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, NewJob, Origin
 from tidemill.core.ticks import Completed, Noted, RunWork, Tick
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.runs.durable_run import WorkEnd

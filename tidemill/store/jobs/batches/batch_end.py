@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.core.batch import BATCH_FACTS
+from tidemill.core.jobs.batch import BATCH_FACTS
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.history.archive import NOTIFY_CALLED, NOTIFY_RUNS, callback_sql
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from tidemill.core.batch import BatchRef, NewBatch
 from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, NotFoundError
-from tidemill.core.job import NewJob
+from tidemill.core.jobs.batch import BatchRef, NewBatch
+from tidemill.core.jobs.job import NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tidemill.core.blame import group_size
 from tidemill.core.codec import decode
-from tidemill.core.job import PRIORITIES, ClaimedJob, Finish, Requeue
+from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, callback_sql

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemill.core.fair_lanes import FairLanes
-from tidemill.core.job import ClaimedJob, Finish
+from tidemill.core.jobs.fair_lanes import FairLanes
+from tidemill.core.jobs.job import ClaimedJob, Finish
 from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from tidemill.core.job import ClaimedJob
+from tidemill.core.jobs.job import ClaimedJob
 from tidemill.store.jobs.claims.claims import Claims, claimed_job
 
 WINDOW = 200

@@ -6,7 +6,7 @@ has the job. Jobs of batches are counted in it, all of a batch at once and each 
 
 from __future__ import annotations
 
-from tidemill.core.job import DEFAULT_PRIORITY, FINAL_STATES
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, FINAL_STATES
 
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
         origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, run_id, work,

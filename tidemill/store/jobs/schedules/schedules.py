@@ -14,10 +14,10 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode, storable
+from tidemill.core.encoding.sealing import seal_members
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
-from tidemill.core.job import JobRef, NewJob, Origin
+from tidemill.core.jobs.job import JobRef, NewJob, Origin
 from tidemill.core.schedule import GRACE, FirePlan, Schedule, WaitingFire, decide_overlap, fires_between, next_fire
-from tidemill.core.sealing import seal_members
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.operate import cancel_jobs

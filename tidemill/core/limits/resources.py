@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.memory_size import format_memory, parse_memory
+from tidemill.core.limits.memory_size import format_memory, parse_memory
 
 Needs = Mapping[str, float | str]
 

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidemill.core.job import PRIORITIES
+from tidemill.core.jobs.job import PRIORITIES
 
 #: How many lanes a turn is divided among, and how many it visits at most.
 SPREAD = 20

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from tidemill.core.job import Callback, Origin
+from tidemill.core.jobs.job import Callback, Origin
 
 #: What a task for the end of a batch may take: the batch's id, how many jobs it had, and how many of them ended how.
 BATCH_FACTS = ("batch", "total", "succeeded", "failed", "cancelled", "expired")

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
-from tidemill.core.job import JobOptions, NewJob, Origin, check_name
+from tidemill.core.jobs.job import JobOptions, NewJob, Origin, check_name
 from tidemill.core.retry import retry
 
 names = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=200)

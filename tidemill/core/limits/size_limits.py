@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from tidemill.core.errors import PayloadError
-from tidemill.core.memory_size import format_memory
+from tidemill.core.limits.memory_size import format_memory
 
 
 class SizeLimits(msgspec.Struct, frozen=True):

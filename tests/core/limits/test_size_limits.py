@@ -9,7 +9,7 @@ import pytest
 
 from tidemill import App
 from tidemill.core.errors import ConfigError, PayloadError
-from tidemill.core.size_limits import SizeLimits, use_size_limits
+from tidemill.core.limits.size_limits import SizeLimits, use_size_limits
 from tidemill.engine.jobs.task import encode_result
 from tidemill.engine.settings import load_settings
 from tidemill.flows import Event

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, strategies as st
 
 from tests.support.examples import examples
-from tidemill.core.fair_lanes import SPREAD, FairLanes
+from tidemill.core.jobs.fair_lanes import SPREAD, FairLanes
 
 
 class Jobs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.errors import ConfigError
-from tidemill.core.memory_size import format_memory, parse_memory
+from tidemill.core.limits.memory_size import format_memory, parse_memory
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""JSON with its lines, JSON columns of rows, and sealed payloads."""

@@ -1,0 +1,1 @@
+"""The data of jobs and batches, and fair lanes."""

@@ -1,0 +1,1 @@
+"""What work may take: processors, memory, bytes stored."""
