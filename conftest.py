@@ -190,12 +190,7 @@ def redis() -> Iterator[Redis]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A browser for the tests of one file: while it is there, nothing else in this process can run an event loop."""
-    from playwright.sync_api import sync_playwright
+    from tests.support.console import open_browser
 
-    from tests.support.console import launch, require_browser
-
-    require_browser()
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
+    with open_browser() as browser:
         yield browser
-        browser.close()

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect, sync_playwright
 
 from tests.support.cli import run
 from tests.support.nursery import Born, begin
@@ -102,6 +102,16 @@ def require_browser() -> str:
 def launch(playwright: Playwright) -> Browser:
     """Start a headless browser."""
     return playwright.chromium.launch(executable_path=require_browser(), args=["--no-sandbox", *QUICK])
+
+
+@contextlib.contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A browser; while it is there, nothing else in this process can run an event loop."""
+    require_browser()
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
 
 
 class Process:

@@ -1,10 +1,8 @@
-"""Jobs that need a model: how they get it, what happens when it cannot be had, and which of them goes first."""
+"""Jobs that need a model: how they get it, and what happens when it cannot be had."""
 
 from __future__ import annotations
 
-import asyncio
 import io
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -15,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from tests.support import eventually, find_live, find_worker, finished, running_worker, value
+from tests.support.models import MODELS, World, done, results
 from tests.support.operate import retry_jobs
-from tests.support.waiting import PATIENT
 from tidemill import App, ModelSpec, current_job
 from tidemill.cli.jobs.workers import workers_table
 from tidemill.core.accounts import Caller
@@ -26,92 +24,8 @@ from tidemill.ops.operator.local import Local
 from tidemill.roles import jobs_role
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims.model_claims import (
-    CLAIM_OF_MODEL,
-    CLAIM_WITHOUT_MODEL,
-    LOOK_FOR_MODELS,
-    NEXT_DUE_AFTER,
     WINDOW,
 )
-
-MODELS = ("a", "b", "c")
-
-
-class Model:
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.gone = False
-
-
-class World:
-    def __init__(self) -> None:
-        self.loads: list[str] = []
-        self.served: list[str] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.broken = False
-
-    def spec(self, name: str) -> ModelSpec:
-        return ModelSpec(name, lambda: self.load(name), lambda model: setattr(model, "gone", True), 1)
-
-    def load(self, name: str) -> Model:
-        self.gate.wait(60)
-        if self.broken:
-            raise OSError("no such weights")
-        self.loads.append(name)
-        return Model(name)
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
-
-
-@pytest.fixture
-def make_app(database_url: str, world: World) -> Callable[..., App]:
-    """An application with three models and memory for one."""
-
-    def make(*, models: bool = True, **settings: Any) -> App:
-        made: dict[str, Any] = {"model_memory": 1, **settings}
-        app = App(
-            "models",
-            models=[world.spec(name) for name in MODELS] if models else [],
-            database_url=database_url,
-            **PATIENT,
-            grace_seconds=5,
-            **made,
-        )
-
-        @app.task(required_model="a")
-        async def serve() -> str:
-            model = current_job().model("a")
-            world.served.append(model.name)
-            return model.name
-
-        @app.task
-        async def answer(model: str) -> str:
-            return (await current_job().load_model(model)).name
-
-        @app.task
-        def answer_plainly(model: str) -> str:
-            return current_job().model(model).name
-
-        @app.task
-        async def other() -> str:
-            world.served.append("none")
-            return "no model"
-
-        return app
-
-    return make
-
-
-async def results(database: Database, jobs: list[Any]) -> list[Any]:
-    return [json.loads((await finished(database, job.id))["result"]) for job in jobs]
-
-
-async def done(database: Database) -> bool:
-    return await value(database, "SELECT NOT EXISTS (SELECT FROM tidemill.job)")
-
 
 # Getting the model
 
@@ -370,133 +284,3 @@ def test_models_that_do_not_fit_into_the_budget_are_told_when_the_worker_is_made
         jobs_role(
             make_app(model_memory=0).declarations,
         )
-
-
-# Which job goes first
-
-
-async def enqueue_in_turn(app: App, rounds: int) -> list[Any]:
-    @app.task
-    async def use(name: str) -> None:
-        assert current_job().model(name).name == name
-
-    return [await app.enqueue("use", name=name, required_model=name) for _ in range(rounds) for name in MODELS]
-
-
-async def test_interleaved_jobs_of_three_models_cost_three_loads(
-    make_app: Callable[..., App], database: Database, world: World
-) -> None:
-    app = make_app()
-    async with app:
-        await enqueue_in_turn(app, 20)
-        async with running_worker(app, max_concurrency=1):
-            await eventually(lambda: done(database))
-    assert sorted(world.loads) == ["a", "b", "c"]
-
-
-async def test_without_patience_jobs_go_strictly_in_order(
-    make_app: Callable[..., App], database: Database, world: World
-) -> None:
-    app = make_app(model_patience=0)
-    async with app:
-        await enqueue_in_turn(app, 5)
-        async with running_worker(app, max_concurrency=1):
-            await eventually(lambda: done(database))
-    assert world.loads == [*MODELS] * 5
-
-
-async def test_jobs_run_side_by_side_only_as_far_as_their_models_fit(
-    make_app: Callable[..., App], database: Database, world: World
-) -> None:
-    app = make_app(model_memory=2)
-    async with app:
-        await enqueue_in_turn(app, 20)
-        async with running_worker(app, max_concurrency=10):
-            await eventually(lambda: done(database))
-    assert set(world.loads) == {*MODELS}
-    assert len(world.loads) <= 6
-
-
-async def test_jobs_without_a_model_are_found_among_thousands_that_wait_for_one(
-    make_app: Callable[..., App], database: Database, world: World
-) -> None:
-    app = make_app()
-    async with app:
-        await app.enqueue_many("serve", [{}] * (WINDOW * 3))
-        last = await app.enqueue("other")
-        async with running_worker(app, max_concurrency=1):
-            assert await results(database, [last]) == ["no model"]
-            await eventually(lambda: done(database))
-    assert world.loads == ["a"]
-
-
-async def test_a_delayed_job_of_a_model_runs_when_it_is_due(
-    make_app: Callable[..., App], database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 600.0)  # Nobody finds it by chance.
-    app = make_app()
-    async with app, running_worker(app):
-        job = await app.enqueue("serve", delay="1s")
-        row = await finished(database, job.id)
-    assert row["started_at"] >= row["due_at"]
-
-
-async def test_a_worker_that_can_take_nothing_yet_does_not_hammer_the_database(
-    make_app: Callable[..., App], database: Database, world: World
-) -> None:
-    app, release = make_app(), asyncio.Event()
-
-    @app.task(required_model="a")
-    async def hold() -> None:
-        await release.wait()
-
-    async with app, running_worker(app, max_concurrency=2) as worker:
-        await app.enqueue("hold")
-        await eventually(lambda: worker.work.models is not None and worker.work.models.in_use() == ["a"])
-        waiting = await app.enqueue("other", required_model="b")
-        await eventually(lambda: worker.work._claimer._may_find_jobs is False)
-        turn = worker.work._claimer._turn
-        began = time.monotonic()
-        await eventually(lambda: time.monotonic() - began > 1.0)
-        assert worker.work._claimer._turn - turn < 10 * (time.monotonic() - began)
-        release.set()
-        assert (await finished(database, waiting.id))["state"] == "succeeded"
-
-
-# What it costs
-
-
-@pytest.mark.parametrize("forced", ["force_generic_plan", "force_custom_plan"])
-async def test_claims_by_model_read_a_few_index_entries_however_many_jobs_wait(
-    make_app: Callable[..., App], database: Database, forced: str
-) -> None:
-    app = make_app()
-    async with app:
-        await app.enqueue_many("serve", [{}] * 20_000)
-        await app.enqueue_many("other", [{}] * 20_000, required_model="b", delay="1h")
-        await app.enqueue_many("other", [{}] * 20_000)
-    worker = await value(
-        database,
-        "INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until) "
-        "VALUES ('h', 1, '{default}', '{}', 1, '{}', now() + interval '1 hour') RETURNING id",
-    )
-    seen: dict[str, Any] = {}
-    for name, statement, params in (
-        ("look", LOOK_FOR_MODELS, (["default"], ["a", "b", "c"], [])),
-        ("claim", CLAIM_OF_MODEL, ("default", 5, 10, worker, [], "a")),
-        ("claim without", CLAIM_WITHOUT_MODEL, ("default", 5, 10, worker, [], ["a", "b", "c"])),
-        ("next", NEXT_DUE_AFTER, (["default"], await value(database, "SELECT now()"), [])),
-    ):
-
-        async def explain(connection: Any, statement: str = statement, params: Any = params) -> Any:
-            await connection.execute("ANALYZE tidemill.job")
-            async with connection.transaction():
-                await connection.execute(f"SET LOCAL plan_cache_mode = {forced}")
-                rows = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *params)
-                await connection.execute("ROLLBACK AND CHAIN")
-            return rows
-
-        plan = json.loads(await database.run(explain))[0]["Plan"]
-        assert "Seq Scan on job" not in json.dumps(plan), name
-        seen[name] = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    assert all(blocks < 300 for blocks in seen.values()), seen

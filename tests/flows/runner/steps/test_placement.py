@@ -1,4 +1,4 @@
-"""Steps on queues, runs started by runs, and a step's own transaction."""
+"""Steps on queues: their jobs, results, retries and waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 from typing import Any
 
-import asyncpg
 import pytest
 
 from tests.support import eventually
@@ -15,7 +14,7 @@ from tests.support.durable import running_run_worker
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.retry_policy import retry_policy, stop_after_attempt, wait_fixed
-from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowValidationError
+from tidemill.flows.errors import WorkflowRuntimeError, WorkflowValidationError
 from tidemill.store.database import Database
 
 THRICE = retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(3))
@@ -313,201 +312,3 @@ async def test_a_job_that_an_operator_cancels_fails_its_step(app: App, database:
         await app.jobs.cancel(row["id"], by="an operator")
         with pytest.raises(WorkflowRuntimeError, match="was cancelled: cancelled by an operator"):
             await handle.result(timeout=120)
-
-
-async def test_a_child_run_gives_its_result_to_the_step_that_started_it(app: App, database: Database) -> None:
-    @app.workflow
-    class Child(Workflow):
-        @step
-        async def only(self, ev: StartEvent) -> StopEvent:
-            if ev.n < 0:
-                raise ValueError("negative")
-            return StopEvent(result=ev.n * 10)
-
-    @app.workflow
-    class Parent(Workflow):
-        @step
-        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            first = await ctx.child(Child, n=1)
-            second = await ctx.child("Child", n=first)
-            try:
-                await ctx.child(Child, n=-1)
-            except ValueError as error:
-                return StopEvent(result=[first, second, str(error)])
-            return StopEvent(result="no error")
-
-    async with app.running():
-        handle = await app.start(Parent)
-        assert await handle.result(timeout=120) == [10, 100, "negative"]
-    rows = await database.fetch("SELECT workflow, parent, state FROM tidemill.run ORDER BY id")
-    assert [tuple(row) for row in rows] == [
-        ("Parent", None, "succeeded"),
-        ("Child", handle.id, "succeeded"),
-        ("Child", handle.id, "succeeded"),
-        ("Child", handle.id, "failed"),
-    ]
-
-
-async def test_a_child_runs_in_memory_when_its_parent_does() -> None:
-    class Child(Workflow):
-        @step
-        async def only(self, ev: StartEvent) -> StopEvent:
-            return StopEvent(result=ev.n + 1)
-
-    class Parent(Workflow):
-        @step
-        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            return StopEvent(result=await ctx.child(Child, n=1))
-
-    assert await Parent().run() == 2
-
-
-async def test_children_end_with_their_parent(app: App) -> None:
-    @app.workflow(timeout=None)
-    class Child(Workflow):
-        @step
-        async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            await ctx.wait_for_event(Uttered)
-            return StopEvent()
-
-    @app.workflow
-    class Parent(Workflow):
-        @step
-        async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            return StopEvent(result=await ctx.child(Child))
-
-    async with app.running():
-        parent = await app.start(Parent)
-
-        async def child_is_there() -> Any:
-            database = await app.declarations.reach()
-            return await database.fetch("SELECT id FROM tidemill.run WHERE parent = $1", parent.id)
-
-        ((number,),) = await eventually(child_is_there)
-        await parent.cancel()
-        child = await app.runs.get(number)
-
-        async def child_is_over() -> bool:
-            return await child.state() == "cancelled"
-
-        await eventually(child_is_over)
-
-
-async def test_a_child_that_is_stored_after_its_parents_end_ends_too(app: App, database: Database) -> None:
-    @app.workflow(timeout=None)
-    class Waiting(Workflow):
-        @step
-        async def only(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            await ctx.wait_for_event(Uttered)
-            return StopEvent()
-
-    async with app.running():
-        parent = await app.start(Waiting)
-        await parent.cancel()
-        with pytest.raises(WorkflowCancelledByUser):
-            await parent.result(timeout=120)
-        starter = app.runs.flows["Waiting"].starter
-        assert await starter("Waiting", {}, "late", (parent.id, 1)) is None, "it has just been stored"
-        late = (await database.fetch("SELECT id FROM tidemill.run WHERE parent = $1", parent.id))[0]["id"]
-        with pytest.raises(WorkflowCancelledByUser):
-            await (await app.runs.get(late)).result(timeout=120)
-
-
-@pytest.fixture
-async def ledger(database: Database) -> Database:
-    await database.fetch("CREATE TABLE public.ledger (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
-    return database
-
-
-async def entries(database: Database) -> list[int]:
-    return [row["n"] for row in await database.fetch("SELECT n FROM public.ledger ORDER BY n")]
-
-
-async def test_a_steps_own_writes_are_committed_with_its_result(app: App, ledger: Database) -> None:
-    seen: list[int] = []
-
-    @app.workflow
-    class Pays(Workflow):
-        @step
-        async def pay(self, ctx: Context, ev: StartEvent) -> Part:
-            async with ctx.transaction() as connection:
-                await connection.execute("INSERT INTO public.ledger VALUES ($1)", ev.n)
-            seen.append(len(await entries(ledger)))  # Not yet: the step has not ended.
-            return Part(n=1)
-
-        @step
-        async def end(self, ev: Part) -> StopEvent:
-            return StopEvent(result=await entries(ledger))
-
-    async with app.running():
-        assert await (await app.start(Pays, n=7)) == [7]
-    assert seen == [0]
-
-
-async def test_writes_of_a_step_that_fails_are_gone(app: App, ledger: Database) -> None:
-    @app.workflow
-    class Fails(Workflow):
-        @step(retry_policy=THRICE)
-        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            async with ctx.transaction() as connection:
-                await connection.execute("INSERT INTO public.ledger VALUES (1)")
-            if ctx.retry_info().retry_number < 2:
-                raise ValueError("after the writes")
-            return StopEvent(result="paid")
-
-    async with app.running():
-        assert await (await app.start(Fails)) == "paid"
-    assert await entries(ledger) == [1]
-
-
-async def test_a_constraint_that_is_checked_at_the_commit_fails_the_step(app: App, ledger: Database) -> None:
-    await ledger.fetch("INSERT INTO public.ledger VALUES (1)")
-
-    @app.workflow
-    class Twice(Workflow):
-        @step
-        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            async with ctx.transaction() as connection:
-                await connection.execute("INSERT INTO public.ledger VALUES (1)")
-            return StopEvent()
-
-    async with app.running():
-        with pytest.raises(Exception, match="duplicate key"):
-            await (await app.start(Twice)).result(timeout=120)
-    assert await entries(ledger) == [1]
-
-
-async def test_a_transaction_that_is_cut_before_its_commit_is_done_again_once(
-    app: App, ledger: Database, database_url: str
-) -> None:
-    attempts: list[int] = []
-
-    @app.workflow
-    class Cut(Workflow):
-        @step
-        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            attempts.append(1)
-            async with ctx.transaction() as connection:
-                await connection.execute("INSERT INTO public.ledger VALUES (1)")
-                pid = await connection.fetchval("SELECT pg_backend_pid()")
-            if len(attempts) == 1:
-                cutter = await asyncpg.connect(database_url)
-                await cutter.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
-                await cutter.close()
-            return StopEvent(result="paid")
-
-    async with app.running():
-        assert await (await app.start(Cut)).result(timeout=120) == "paid"
-    assert await entries(ledger) == [1]
-    assert len(attempts) == 2
-
-
-async def test_a_transaction_needs_a_durable_run() -> None:
-    class Here(Workflow):
-        @step
-        async def pay(self, ctx: Context, ev: StartEvent) -> StopEvent:
-            async with ctx.transaction():
-                return StopEvent()
-
-    with pytest.raises(WorkflowRuntimeError, match="is only available in durable runs"):
-        await Here().run()

@@ -1,0 +1,164 @@
+"""The screens of runs, flows, dags and human input in a real Chromium, while real work runs."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Locator, expect
+
+from tests.support.console import Harbour, Watched
+
+
+def test_runs_are_filtered_in_the_address_and_cancelled_after_a_preview(shop: Harbour, console: Watched) -> None:
+    runs = [shop.start("Article", topic=f"tide {number}") for number in range(3)]
+    page = console.open("/runs", "Runs")
+    page.get_by_role("button", name="running", exact=True).click()
+    page.get_by_role("button", name="flow", exact=True).click()
+    expect(page).to_have_url(re.compile(r"state=running.*shape=flow"))
+    page.get_by_role("checkbox", name=f"Select run {runs[0]}").check()
+    page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    shop.run_is(runs[0], "cancelled")
+    expect(page.get_by_role("link", name=f"r{runs[0]}", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Cancel all matching").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile(r"Cancel \d+ runs")).click()
+    for number in runs[1:]:
+        shop.run_is(number, "cancelled")
+    expect(page.get_by_text("No runs match these filters")).to_be_visible()
+    console.keep("runs")
+
+
+def test_only_the_runs_that_the_filter_shows_are_cancelled(shop: Harbour, console: Watched) -> None:
+    run = shop.start("Article", topic="neaps")
+    shop.asks(run)
+    page = console.open("/runs?state=succeeded", "Runs")
+    page.get_by_role("button", name="Cancel all matching").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("alert")).to_contain_text("only runs that are running or need attention")
+    assert shop.api(f"/runs/{run}")["state"] == "running"
+    shop.api("/runs/cancel", {"ids": [run]})
+    console.wrong = [each for each in console.wrong if "400" not in each and "422" not in each]
+
+
+def test_a_filter_of_runs_is_saved_by_name(console: Watched) -> None:
+    page = console.open("/runs?state=failed", "Runs")
+    page.get_by_role("button", name="Save this filter").click()
+    page.get_by_label("Name of the filter").fill("trouble")
+    page.get_by_label("Name of the filter").press("Enter")
+    console.open("/runs", "Runs")
+    page.get_by_role("link", name="trouble").click()
+    expect(page).to_have_url(re.compile("state=failed"))
+
+
+def test_a_person_answers_with_a_form_that_the_schema_has_made(shop: Harbour, console: Watched) -> None:
+    number = shop.start("release")
+    shop.asks(number)
+    page = console.open("/input", "Human input")
+    card = page.locator(".panel", has=page.get_by_role("link", name=f"r{number}", exact=True))
+    expect(card.get_by_text("Who signs for 7 tons?")).to_be_visible()
+    card.get_by_label("Your name").fill("Ada")
+    card.get_by_label("Copies").fill("12")
+    card.get_by_label("Kind").select_option("paper")
+    card.get_by_label("Urgent").check()
+    console.keep("input")
+    card.get_by_role("button", name="Submit").click()
+    assert shop.api(f"/inputs?run={number}")["items"], "twelve copies are too many, and the browser says so"
+    card.get_by_label("Copies").fill("2")
+    card.get_by_role("button", name="Submit").click()
+    expect(page.get_by_text(f"Answer sent to run r{number}.")).to_be_visible()
+    assert shop.run_is(number, "succeeded")["result"] == {"ship": {"sent": "Ada"}}
+
+
+def test_what_flows_ask_is_answered_among_all_other_questions(shop: Harbour, console: Watched) -> None:
+    berth, article = shop.start("Berth", ship="Grace"), shop.start("Article", topic="quays")
+    page = console.open("/input", "Human input")
+
+    def card(number: int) -> Locator:
+        return page.locator(".panel", has=page.get_by_role("link", name=f"r{number}", exact=True))
+
+    expect(card(berth).get_by_role("heading", name="At which quay does Grace lie?")).to_be_visible()
+    card(berth).get_by_label("Quay").fill("7")
+    card(berth).get_by_label("Words").fill("gently")
+    card(berth).get_by_role("radio", name="starboard").check()
+    console.keep("input-flow")
+    card(berth).get_by_role("button", name="Submit").click()
+    expect(page.get_by_text(f"Answer sent to run r{berth}.")).to_be_visible()
+    expect(card(berth)).to_have_count(0)
+    assert shop.run_is(berth, "succeeded")["result"] == {"quay": 7, "words": "gently", "side": "starboard"}
+
+    expect(card(article).get_by_role("heading", name="approve")).to_be_visible()
+    card(article).get_by_label("Answer").fill('{"response": "print it"}')
+    card(article).get_by_role("button", name="Submit").click()
+    expect(card(article)).to_have_count(0)
+    assert shop.run_is(article, "succeeded")["result"]["said"] == "print it"
+
+
+def test_a_dag_is_looked_at_step_by_step_and_at_any_tick_and_repeated(shop: Harbour, console: Watched) -> None:
+    number = shop.start("doomed")
+    run = shop.run_is(number, "failed")
+    page = console.open(f"/runs/{number}", "doomed")
+    page.locator(".react-flow__node", has_text="bad").click()
+    expect(page).to_have_url(re.compile("step=bad"))
+    panel = page.locator(".panel", has=page.get_by_role("tablist"))
+    expect(panel.get_by_text("parcel 0 has no address").first).to_be_visible()
+    panel.get_by_role("tab", name="log").click()
+    expect(panel.get_by_role("log")).to_contain_text("looks at the label")
+    panel.get_by_role("tab", name="input").click()
+    expect(panel.get_by_text("{}")).to_be_visible()
+    bars = page.get_by_role("button", name=re.compile("^bad")).locator(".track i.bad")
+    expect(bars).to_have_count(2)
+    console.keep("run-dag")
+    slider = page.get_by_role("slider", name="Tick")
+    expect(slider).to_have_attribute("max", str(run["ticks"]))
+    slider.fill("1")
+    expect(page.locator(".then")).to_contain_text("State after tick 1")
+    expect(page.locator(".react-flow__node", has_text="bad")).to_contain_text("pending")
+    timeline = page.get_by_role("group", name="Timeline")
+    expect(timeline.locator(".track i.ok, .track i.bad")).to_have_count(0)  # Nothing had ended at that tick.
+    page.get_by_role("button", name="Show now").click()
+    expect(timeline.locator(".track i.ok")).not_to_have_count(0)
+    expect(page.locator(".react-flow__node", has_text="bad")).to_contain_text("failed")
+    page.get_by_role("button", name="Run again from here").click()
+    page.get_by_role("dialog").get_by_label("Changed arguments").fill('{"number": 5}')
+    page.get_by_role("dialog").get_by_role("button", name="Run again", exact=True).click()
+    expect(page.get_by_text(re.compile(rf"Started run r\d+, which repeats r{number}"))).to_be_visible()
+    expect(page.get_by_text("parcel 5 has no address").first).to_be_visible()
+
+
+def test_a_node_of_a_dag_is_cancelled_with_what_follows_from_it(shop: Harbour, console: Watched) -> None:
+    number = shop.start("release")
+    asking = shop.asks(number)["node"]
+    page = console.open(f"/runs/{number}?step={asking}", "release")
+    page.get_by_role("button", name="Cancel node").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Reason").fill("not this week")
+    console.keep("run-cancel-node")
+    assert console.seen_by_all("run-cancel-node") == []
+    dialog.get_by_role("button", name="Cancel node").click()
+    expect(page.get_by_text(f"Cancelled in r{number}: {asking}, ship.")).to_be_visible()
+    expect(page.locator(".panel", has=page.get_by_role("tablist")).get_by_text("not this week").first).to_be_visible()
+    assert shop.run_is(number, "cancelled")["note"].endswith("not this week")
+
+
+def test_a_flow_is_followed_given_its_event_and_forked(shop: Harbour, console: Watched) -> None:
+    number = shop.start("Article", topic="tides")
+    page = console.open(f"/runs/r{number}", "Article")  # As lists and the command line name it.
+    expect(page.locator(".head").get_by_text("waiting for input")).to_be_visible()
+    expect(page.get_by_text("Step approve is waiting for HumanResponseEvent", exact=False)).to_be_visible()
+    page.get_by_role("slider", name="Tick").fill("1")
+    expect(page.locator(".react-flow__node", has_text="approve")).to_contain_text("pending")
+    page.get_by_role("button", name="Show now").click()
+    page.get_by_role("button", name="Send an event").click()
+    page.get_by_role("dialog").get_by_label("Fields").fill('{"response": "print it"}')
+    page.get_by_role("dialog").get_by_role("button", name="Send", exact=True).click()
+    expect(page.locator(".head .state", has_text="succeeded")).to_be_visible()
+    page.get_by_role("button", name=re.compile("^write")).click()
+    expect(page.get_by_text('"About tides"').first).to_be_visible()
+    page.get_by_role("slider", name="Tick").fill("2")
+    expect(page.get_by_role("heading", name="State after tick 2")).to_be_visible()
+    console.keep("run-flow")
+    page.get_by_role("button", name="Fork at tick 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
+    expect(page).not_to_have_url(re.compile(rf"/runs/r?{number}\b"))
+    expect(page.get_by_role("link", name=f"r{number}", exact=True)).to_be_visible()
+    fork = int(page.url.rsplit("/", 1)[1].partition("?")[0])
+    assert shop.api(f"/runs/{fork}")["forked_from"] == number
