@@ -408,7 +408,7 @@ def test_by_commands_each_role_does_what_it_may_and_nothing_more(
 ) -> None:
     """Every command as every account: the server decides, as for every request."""
     built = main.build(whole=True)
-    monkeypatch.setattr(main, "build", lambda *, whole=False, summaries=False: built)  # Once is enough.
+    monkeypatch.setattr(main, "build", lambda *, whole=False: built)  # Once is enough.
     before, wrong, forbidden = site.changes(), dict[str, str](), list[str]()
     commands = {name: row for name, row in CLI.items() if row[0] != HERE}
     for name, (needed, text) in commands.items():

@@ -17,95 +17,34 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnusedCliTokensError
 
-from tidemill.cli.summaries import SUMMARIES
+from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
 from tidemill.version import VERSION
 
 DEBUG = "TIDEMILL_DEBUG"
 EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 2, 130, 141
 
-#: What can be typed, by heading, and where it is. A command's module is loaded when the command is given.
-COMMANDS = {
-    "Run": (
-        "run.new:new",
-        "run.dev:dev",
-        "run.up:up",
-        "run.roles:worker",
-        "run.roles:maintenance",
-        "run.server:server",
-    ),
-    "Jobs": (
-        "jobs.enqueue:enqueue",
-        "jobs.list:jobs",
-        "jobs.list:job",
-        "jobs.cancel_retry:retry",
-        "jobs.cancel_retry:cancel",
-        "jobs.batches:commands batch",
-    ),
-    "Workflows": (
-        "runs.start:start",
-        "runs.migrate:commands runs",
-        "runs.list:run",
-        "runs.send_fork:send",
-        "runs.send_fork:fork",
-        "runs.inputs:inputs",
-        "runs.inputs:submit",
-        "dags.commands:commands dag",
-        "monitors.commands:commands monitor",
-        "pipelines.commands:commands pipeline",
-        "pipelines.workflow_files:commands workflow",
-        "streams.commands:commands stream",
-    ),
-    "The rest": (
-        "explain:explain",
-        "admin.top:top",
-        "jobs.workers:commands workers",
-        "jobs.queues:commands queues",
-        "admin.history:history",
-        "jobs.schedules:commands schedules",
-        "admin.values:value",
-        "admin.audit:audit",
-        "admin.forget:forget",
-        "admin.tokens:token",
-        "admin.credentials:commands credentials",
-        "admin.sessions:session",
-        "admin.db:commands db",
-        "admin.deploy:commands deploy",
-        "admin.config:config",
-    ),
-}
 
-
-#: Ask for the page with a line about each command.
-HELP = ([], ["--help"], ["-h"])
-
-
-def build(*, whole: bool = False, summaries: bool = False) -> App:
-    """The command line; `whole` loads every command, and `summaries` none: only the line about each."""
+def build(*, whole: bool = False) -> App:
+    """The command line; `whole` loads every command."""
     cli = App(
         name="tidemill",
         version=VERSION,
-        help="Work on PostgreSQL: jobs, flows, dags, streams, pipelines, monitors. Start with `tidemill up app.py`.",
+        help=ABOUT,
         default_parameter=Parameter(negative=""),
     )
     group = None
     for number, (title, places) in enumerate(COMMANDS.items(), 1):
         group = Group(title, sort_key=number)
         for place in places:
-            where, _, name = place.partition(" ")
-            module, _, attribute = where.partition(":")
+            module, _, attribute = place.partition(" ")[0].partition(":")
             path = f"tidemill.cli.{module}"
-            summary = SUMMARIES.get(name or attribute)
-            found: Any = f"{path}:{attribute}"
-            if summaries and summary is not None:
-                found = App(name=name or attribute, help=summary)
-            elif summaries or whole:
-                found = getattr(import_module(path), attribute)
+            found: Any = getattr(import_module(path), attribute) if whole else f"{path}:{attribute}"
             if isinstance(found, App):
                 found.group = group
                 cli.command(found)
             else:
-                cli.command(found, name=name or attribute, group=group)
+                cli.command(found, name=command_name(place), group=group)
     cli["--help"].group = cli["--version"].group = group
     return cli
 
@@ -117,11 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
-    is_help = list(arguments) in HELP
-    if not is_help:
-        _log_to_stderr()
+    if list(arguments) in HELP:
+        print(overview())
+        return 0
+    _log_to_stderr()
     try:
-        cli = build(summaries=is_help, whole=not is_help and arguments[0] in ("--help", "-h"))
+        cli = build(whole=arguments[0] in ("--help", "-h"))
         status = cli(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return status if isinstance(status, int) else 0

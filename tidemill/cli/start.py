@@ -1,4 +1,4 @@
-"""The `tidemill` command. `--version`, and `pipeline check` of a whole pipeline, load only what they need."""
+"""The `tidemill` command. `--version`, `--help`, and `pipeline check` of a whole pipeline, load only what they need."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def main() -> None:
         from tidemill.version import VERSION
 
         print(VERSION)
+        return
+    from tidemill.cli.overview import HELP, overview
+
+    if sys.argv[1:] in HELP:
+        print(overview())
         return
     plain = all(not word.startswith("-") for word in sys.argv[3:]) and not os.environ.get("TIDEMILL_SERVER")
     if sys.argv[1:3] == ["pipeline", "check"] and plain:

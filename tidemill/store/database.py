@@ -40,6 +40,7 @@ from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_n
 
 if TYPE_CHECKING:
     from tidemill.store.embedded.server import EmbeddedServer
+    from tidemill.store.notify import ListeningConnection
 
 T = TypeVar("T")
 Connection = asyncpg.Connection
@@ -119,6 +120,8 @@ class Database:
         #: The applications of the database and their schemas; None until they have been looked up.
         self.applications: dict[str, str] | None = None
         self.opens = opens
+        self.listening: ListeningConnection | None = None
+        """The connection that all listeners share, while there are some: see `store.notify`."""
         self._opening: Database | None = None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Wake-ups: LISTEN on one connection per process, NOTIFY coalesced per process.
+"""Wake-ups: LISTEN on one connection per database and process, NOTIFY coalesced per process.
 
 A wake-up is a hint: it may be lost with a connection, so code that waits for one also polls slowly.
 After a reconnect every listener is woken once, since notifications may have been missed.
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-from tidemill.store.database import Database
+from tidemill.store.database import Connection, Database
 from tidemill.store.database_errors import is_unavailable
 from tidemill.store.jobs.insert import notify_queues
 
@@ -39,28 +38,102 @@ class Listener:
 
     async def run(self) -> None:
         """Listen until cancelled, over any number of lost connections."""
+        await _listening_connection(self._database).serve(self)
+
+    def channels(self) -> list[str]:
+        """The real names of its channels."""
+        return [self._database.channel(name) for name in self._callbacks]
+
+    @property
+    def is_connected(self) -> bool:
+        return self._ready.is_set()
+
+    def connected(self) -> None:
+        """It hears its channels from now on; anything may have happened before."""
+        self._ready.set()
+        for callbacks in self._callbacks.values():
+            _call_back(callbacks, ANYTHING)
+
+    def disconnected(self) -> None:
+        self._ready.clear()
+
+    def notify(self, channel: str, payload: object) -> None:
+        """Call back for a notification on the channel of this real name."""
+        for name, callbacks in self._callbacks.items():
+            if self._database.channel(name) == channel:
+                _call_back(callbacks, payload)
+
+
+def _call_back(callbacks: Sequence[Callback], payload: object) -> None:
+    for callback in callbacks:
+        callback(str(payload))
+
+
+class ListeningConnection:
+    """The connection on which all listeners of a database hear notifications: open while there is one of them."""
+
+    def __init__(self, database: Database) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._database = database
+        self._listeners: list[Listener] = []
+        self._changed = asyncio.Event()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def serve(self, listener: Listener) -> None:
+        """Let a listener hear its channels until this is cancelled."""
+        self._listeners.append(listener)
+        self._changed.set()
+        if self._listening is None or self._listening.done():
+            self._listening = asyncio.create_task(self._listen(), name="tidemill-listen")
+        listening = self._listening
+        try:
+            await asyncio.shield(listening)
+        finally:
+            self._listeners.remove(listener)
+            listener.disconnected()
+            if not self._listeners and not listening.done():
+                listening.cancel()
+                await asyncio.wait([listening])
+
+    async def _listen(self) -> None:
         while True:
             connection = await self._database.connect_to_listen()
-            lost = asyncio.Event()
-            connection.add_termination_listener(lambda _, lost=lost: lost.set())
+            connection.add_termination_listener(lambda _: self._changed.set())
             try:
-                for channel, callbacks in self._callbacks.items():
-                    await connection.add_listener(self._database.channel(channel), partial(_call_back, callbacks))
-                self._ready.set()
-                for callbacks in self._callbacks.values():
-                    _call_back(callbacks, None, 0, "", ANYTHING)
-                await lost.wait()
+                await self._serve_on(connection)
             except Exception as error:
                 if not is_unavailable(error):
                     raise
             finally:
-                self._ready.clear()
+                for listener in self._listeners:
+                    listener.disconnected()
                 connection.terminate()
 
+    async def _serve_on(self, connection: Connection) -> None:
+        """Listen on the channels of all listeners, also of those that come later, until the connection is lost."""
+        heard: set[str] = set()
+        while not connection.is_closed():
+            self._changed.clear()
+            for listener in [each for each in self._listeners if not each.is_connected]:
+                for channel in listener.channels():
+                    if channel not in heard:
+                        await connection.add_listener(channel, self._notify)
+                        heard.add(channel)
+                if listener in self._listeners:  # It may have left meanwhile.
+                    listener.connected()
+            await self._changed.wait()
 
-def _call_back(callbacks: Sequence[Callback], _connection: Any, _pid: int, _channel: str, payload: object) -> None:
-    for callback in callbacks:
-        callback(str(payload))
+    def _notify(self, _connection: Any, _pid: int, channel: str, payload: object) -> None:
+        for listener in self._listeners:
+            listener.notify(channel, payload)
+
+
+def _listening_connection(database: Database) -> ListeningConnection:
+    """The database's connection for notifications in this event loop."""
+    known = database.listening
+    if known is None or known.loop is not asyncio.get_running_loop():
+        known = database.listening = ListeningConnection(database)
+    return known
 
 
 class Notifier:

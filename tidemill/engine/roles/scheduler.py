@@ -68,11 +68,11 @@ class Scheduler:
             await declare(self._database, self._templates())
         life.ready()
         log.info("scheduler started", schedules=len(self._declared or ()))
-        while await life.wait(await self._fire()):
+        while await life.wait(await self.fire()):
             pass
         log.info("scheduler stopped")
 
-    async def _fire(self) -> float:
+    async def fire(self) -> float:
         """Fire due schedules; returns how long to sleep."""
         try:
             for fired in await fire_due(self._database, _plan, self._place, self._cancel_run):

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.core.jobs.job import JobRef
-from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_job
-from tidemill.engine.jobs.calls import job_of_call
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.view import JobFacts
-from tidemill.engine.models.spec import require_model
-from tidemill.engine.telemetry.tracing import carrying, current_trace
 from tidemill.ops.jobs.logs import LogLine, read_lines
 from tidemill.ops.operator.bulk import MOST_MATCHES, Preview, preview_of
 from tidemill.ops.operator.cursor import page_json, read_cursor
@@ -30,6 +26,9 @@ from tidemill.store.jobs.operate import Outcome, cancel_jobs as cancel_stored, r
 from tidemill.store.jobs.pages import JobFilter, list_job_page, match_jobs, write_job_page
 from tidemill.store.jobs.read import describe_job
 from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from tidemill.declarations import Declarations
 
 MOST_IDS = 10_000
 BATCH = 2_000
@@ -232,6 +231,11 @@ States = tuple[Sequence[str], Sequence[str]]
 
 
 async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, count: int) -> list[Enqueued]:
+    # Here, because lists of jobs need none of them.
+    from tidemill.engine.jobs.calls import job_of_call
+    from tidemill.engine.models.spec import require_model
+    from tidemill.engine.telemetry.tracing import carrying, current_trace
+
     task = declared.tasks.require(args.task)
     check_tasks(tx, declared, [args.task])
     options = msgspec.structs.asdict(args)

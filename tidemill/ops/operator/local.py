@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 import msgspec
@@ -12,13 +12,15 @@ import msgspec
 from tidemill.core.accounts import READS_PAYLOADS, Caller, check_role
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, ForbiddenError, PayloadError
-from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import A, Operation, R
 from tidemill.store.access.idempotency import IdempotencyKey, check_key, keep_answer
 from tidemill.store.change_log import ChangeListener
 from tidemill.store.database import Database
 from tidemill.store.large_values import read_whole, value_place
 from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from tidemill.declarations import Declarations
 
 T = TypeVar("T")
 

@@ -44,6 +44,10 @@ _LONG_FIELD = re.compile(r"\{(\w+):path\}\Z")
 REGISTRY: dict[str, Operation[Any, Any]] = {}
 
 
+class Declared:
+    """Stands for `Declarations` in the annotations of operations, whose modules load it for type checkers only."""
+
+
 class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The base of all arguments: frozen, given by name, and nothing that is not declared."""
 
@@ -116,7 +120,7 @@ class Operation(Generic[A, R]):
         """The field that is the whole body of the request, if there is one."""
         self.etag = etag
         """The result has a `version`, which is the ETag of the response."""
-        hints = get_type_hints(run, include_extras=True)
+        hints = get_type_hints(run, include_extras=True, localns={"Declarations": Declared})
         self.result: type[R] = hints.pop("return")
         parameters = list(inspect.signature(run).parameters)
         self.args: type[A] = hints[parameters[1]]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidemill.core.errors import ForbiddenError
-from tidemill.declarations import Declarations
 from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from tidemill.declarations import Declarations
 
 
 def check_tasks(at: Reader | Transaction, declared: Declarations, tasks: Iterable[str]) -> None:
