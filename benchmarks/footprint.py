@@ -89,7 +89,7 @@ def _wait_until_served(log: Path, process: subprocess.Popen[bytes]) -> None:
 
 def _wait_and_measure(demo: psutil.Process, settle_s: float) -> dict[str, float]:
     time.sleep(settle_s)
-    figures = dict.fromkeys(("up_processes", "up_rss", "up_pss", "up_backends"), 0.0)
+    figures: dict[str, float] = dict.fromkeys(UNITS, 0.0)
     for each in [demo, *demo.children(recursive=True)]:
         try:
             words, memory = each.cmdline(), each.memory_full_info()

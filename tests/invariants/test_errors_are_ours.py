@@ -200,9 +200,7 @@ async def test_every_public_call_raises_errors_of_ours_wherever_its_connection_i
         and (inspect.iscoroutinefunction(found) or inspect.isasyncgenfunction(found) or name.endswith("_sync"))
     } - {"App.close_sync"}
     assert public - NO_CALLS - set(calls) == set(), "a public call that this test does not make"
-    async with (
-        AsyncExitStack() as stack
-    ):  # Most of the time they wait.
+    async with AsyncExitStack() as stack:  # Most of the time they wait.
         others = [await stack.enter_async_context(cutting(database_url)) for _ in range(AT_ONCE - 1)]
         shares = [list(calls)[number::AT_ONCE] for number in range(AT_ONCE)]
         found = await asyncio.gather(

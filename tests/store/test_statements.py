@@ -40,7 +40,7 @@ STATEMENTS = statements()
 
 def test_there_are_statements_to_look_at() -> None:
     assert len(STATEMENTS) > 50
-    assert {"jobs.claims.CLAIM_JOBS", "jobs.insert.INSERT_JOBS", "0001_jobs.sql"} <= set(STATEMENTS)
+    assert {"jobs.claims.claims.CLAIM_JOBS", "jobs.insert.INSERT_JOBS", "0001_jobs.sql"} <= set(STATEMENTS)
 
 
 def test_no_statement_names_our_schema_or_channels_under_another_name() -> None:

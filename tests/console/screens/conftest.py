@@ -1,4 +1,4 @@
-"""An application at work, and a page of its console: one of each for all files of this folder."""
+"""An application at work, and a page of its console."""
 
 from __future__ import annotations
 
@@ -7,28 +7,12 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.console import Harbour, Watched, harbour, open_browser, watched_page
-from tests.support.server import TestServer
+from tests.support.console import Harbour, Watched, harbour, watched_page
 
 
-@pytest.fixture(scope="package")
-def shop_database_url(
-    server: TestServer,
-) -> Iterator[str]:  # Before the browser, which has a loop of its own.
-    url = server.create()
-    yield url
-    server.drop(url)
-
-
-@pytest.fixture(scope="package")
-def browser(shop_database_url: str) -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture(scope="package")
-def shop(shop_database_url: str, browser: Browser) -> Iterator[Harbour]:
-    with harbour(shop_database_url) as running:
+@pytest.fixture(scope="module")
+def shop(module_database_url: str, browser: Browser) -> Iterator[Harbour]:  # The database has a loop of its own.
+    with harbour(module_database_url) as running:
         yield running
 
 
