@@ -82,7 +82,7 @@ def quixstreams(arguments: argparse.Namespace, counter: Counter) -> None:
     )
     frame = app.dataframe(app.topic(arguments.topic, value_deserializer="bytes", key_deserializer="bytes"))
     frame.update(lambda _: counter.one())
-    app.runs.get()
+    app.run()
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,22 @@ from tidemill import App
 from tidemill.core.accounts import Caller
 from tidemill.core.errors import NotFoundError
 from tidemill.core.retry import retry
+from tidemill.flows import StartEvent, StopEvent, Workflow, step
 from tidemill.ops.explain import ExplainObject, Explanation, explain
 from tidemill.ops.operator.local import Local
+from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.streams import Plan, Stream, task
+
+
+class Apart(LogSource, frozen=True, tag="apart"):
+    """Its positions are not stored with what is handed over, as those of a broker are not."""
+
+    def consumer(self, context: Any) -> Any:
+        consumer = super().consumer(context)
+        consumer.transactional = False
+        return consumer
 
 
 class Judging(Plan, eligibility="judge"):
@@ -37,8 +49,9 @@ def declare(app: App, *, attempts: int = 1) -> Stream:
     return app.stream(Stream("s", plans=[Judging], sources=[source], engines=0, retry=policy))
 
 
-async def explained(app: App, database: Database, id: str) -> Explanation:
-    return await Local(database, Caller("test", "viewer"), app.declarations).do(explain, ExplainObject(id=id))
+async def explained(app: App, database: Database, id: str, *, forward: bool = False) -> Explanation:
+    wanted = ExplainObject(id=id, forward=forward)
+    return await Local(database, Caller("test", "viewer"), app.declarations).do(explain, wanted)
 
 
 async def test_a_message_is_explained_from_its_arrival_to_its_end(
@@ -66,8 +79,67 @@ async def test_a_message_is_explained_from_its_arrival_to_its_end(
         await explained(app, database, "s/other:1")
 
 
-async def places(database: Database) -> list[int]:
-    return [row["position"] for row in await database.fetch("SELECT position FROM tidemill.log_message ORDER BY 1")]
+async def test_a_message_names_what_it_has_handed_over(
+    app: App, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """Once, though the message is delivered twice; and the job names the message."""
+    notes = Pipeline("notes", root=tmp_path, store=DatabaseStates("notes"))
+
+    @notes.stage(input="inbox/{name}.txt", output="upper/{name}.txt")
+    def upper(text: str) -> str:
+        return text.upper()
+
+    app.pipeline(notes)
+
+    @app.workflow
+    class Order(Workflow):
+        @step
+        async def begin(self, event: StartEvent) -> StopEvent:
+            return StopEvent(result="never run here")
+
+    @app.task
+    async def follow_up(number: int) -> None: ...
+
+    class Handing(Plan, eligibility="judge"):
+        @task
+        async def hand(self, ctx: Any) -> None:
+            ctx.enqueue(follow_up, number=1)
+            ctx.send(ctx.value, StartEvent())
+            ctx.write_state("inbox/a.txt", "one")
+            ctx.publish("results", "fine")
+            ctx.execute("SELECT 1")
+
+    run = await app.start(Order)
+    source = Apart("posts", eligibilities=frozenset({"judge"}), message_id="header:id")
+    stream = app.stream(Stream("s", plans=[Handing], sources=[source], engines=0, dedup_window=0.01))
+    await publish(database, "posts", [run.id], headers=b'{"id": "seven"}')
+    for _ in range(2):
+        await database.fetch("UPDATE tidemill.log_group SET xid = '0', id = 0")
+        async with running_stream(stream, database_url):
+            await all_read(database, "posts")
+    job = await value(database, "SELECT id FROM tidemill.job WHERE task = 'follow_up'")
+    (place,) = await places(database, "posts")
+    for name in (f"s/posts:{place}", "seven", "s/posts:seven"):
+        found = await explained(app, database, name, forward=True)
+        assert found.state == "done"
+        assert found.message is not None
+        assert found.message.place == f"0:{place}"
+        assert [(each.id, each.what, each.state) for each in found.followed[:3]] == [
+            (str(job), "job follow_up", "ready"),
+            (f"r{run.id}", "event for a run", "running"),
+            ("inbox/a.txt", "state of pipeline notes", ""),
+        ]
+        assert {each.what for each in found.followed[3:]} == {"message of the log results", "statement SELECT 1"}
+        assert any("It has handed over: 1 × job, 1 × event for a run" in each for each in found.why)
+    assert (
+        await value(database, "SELECT origin->>'by' FROM tidemill.job WHERE id = $1", job)
+        == f"message s/posts:0:{place}"
+    )
+
+
+async def places(database: Database, topic: str = "posts") -> list[int]:
+    rows = await database.fetch("SELECT position FROM tidemill.log_message WHERE topic = $1 ORDER BY 1", topic)
+    return [row["position"] for row in rows]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.arguments import Json, options_of
@@ -17,7 +18,16 @@ from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import out, print_json, state, table
 from tidemill.cli.streams.view import attempt_lines, dead_page
 from tidemill.core.errors import ConfigError
-from tidemill.ops.explain import FORMS, ExplainObject, Explanation, WhyNot, explain as explain_object, explain_why_not
+from tidemill.ops.explain import (
+    FORMS,
+    ExplainObject,
+    Explanation,
+    Followed,
+    WhyNot,
+    explain as explain_object,
+    explain_why_not,
+    followed_by,
+)
 
 
 @options_of(ExplainObject)
@@ -66,6 +76,9 @@ def _print(found: Explanation, *, forward: bool) -> None:
         if found.message is not None:
             for line in attempt_lines(found.message.history):
                 console.print(line, soft_wrap=True)
+            if found.message.handed_over and not forward:
+                console.print("\nhanded over", style="bold")
+                console.print(_followers(list(map(followed_by, found.message.handed_over))))
         if found.trigger is not None and found.trigger.state is not None:
             console.print("\nstate at that check", style="bold")
             state_text = msgspec.json.encode(found.trigger.state).decode()
@@ -73,7 +86,13 @@ def _print(found: Explanation, *, forward: bool) -> None:
     if not forward:
         return
     console.print("\nfollowed by", style="bold")
+    console.print(
+        _followers(found.followed) if found.followed else "  nothing yet", style="" if found.followed else "dim"
+    )
+
+
+def _followers(followed: list[Followed]) -> Table:
     made = table("id", "what", "state")
-    for each in found.followed:
+    for each in followed:
         made.add_row(each.id, each.what, each.state)
-    console.print(made if found.followed else "  nothing yet", style="" if found.followed else "dim")
+    return made

@@ -183,7 +183,9 @@ class Batched:
                 results = await self._function(items)
             self._answer(entries, results)
             return
-        except Exception as raised:  # noqa: BLE001 - it is the answer of the items
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:  # noqa: BLE001 - it is the answer of the items
             error = raised
         if len(entries) == 1 or isinstance(error, _OF_ALL):
             for entry in entries:

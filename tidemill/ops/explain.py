@@ -25,7 +25,13 @@ from tidemill.ops.pipelines.states import GetState, get_state
 from tidemill.ops.runs.dags import GetTree, get_dag_tree
 from tidemill.ops.runs.runs import ListRuns, Run, RunRef, get_run, list_runs
 from tidemill.ops.streams.dead_letters import DeadLetterLine, GetDeadLetter, get_dead_letter, why_dead
-from tidemill.ops.streams.messages import MessageDetails, message_at, message_with_id
+from tidemill.ops.streams.messages import (
+    HANDED_OVER,
+    HandedOverItem,
+    MessageDetails,
+    message_at,
+    message_with_id,
+)
 from tidemill.pipelines.view.state_details import StateDetails
 from tidemill.sources.redis import position_of
 from tidemill.store.jobs.batches.batches import LIST_FOLLOWERS_OF_BATCH
@@ -185,9 +191,24 @@ async def _message_id(at: Local, id: str) -> Explanation | None:
 
 
 async def _explained_message(at: Local, id: str, found: MessageDetails) -> Explanation:
+    followed = [followed_by(each) for each in found.handed_over]
     if found.state == "dead":
-        return msgspec.structs.replace(await _dead_letter(at, str(found.dead_letter)), message=found)
-    return Explanation(id=id, kind="message", state=found.state, why=found.why, message=found)
+        letter = await _dead_letter(at, str(found.dead_letter))
+        return msgspec.structs.replace(letter, message=found, followed=followed)
+    return Explanation(id=id, kind="message", state=found.state, why=found.why, followed=followed, message=found)
+
+
+def followed_by(item: HandedOverItem) -> Followed:
+    """What a message has handed over, under the id that explains it."""
+    match item.kind:
+        case "job":
+            return Followed(str(item.id), f"job {item.name}", item.state or "deleted")
+        case "event":
+            return Followed(f"r{item.id}", "event for a run", item.state or "deleted")
+        case "state":
+            return Followed(str(item.id), f"state of pipeline {item.name}", "")
+        case _:
+            return Followed("", f"{HANDED_OVER[item.kind]} {item.name}", "")
 
 
 async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explanation | None:

@@ -62,9 +62,9 @@ class EngineReader:
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """What failed since a time, and what has begun or ended since the last poll, which the token tells."""
-        begin = now - OVERLAP if since is None else since
+        begin, after = now - OVERLAP if since is None else since, ""
         while True:
-            rows = await read_engine_moments(self._database, begin, now + 1.0, self._page)
+            rows = await read_engine_moments(self._database, begin, now + 1.0, self._page, after=after)
             if rows:
                 records = [
                     _record(f"{row['kind']}/{row['id']}", row["at"].timestamp(), row["kind"], row["entity"],
@@ -72,10 +72,9 @@ class EngineReader:
                     for row in rows
                 ]  # fmt: skip
                 yield RecordPage(records)
-            newest = rows[-1]["at"].timestamp() if rows else begin
-            if len(rows) < self._page or newest <= begin:
+            if len(rows) < self._page:
                 break
-            begin = newest
+            begin, after = rows[-1]["at"].timestamp(), rows[-1]["id"]
         told: dict[str, int] = {} if token is None else msgspec.json.decode(token, type=dict[str, int])
         records, told = _changes(await read_engine_conditions(self._database, self._limits), told, now)
         yield RecordPage(records, token=msgspec.json.encode(told).decode())

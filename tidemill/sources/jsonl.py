@@ -15,6 +15,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.sources.base import NEAR, RecordPage, Source, SourceContext, SourceError, read_event
 from tidemill.sources.delivery import Delivery
+from tidemill.sources.file_changes import FileChanges
 from tidemill.sources.page_consumer import LEASE, PageConsumer
 
 PAGE_BYTES = 1 << 22
@@ -55,6 +56,7 @@ class JsonlReader:
     def __init__(self, source: JsonlSource, *, restart: bool) -> None:
         """`restart`: a file that has become shorter is read from its beginning."""
         self._source, self._restart = source, restart
+        self._changes: FileChanges | None = None
 
     async def pages(self, since: float | None, token: str | None, now: float) -> AsyncIterator[RecordPage]:
         """All lines after a byte of the file."""
@@ -82,7 +84,15 @@ class JsonlReader:
         """The number of bytes that are not read yet: lines are not counted before they are read."""
         return max(0, await asyncio.to_thread(os.path.getsize, self._source.path) - int(token or 0))
 
-    async def close(self) -> None: ...
+    async def wait(self) -> None:
+        """Return when the file has changed, where the platform tells."""
+        if self._changes is None:
+            self._changes = FileChanges(self._source.path)
+        await self._changes.wait()
+
+    async def close(self) -> None:
+        if self._changes is not None:
+            self._changes.close()
 
     def _is_about(self, record: Delivery, entity: str, since: float) -> bool:
         try:

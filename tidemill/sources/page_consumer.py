@@ -9,13 +9,16 @@ One process at a time reads; the others wait until its lease ends.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
+from tidemill.engine.containment.cancellation import end
 from tidemill.sources.base import (
     Backoff,
     FencedError,
@@ -51,10 +54,24 @@ class _Sweeps:
         self._pages = None  # A reader that has failed is asked anew.
         page = await anext(pages, None)
         if page is None:
-            await self.backoff.wait()
+            await self._wait()
         else:
             self._pages = pages
         return page
+
+    async def _wait(self) -> None:
+        """Wait until there may be more: until the reader says so, if it can, or for longer and longer."""
+        more = getattr(self._reader, "wait", None)
+        waiting = None if more is None else asyncio.create_task(self._wake_with(more))
+        try:
+            await self.backoff.wait()
+        finally:
+            await end([] if waiting is None else [waiting])
+
+    async def _wake_with(self, more: Callable[[], Awaitable[None]]) -> None:
+        with suppress(Exception):  # The slow poll goes on.
+            await more()
+            self.backoff.wake()
 
     def restart(self) -> None:
         """Begin a new sweep."""

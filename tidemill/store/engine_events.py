@@ -11,6 +11,7 @@ from tidemill.store.database import Database
 
 #: What has happened between two moments: jobs and runs that failed for good, and processes that were lost.
 READ_MOMENTS = """
+SELECT * FROM (
 SELECT 'failed_jobs' AS kind, 'task ' || task AS entity, 'job ' || id AS id, finished_at AS at,
        concat('job ', id, ' ', state, coalesce(': ' || CASE WHEN message LIKE '$sealed:%' THEN message
                                                            ELSE left(message, 200) END, ': ' || note)) AS detail
@@ -25,7 +26,7 @@ SELECT 'lost_workers', 'host ' || host, 'worker ' || id, ended_at,
        'process ' || pid || ' was lost: ' || coalesce(end_reason, 'its lease expired')
 FROM tidemill.worker
 WHERE status = 'lost' AND ended_at >= to_timestamp($1) AND ended_at < to_timestamp($2)
-ORDER BY at, id LIMIT $3
+) AS moments WHERE (at, id) > (to_timestamp($1), $4) ORDER BY at, id LIMIT $3
 """
 
 #: What is not as it should be now: since when, and how many. Of large tables no more than 10 000 rows are counted.
@@ -63,9 +64,11 @@ class EngineLimits(msgspec.Struct, frozen=True):
     schedule: float = 120.0
 
 
-async def read_engine_moments(database: Database, since: float, until: float, limit: int) -> Sequence[asyncpg.Record]:
-    """What has happened between two moments, oldest first."""
-    return await database.fetch(READ_MOMENTS, since, until, limit)
+async def read_engine_moments(
+    database: Database, since: float, until: float, limit: int, *, after: str = ""
+) -> Sequence[asyncpg.Record]:
+    """What has happened between two moments, oldest first; of what happened at the first one, what follows `after`."""
+    return await database.fetch(READ_MOMENTS, since, until, limit, after)
 
 
 async def read_engine_conditions(database: Database, limits: EngineLimits) -> Sequence[asyncpg.Record]:

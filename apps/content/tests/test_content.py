@@ -188,9 +188,9 @@ def test_scores_that_a_language_model_made_up_are_refused() -> None:
 async def test_a_recovery_message_brings_what_was_found_before() -> None:
     """The judge and the summariser are not asked again: no model is loaded here."""
     prior = Analysis(scores={"spam": 0.9}, summary="about tides")
-    message = Message("content", "safety_ptos_recovery", Post(1, 1, "text", 0.0, analysis=prior), None, live=False)
+    message = Message("content", "safety_ptos_recovery", Post(1, 1, "text", 0.0, analysis=prior))
     plan = EmbeddingWithSummary()
-    ctx = Context(message, plan.name, "content/safety_ptos_recovery/0:1")
+    ctx = Context(message, message.value, plan.name)
     assert await plan.scores(ctx) == {"spam": 0.9}
     assert plan.summarise(ctx) == "about tides"
     assert msgspec.json.decode(msgspec.json.encode(message.value), type=Post) == message.value

@@ -101,6 +101,27 @@ async def test_what_is_not_as_it_should_be_has_an_alert_until_it_is(app: App, da
         clock.advance(5.0)
         await another.one_tick()
         assert await open_triggers(database) == set()
+        report = await backtest(database, watch, clock.now() - 3600.0, clock.now())
+    assert report.counts() == dict.fromkeys(sorted([*(trigger for _, trigger in TROUBLE), "late-jobs"]), 1)
+
+
+FAILED_TOGETHER = """
+INSERT INTO tidemill.job_history (id, queue, task, args, state, priority, attempt, failures, losses, due_at, created_at)
+SELECT n, 'default', 'charge', '{}', 'failed', 5, 1, 1, 0, now(), now() FROM generate_series(1, 25) AS n
+"""
+
+
+async def test_jobs_that_failed_at_the_same_moment_are_all_counted(database: Database) -> None:
+    """More of them than fit a page."""
+    clock = VirtualClock(time.time())
+    watch = engine_alerts(source=EngineSource(page=10))
+    async with watching(database, watch, clock) as watcher:
+        await watcher.one_tick()
+        await database.fetch(FAILED_TOGETHER)
+        clock.advance(5.0)
+        await watcher.one_tick()
+        (alert,) = await list_alerts(database)
+        assert decode((await show_alert(database, alert["id"]))["explain"])["evidence"]["count"] == 25
 
 
 async def test_a_process_that_is_lost_is_reported(database: Database) -> None:

@@ -14,7 +14,7 @@ from tests.support.bench import bench
 from tests.support.waiting import turns
 from tidemill import Discard, RetryAfter, Snooze
 from tidemill.sources import JsonlSource
-from tidemill.streams import Filtered, Plan, task
+from tidemill.streams import Batch, Filtered, Plan, task
 from tidemill.streams.engine.engine import describe
 
 
@@ -245,3 +245,57 @@ async def test_a_task_may_say_what_should_happen(error: Exception, after: float 
     async with bench(Saying) as made:
         failure = (await made.answer(made.give(b"1")[0])).failures[0]
         assert (failure.after, failure.verdict) == (after, verdict)
+
+
+class Panic(BaseException):
+    """As extensions that are written in Rust raise it."""
+
+
+@pytest.mark.parametrize("error", [Panic("lost"), SystemExit(1), KeyboardInterrupt()])
+async def test_an_exception_that_is_none_fails_its_message_and_costs_no_slot(error: BaseException) -> None:
+    class Single(Plan, eligibility="single"):
+        @task
+        async def work(self, ctx: Any) -> None:
+            raise error
+
+    class Plain(Plan, eligibility="plain"):
+        @task
+        def work(self, ctx: Any) -> None:
+            raise error
+
+    class Graph(Plan, eligibility="graph"):
+        @task
+        async def one(self, ctx: Any) -> None:
+            raise error
+
+        @task
+        async def other(self, ctx: Any) -> None: ...
+
+    class Together(Plan, eligibility="together"):
+        @task(batch=Batch(max_size=4, max_wait="1ms"))
+        async def work(self, items: list[Any]) -> list[Any]:
+            raise error
+
+    async with bench(Single, Plain, Graph, Together) as at:
+        for extra in (None, (None, None, None, 0.0, None, 1, ("Single",))):
+            (ticket,) = at.give(b"1", extra=extra)
+            answer = await at.answer(ticket)
+            assert answer.status == "failed"
+            assert len(answer.failures) == (4 if extra is None else 1)
+
+
+async def test_a_decoder_that_panics_costs_only_its_message() -> None:
+    def decode(payload: bytes) -> bytes:
+        if payload == b"bad":
+            raise Panic("lost")
+        return payload
+
+    class Single(Plan, eligibility="single"):
+        @task
+        async def work(self, ctx: Any) -> None: ...
+
+    source = JsonlSource("a.jsonl", eligibilities=frozenset({"single"}), decoder=decode)
+    async with bench(Single, sources=[source]) as at:
+        bad, good = at.give(b"bad", b"good")
+        assert (await at.answer(bad)).status == "undecodable"
+        assert (await at.answer(good)).status == "ok"

@@ -102,6 +102,13 @@ def test_a_position_that_was_never_taken_moves_nothing() -> None:
     assert offsets.finish(10)
     assert not offsets.finish(10), "the same position twice"
     assert offsets.committable == 10
+    offsets.take([12, 13, 15])
+    offsets.finish_all([12, 15, 7])
+    assert offsets.committable == 10
+    offsets.finish_all([11])
+    assert (offsets.committable, offsets.done_beyond(12)) == (12, [(13, 15)])
+    offsets.finish_all([13])
+    assert offsets.committable == 15
 
 
 # -- recent ids -----------------------------------------------------------------------------------

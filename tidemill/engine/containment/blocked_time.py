@@ -22,6 +22,8 @@ STALL_SECONDS = 0.25
 LONGEST_CHECK = 0.5
 """For how long one check may blame what it finds: if it comes later, the process was suspended."""
 CHECK_SECONDS = 0.1
+LOOK_FOR_END = 10.0
+"""How often a thread that counts nothing looks whether its loop is closed."""
 CANCEL_SECONDS = 5.0
 """Within which work that was cancelled at its limit has to end."""
 
@@ -33,11 +35,24 @@ class LoopStalls:
         self.is_waiting = False
         """Whether the loop was asked to turn and has not yet."""
         self.loop_thread: int | None = None
+        self.has_limits = threading.Event()
+        """Set while work with a time limit runs: else there is nothing to count for."""
+        self._limits = 0
         self._seconds = 0.0
         self._by_task: WeakKeyDictionary[asyncio.Task[Any], float] = WeakKeyDictionary()
         self._asked_at = 0.0
         self._counted_until = 0.0
         self._lock = threading.Lock()
+
+    def limit_begins(self) -> None:
+        if not self._limits:
+            self.has_limits.set()
+        self._limits += 1
+
+    def limit_ends(self) -> None:
+        self._limits -= 1
+        if not self._limits:
+            self.has_limits.clear()
 
     def ask(self, loop: asyncio.AbstractEventLoop) -> None:
         """Ask the loop to turn, in another thread."""
@@ -88,12 +103,14 @@ def stalls_of(loop: asyncio.AbstractEventLoop) -> LoopStalls:
 
 
 def watch_stalls(loop: asyncio.AbstractEventLoop) -> None:
-    """Count the stalls of a loop that has no watchdog, until it is closed."""
+    """Count the stalls of a loop that has no watchdog while it has time limits, until it is closed."""
     stalls = stalls_of(loop)
 
     def watch() -> None:
         blamed_until = 0.0
         while not loop.is_closed():
+            if not stalls.has_limits.wait(LOOK_FOR_END):
+                continue
             blamed_until = stalls.blame(asyncio.current_task(loop), blamed_until)
             with contextlib.suppress(RuntimeError):  # The loop has just been closed.
                 stalls.ask(loop)
@@ -105,21 +122,21 @@ def watch_stalls(loop: asyncio.AbstractEventLoop) -> None:
 class BlockedTime:
     """How long other work has blocked the event loop since a piece of work began. May be read in any thread."""
 
-    __slots__ = ("_before", "_stalls", "_task")
+    __slots__ = ("_before", "_task", "stalls")
 
     def __init__(self, task: asyncio.Task[Any] | None = None) -> None:
         """A piece of work that this task runs; the current one unless told otherwise."""
         self._task = asyncio.current_task() if task is None else task
-        self._stalls = stalls_of(asyncio.get_running_loop())
-        self._before = self._stalls.by_others(self._task)
+        self.stalls = stalls_of(asyncio.get_running_loop())
+        self._before = self.stalls.by_others(self._task)
 
     @property
     def seconds(self) -> float:
-        return self._stalls.by_others(self._task) - self._before
+        return self.stalls.by_others(self._task) - self._before
 
     def turned(self, late: float) -> None:
         """Note on the loop that it turns now, so many seconds late."""
-        self._stalls.turned(time.monotonic() - late)
+        self.stalls.turned(time.monotonic() - late)
 
 
 class TimeLimit:
@@ -150,6 +167,7 @@ class TimeLimit:
         if self._seconds is not None:
             self._loop = asyncio.get_running_loop()
             self._blocked = BlockedTime()
+            self._blocked.stalls.limit_begins()
             self._context = copy_context()  # Other work may resume it.
             self._ends_at = self._loop.time() + self._seconds
             self._wait_until(self._ends_at)
@@ -161,6 +179,7 @@ class TimeLimit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._blocked.stalls.limit_ends()
         return await self._timeout.__aexit__(kind, error, trace)
 
     def pause(self) -> None:

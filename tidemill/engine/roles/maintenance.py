@@ -32,6 +32,7 @@ from tidemill.store.runs.log import keep_run_log
 from tidemill.store.runs.runs import forget_runs
 from tidemill.store.runs.turns import cancel_unwanted
 from tidemill.store.streams.event_log import keep_log
+from tidemill.store.streams.handed_over import keep_handed_over
 from tidemill.store.telemetry.hosts import forget_telemetry
 
 log = structlog.get_logger("tidemill.maintenance")
@@ -138,7 +139,9 @@ class Maintenance:
             log.info("history dropped", partitions=dropped)
         await keep_job_log(self._database, today, keep_days=jobs)
         await keep_run_log(self._database, today, keep_days=runs)
-        await keep_log(self._database, today, keep_days=wanted.events or self.settings.keep_days)
+        events = wanted.events or self.settings.keep_days
+        await keep_log(self._database, today, keep_days=events)
+        await keep_handed_over(self._database, today, keep_days=events)
         await history_partitions.forget_leftovers(self._database)
         await forget_batches(self._database, keep_days=jobs)
         await forget_telemetry(self._database)

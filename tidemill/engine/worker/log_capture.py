@@ -34,9 +34,8 @@ class LineSink(Protocol):
 _listener: ContextVar[LineSink] = ContextVar("tidemill_lines")
 
 
-def listen(attempt: LineSink) -> None:
-    """Capture what the calling context logs from now on for this attempt."""
-    _listener.set(attempt)
+#: Captures what the calling context logs from now on for an attempt.
+listen = _listener.set
 
 
 def find_listener() -> LineSink | None:

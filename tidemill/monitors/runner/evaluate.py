@@ -146,6 +146,8 @@ class Evaluation:
             await self._commit_all(owner, moved, tick)
             self.writing += time.monotonic() - began
             done += len(moved)
+            if len(rows) < BATCH:
+                break
         await self._note_postponed()
         return done
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,8 +25,15 @@ from tidemill.store.streams.find_message import (
     find_in_log,
     find_retry,
 )
+from tidemill.store.streams.handed_over import find_handed_over
 from tidemill.store.streams.outbox import items_of_message
 from tidemill.store.streams.seen import find_seen
+
+#: What is handed over, by its kind.
+HANDED_OVER = {
+    "job": "job", "event": "event for a run", "state": "state of a pipeline", "log": "message of the log",
+    "sink": "item for a sink", "sql": "statement",
+}  # fmt: skip
 
 LONGEST_WINDOW = 365 * 86_400.0
 
@@ -41,8 +49,18 @@ class EmittedItem(msgspec.Struct, frozen=True):
     error: str | None
 
 
+class HandedOverItem(msgspec.Struct, frozen=True):
+    """Something that a message has handed over."""
+
+    kind: Annotated[str, doc("job, event, state, log, sink or sql.")]
+    name: Annotated[str | None, doc("The task, pipeline, topic, sink or statement.")]
+    id: Annotated[str | None, doc("The id of the job or run, the path of the state.")]
+    at: datetime
+    state: Annotated[str | None, doc("The state of the job or run now.")]
+
+
 class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a message. A message that simply succeeded leaves no trace but the position of its source."""
+    """What is known of a message. One that succeeded and handed nothing over leaves no trace but its position."""
 
     stream: str | None
     source: str | None
@@ -70,6 +88,7 @@ class MessageDetails(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: Annotated[int | None, doc("The id of its dead letter.")] = None
     refused: Annotated[list[int], doc("Dead letters of what it handed over to sinks that refused it.")] = []
     history: Annotated[list[FailedAttemptLine], doc("Its failed attempts, by plan.")] = []
+    handed_over: Annotated[list[HandedOverItem], doc("What it has handed over, in the days that events are kept.")] = []
     emitted: Annotated[list[EmittedItem], doc("What it handed over to sinks that do not have it yet.")] = []
 
 
@@ -252,12 +271,22 @@ async def _stored(
             stream=letter["stream"], source=letter["source"], place=letter["place"], message_id=id, state="dead",
             why=why,
         )  # fmt: skip
+    rows = await find_handed_over(database, stream, source, place, id)
+    handed = [*{tuple(row[name] for name in ("kind", "name", "id")): row for row in rows}.values()]
+    if found is None and handed:
+        found = MessageDetails(
+            **{name: handed[-1][name] for name in ("stream", "source", "place")}, message_id=id, state="done",
+            why=["Its work has ended."],
+        )  # fmt: skip
     elif found is None and dead and place is not None:
         found = MessageDetails(stream=stream, source=source, place=place, state="done", why=["Its work has ended."])
     if found is None:
         return None
     refused = [row for row in dead if row["sink"] is not None]
     why = [*found.why, *(f"Sink {row['sink']} refused what it handed over: d{row['id']}." for row in refused)]
+    if handed:
+        counts = Counter(HANDED_OVER[row["kind"]] for row in handed)
+        why.append(f"It has handed over: {', '.join(f'{number} × {what}' for what, number in counts.items())}.")
     if letter is not None and found.state != "dead":
         why.append(f"Other plans of it were given up: `tidemill explain d{letter['id']}` shows why.")
     return msgspec.structs.replace(
@@ -265,6 +294,7 @@ async def _stored(
         why=why,
         dead_letter=None if letter is None else letter["id"],
         refused=[row["id"] for row in refused],
+        handed_over=[HandedOverItem(row["kind"], row["name"], row["id"], row["at"], row["state"]) for row in handed],
     )
 
 

@@ -23,6 +23,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -40,6 +42,8 @@ from tidemill.sources.positions.stored_positions import StoredPositions
 from tidemill.store.database import Executor
 
 log = structlog.get_logger("tidemill.sources")
+
+_TRACKER = attrgetter("token")
 
 HIGH, LOW = 4000, 2000  # buffered messages at which the client is no longer asked for more, and is asked again
 HIGH_BYTES, LOW_BYTES = 32 * 2**20, 16 * 2**20  # the same for their size
@@ -169,8 +173,8 @@ class KafkaConsumer:
         self._size -= size_of(taken)
         if self._is_low():
             self._room.set()
-        for delivery in taken:
-            delivery.token.take((delivery.position,))
+        for tracker, some in groupby(taken, key=_TRACKER):
+            tracker.take([each.position for each in some])
         if self._positions is None:
             return taken
         fresh = self._positions.take(taken)
@@ -180,8 +184,8 @@ class KafkaConsumer:
         return fresh
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        for delivery in deliveries:
-            delivery.token.finish(delivery.position)
+        for tracker, some in groupby(deliveries, key=_TRACKER):
+            tracker.finish_all([each.position for each in some])
         if self._positions is not None:
             self._positions.ack(deliveries)
 

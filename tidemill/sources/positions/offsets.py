@@ -43,6 +43,13 @@ class Offsets:
             self.committable = open_[next(iter(open_))] if open_ else self._last
         return is_first
 
+    def finish_all(self, positions: Iterable[int]) -> None:
+        """Mark many positions as done."""
+        open_ = self._open
+        for position in positions:
+            open_.pop(position, None)
+        self.committable = open_[next(iter(open_))] if open_ else self._last
+
     def state_of(self, position: int) -> PositionState:
         """What has happened to a position."""
         if position in self._open:

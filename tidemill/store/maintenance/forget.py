@@ -83,6 +83,9 @@ sent AS (DELETE FROM tidemill.alert_notice WHERE alert IN (SELECT id FROM gone))
 
 # A path with the entity as one of its parts, with or without an ending.
 _PATH = r"path ~ ('(^|/)' || regexp_replace($1, '([^[:alnum:]])', '\\\1', 'g') || '(\.[^/]*)?(/|$)')"
+_HANDED_OVER = f"""
+DELETE FROM tidemill.stream_handed_over WHERE message_id = $1 OR (kind = 'state' AND {_PATH.replace("path", "id", 1)})
+"""
 _PIPELINES = "SELECT DISTINCT pipeline FROM tidemill.state WHERE entity = $1"
 #: The states of an entity that are kept in the database, and what is known of its builds.
 _STATES = (
@@ -128,6 +131,7 @@ async def forget(tx: Transaction, *, key: str | None, tag: str | None) -> tuple[
     if key is not None:
         await tx.fetch(_WINDOWS, key)
         await tx.fetch(_LIMITS, key)
+        await tx.fetch(_HANDED_OVER, key)
         removed["messages"] = await tx.fetchval(_MESSAGES, key)
         removed["dead letters"] = len(await tx.fetch(_DEAD_LETTERS, key))
         removed["items for sinks"] = len(await tx.fetch(_OUTBOX, key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
+import msgspec
 from typing_extensions import Unpack
 
 from tidemill.core.codec import encode, storable
@@ -26,82 +27,66 @@ MOST_LINES = 50
 EventTick = Callable[[Any, str], bytes]
 
 
-class Message:
+class Message(msgspec.Struct, eq=False):
     """One message, shared by its plans."""
 
-    __slots__ = (
-        "at", "attempt", "deadline", "eligibilities", "ends_at", "headers", "id", "key", "live", "shared", "source",
-        "stream", "value",
-    )  # fmt: skip
+    stream: str
+    source: str
+    value: Any
+    live: bool = False
+    part: int | str = 0
+    position: int = 0
+    id: str | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] | None = None
+    at: float = 0.0
+    deadline: float | None = None
+    attempt: int = 1
+    ends_at: float | None = None
+    """When its plans are ended, in seconds since 1970."""
+    eligibilities: set[str] | None = None
+    """What plans have made of its eligibilities; None if none has looked at them."""
+    shared: dict[str, Any] | None = None
 
-    def __init__(self, stream: str, source: str, value: Any, extra: tuple[Any, ...] | None, *, live: bool) -> None:
-        self.stream = stream
-        self.source = source
-        self.value = value
-        self.live = live
-        self.shared: dict[str, Any] | None = None
-        self.ends_at: float | None = None
-        """When its plans are ended, in seconds since 1970."""
-        self.eligibilities: set[str] | None = None
-        """What plans have made of its eligibilities; None if none has looked at them."""
-        if extra is None:
-            self.at, self.attempt = 0.0, 1
-            self.deadline = self.key = self.headers = self.id = None
-        else:
-            self.id, self.key, self.headers, self.at, self.deadline, self.attempt = extra[:6]
+    @property
+    def place(self) -> str:
+        """Which message of its source it is, for people."""
+        return f"{self.part}:{self.position}"
 
 
-class Context:
+class OutboxTargets(msgspec.Struct, frozen=True):
+    """What the plans of a stream can hand results to."""
+
+    event_tick: EventTick | None = None
+    states: StateWriter | None = None
+    sinks: Mapping[str, Sink] = {}
+
+
+class Context(msgspec.Struct, eq=False):
     """A message in one plan."""
 
-    __slots__ = (
-        "_eligible",
-        "_event_tick",
-        "_lines",
-        "_place",
-        "_plan",
-        "_sinks",
-        "_states",
-        "give_up",
-        "limits",
-        "message",
-        "outbox",
-        "results",
-        "value",
-    )
-
-    def __init__(
-        self,
-        message: Message,
-        plan: str,
-        place: str,
-        event_tick: EventTick | None = None,
-        states: StateWriter | None = None,
-        sinks: Mapping[str, Sink] | None = None,
-        eligible: Collection[str] = (),
-    ) -> None:
-        self.message = message
-        self.value = message.value
-        self.results: dict[str, Any] = {}
-        """The results of the tasks of this plan so far, by name."""
-        self.outbox: list[OutboxItem] = []
-        self.give_up: Callable[[str], None] | None = None  # when a task does not end at its timeout
-        self.limits: tuple[TimeLimit, ...] = ()
-        self._plan = plan
-        self._place = place
-        self._event_tick = event_tick
-        self._states = states
-        self._sinks = sinks
-        self._eligible = eligible
-        self._lines: list[bytes] | None = None
+    message: Message
+    value: Any
+    _plan: str
+    _eligible: Collection[str] = ()
+    _targets: OutboxTargets = OutboxTargets()
+    results: dict[str, Any] = {}
+    """The results of the tasks of this plan so far, by name."""
+    outbox: list[OutboxItem] = []
+    give_up: Callable[[str], None] | None = None
+    """Is called when a task does not end at its timeout."""
+    limits: tuple[TimeLimit, ...] = ()
+    _lines: list[bytes] | None = None
 
     @property
     def log_fields(self) -> dict[str, str]:
         """What every line that its tasks log carries."""
         return {
-            "stream": self.message.stream, "source": self.message.source, "message": self._place.rpartition("/")[2],
+            "stream": self.message.stream,
+            "source": self.message.source,
+            "message": self.message.place,
             "plan": self._plan,
-        }  # fmt: skip
+        }
 
     def keep_line(self, line: bytes) -> None:
         """Keep a line that a task has logged; of many, the last ones."""
@@ -159,9 +144,9 @@ class Context:
 
         Values of a key arrive in order; without `key` it is the key of this message.
         """
-        declared = (self._sinks or {}).get(sink)
+        declared = self._targets.sinks.get(sink)
         if declared is None:
-            known = ", ".join(self._sinks or ()) or "none"
+            known = ", ".join(self._targets.sinks) or "none"
             raise ConfigError(f"stream {self.message.stream} has no sink {sink!r}; its sinks are {known}")
         if isinstance(declared, LogSink):
             self.publish(declared.topic, value, key=self._key_of_item(key), headers=headers)
@@ -186,10 +171,10 @@ class Context:
 
     def send(self, run: int, event: Any) -> None:
         """Send an event to a durable run of a workflow when this message succeeds."""
-        if self._event_tick is None:
+        if self._targets.event_tick is None:
             raise ConfigError("events are sent by streams that an application declares: app.stream(...)")
         key = self._key()
-        self.outbox.append(OutboxItem("event", self._event_tick(event, key), str(run), key))
+        self.outbox.append(OutboxItem("event", self._targets.event_tick(event, key), str(run), key))
 
     def write_state(self, path: str, content: str | bytes, *, pipeline: str | None = None) -> None:
         """Write an input state of a pipeline when this message succeeds; what depends on it is rebuilt.
@@ -197,14 +182,16 @@ class Context:
         A repeated message writes the same content again, which rebuilds nothing: derive the path from the message. With
         `DatabaseStates` and a source whose position is in PostgreSQL it is written exactly once.
         """
-        if self._states is None:
+        if self._targets.states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
         body = content.encode() if isinstance(content, str) else content
-        self.outbox.append(OutboxItem("state", body, self._states.check(pipeline, path), path))
+        self.outbox.append(OutboxItem("state", body, self._targets.states.check(pipeline, path), path))
 
     def _key(self) -> str:
         """A key that is the same for the same item of the same message."""
-        return f"{self._place}/{self._plan}/{len(self.outbox)}"
+        message = self.message
+        return f"{message.stream}/{message.source}/{message.place}/{self._plan}/{len(self.outbox)}"
 
     def _origin(self) -> Origin:
-        return origin_here(f"stream {self.message.stream} ({self.message.source})")
+        message = self.message
+        return origin_here(f"message {message.stream}/{message.source}:{message.place}")

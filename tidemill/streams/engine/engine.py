@@ -28,14 +28,14 @@ from tidemill.engine.containment.cancellation import end
 from tidemill.engine.telemetry.tracing import is_tracing, message_span
 from tidemill.engine.worker.log_capture import listen
 from tidemill.engine.worker.threads import WorkThreads
-from tidemill.sources.base import read_option, read_time
+from tidemill.sources.base import read_option
 from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.engine.context import Context, Message
-from tidemill.streams.engine.decoding import decoder_for
+from tidemill.streams.engine.context import Context, Message, OutboxTargets
 from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
 from tidemill.streams.engine.plan_statistics import PlanStatistics
+from tidemill.streams.engine.route import Route, live_route, read_options, route_of
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 
 log = structlog.get_logger("tidemill.streams")
@@ -44,7 +44,6 @@ _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 _STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
 MOST_TRACEBACK = 8000
 PACKAGE = str(Path(__file__).parents[2])
-LIVE = "live"
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
 Send = Callable[[ToDispatcher], None]
@@ -59,10 +58,8 @@ class Engine:
         self._threads = WorkThreads(stream.threads, f"stream-{stream.name}", self._exhausted)
         self._live_threads = WorkThreads(stream.threads, f"live-{stream.name}", self._exhausted)
         self._plans: dict[str, RunningPlan] = {}
-        self._statistics: dict[tuple[str, str], PlanStatistics] = {}
-        self._of_source: list[tuple[RunningPlan, ...]] = []
-        self._decoders = [decoder_for(source.decoder, f"source {source.name}") for source in stream.sources]
-        self._live_decoder = decoder_for(stream.live_decoder, f"stream {stream.name}, live_decoder")
+        self._routes: list[Route] = []  # of the sources, then of live requests
+        self._targets = OutboxTargets(stream.event_tick, stream.states, stream.sinks)
         self._live: deque[MessageWork] = deque()
         self._backlog: deque[MessageWork] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -89,7 +86,11 @@ class Engine:
                 on_ignored=self._replace,
                 last_attempt=self._stream.retry.max_attempts,
             )
-        self._of_source = [self._plans_for(source.eligibilities, source.name) for source in self._stream.sources]
+        self._routes = [
+            route_of(source, self._plans_for(source.eligibilities, source.name), self._stream.plans)
+            for source in self._stream.sources
+        ]
+        self._routes.append(live_route(self._stream))
 
     async def stop(self) -> None:
         """Cancel the running messages, wait for their end, then stop the plans."""
@@ -125,8 +126,9 @@ class Engine:
     def statistics(self) -> dict[str, Any]:
         """The statistics of each plan, by source."""
         told: dict[str, Any] = {}
-        for (plan, source), statistics in self._statistics.items():
-            told.setdefault(plan, {})[source] = msgspec.to_builtins(statistics)
+        for route in self._routes:
+            for plan, statistics in route.statistics.items():
+                told.setdefault(plan, {})[route.source] = msgspec.to_builtins(statistics)
         return told
 
     # -- workers ----------------------------------------------------------------------------------
@@ -150,12 +152,11 @@ class Engine:
             self._rousing = False
             taken, yield_at = 0, time.monotonic() + _STRETCH_SECONDS
             while live or backlog:
-                is_live = bool(live)
-                work = live.popleft() if is_live else backlog.popleft()
+                work = live.popleft() if live else backlog.popleft()
                 if not self._rousing and (live or backlog):
                     self._rouse()  # If this message has to wait, another worker starts the next one.
                 has_trace = self._is_tracing or (work.extra is not None and work.extra[2])
-                await (self._run_in_trace(work, is_live) if has_trace else self._run(work, is_live))
+                await (self._run_in_trace(work) if has_trace else self._run(work))
                 taken += 1
                 if taken == _STRETCH or time.monotonic() > yield_at:
                     await asyncio.sleep(0)
@@ -166,73 +167,108 @@ class Engine:
 
     # -- one message ------------------------------------------------------------------------------
 
-    async def _run_in_trace(self, work: MessageWork, is_live: bool) -> None:
+    async def _run_in_trace(self, work: MessageWork) -> None:
         """Run one message within the trace that its headers name."""
         extra = work.extra
         parent = None if extra is None or not extra[2] else read_option("header:traceparent", extra[2], None)
-        name = LIVE if work.source < 0 else self._stream.sources[work.source].name
         attempt = 1 if extra is None else extra[5]
-        with message_span(parent, self._stream.name, name, f"{work.part}:{work.position}", attempt):
-            await self._run(work, is_live)
+        source = self._routes[work.source].source
+        with message_span(parent, self._stream.name, source, f"{work.part}:{work.position}", attempt):
+            await self._run(work)
 
-    async def _run(self, work: MessageWork, is_live: bool) -> None:
-        source, extra = work.source, work.extra
-        deadline = None if extra is None else extra[4]
-        if deadline is not None and deadline <= time.time():
+    async def _run(self, work: MessageWork) -> None:
+        route, extra = self._routes[work.source], work.extra
+        if extra is not None and extra[4] is not None and extra[4] <= time.time():
             self._answer(EngineAnswer(work.ticket, "expired"))
             return
-        decode = self._live_decoder if source < 0 else self._decoders[source]
-        try:
-            value = work.payload if decode is None else decode(work.payload)
-        except Exception as error:  # noqa: BLE001 - a decoder is user code: it may raise anything
-            failure = MessageFailure("", type(error).__name__, describe(error))
-            self._answer(EngineAnswer(work.ticket, "undecodable", (failure,)))
+        value = work.payload
+        if route.decode is not None:
+            try:
+                value = route.decode(value)
+            except BaseException as error:  # noqa: BLE001 - a decoder is user code: it may raise anything
+                failure = MessageFailure("", type(error).__name__, describe(error))
+                self._answer(EngineAnswer(work.ticket, "undecodable", (failure,)))
+                return
+        message = Message(self._stream.name, route.source, value, work.source < 0, work.part, work.position)
+        if extra is not None:
+            message.id, message.key, message.headers, message.at, message.deadline, message.attempt, _ = extra
+        plan = route.only_plan
+        if plan is None or (extra is not None and extra[6] is not None):
+            await self._run_chosen(work, route, message)
             return
-        name = LIVE if source < 0 else self._stream.sources[source].name
-        message = Message(self._stream.name, name, value, extra, live=is_live)
+        ctx = Context(message, value, plan.name, route.eligibilities, self._targets)
+        if plan.is_timed:
+            ctx.give_up = partial(self._give_up, work, (plan,))
+        failure = await self._run_plan(plan, ctx, route)
+        if failure is None and not ctx.outbox and message.eligibilities is None:
+            self._ok.append(work.ticket)
+            if not self._flushing:
+                self._flush_soon()
+            return
+        await self._run_added(work, route, route.eligibilities, [plan], [ctx], [failure])
+
+    async def _run_chosen(self, work: MessageWork, route: Route, message: Message) -> None:
+        """Run the plans that the message, an earlier attempt or a live request has chosen."""
+        if work.source < 0:  # A live request is never repeated: its place must be unique.
+            message.part = self._life
         try:
-            eligible = self._read_options(work, message)
+            eligible = read_options(route, work, message)
         except ValueError as error:
             self._answer(EngineAnswer(work.ticket, "undecodable", (failure_of("", error),)))
             return
         if message.ends_at is not None and message.ends_at <= time.time():
             self._answer(EngineAnswer(work.ticket, "expired"))
             return
-        plans = self._plans_of(work, eligible)
-        # A live request is never repeated: its place must be unique.
-        place = f"{self._stream.name}/{name}/{self._life if source < 0 else work.part}:{work.position}"
-        event_tick, states, sinks = self._stream.event_tick, self._stream.states, self._stream.sinks
-        gone = () if extra is None else self._gone(work)
-        if len(plans) == 1 and not is_live and not gone:
-            ctx = Context(message, plans[0].name, place, event_tick, states, sinks, eligible)
-            if plans[0].is_timed:
-                ctx.give_up = partial(self._give_up, work, plans)
-            failure = await self._run_plan(plans[0], ctx)
-            if failure is None and not ctx.outbox and message.eligibilities is None:
-                self._ok.append(work.ticket)
-                if not self._flushing:
-                    self._flush_soon()
-                return
-            contexts, failures = [ctx], [failure]
-        else:
-            contexts = [Context(message, plan.name, place, event_tick, states, sinks, eligible) for plan in plans]
-            for ctx in contexts:
-                ctx.give_up = partial(self._give_up, work, plans)
-            running = [self._run_plan(plan, ctx) for plan, ctx in zip(plans, contexts, strict=True)]
-            failures = list(await asyncio.gather(*running)) if running else []
-        while message.eligibilities is not None and (more := self._added(message, plans)):
-            added = [Context(message, plan.name, place, event_tick, states, sinks, eligible) for plan in more]
-            plans, contexts = [*plans, *more], [*contexts, *added]
-            for ctx in added:
-                ctx.give_up = partial(self._give_up, work, plans)
-            failures += await asyncio.gather(*map(self._run_plan, more, added))
-        self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=is_live))
+        plans = self._plans_of(work, route, eligible)
+        contexts = self._contexts(work, message, plans, plans, eligible)
+        failures = await self._run_together(route, plans, contexts)
+        await self._run_added(work, route, eligible, plans, contexts, failures)
 
-    async def _run_plan(self, plan: RunningPlan, ctx: Context) -> MessageFailure | None:
-        name = (plan.name, ctx.message.source)
-        statistics = self._statistics.get(name)
+    async def _run_added(
+        self,
+        work: MessageWork,
+        route: Route,
+        eligible: Collection[str],
+        plans: Sequence[RunningPlan],
+        contexts: Sequence[Context],
+        failures: Sequence[MessageFailure | None],
+    ) -> None:
+        """Answer a message, after the plans whose eligibility was added while others ran."""
+        while contexts and (message := contexts[0].message).eligibilities is not None:
+            more = self._added(message, plans)
+            if not more:
+                break
+            plans = [*plans, *more]
+            added = self._contexts(work, message, more, plans, eligible)
+            contexts = [*contexts, *added]
+            failures = [*failures, *await self._run_together(route, more, added)]
+        gone = () if work.extra is None else self._gone(work)
+        self._answer(answer_of(work.ticket, plans, contexts, failures, gone=gone, live=work.source < 0))
+
+    def _contexts(
+        self,
+        work: MessageWork,
+        message: Message,
+        plans: Sequence[RunningPlan],
+        all_plans: Sequence[RunningPlan],
+        eligible: Collection[str],
+    ) -> list[Context]:
+        """The contexts of some plans of a message; if a task does not end, all of its plans have failed."""
+        give_up = partial(self._give_up, work, all_plans)
+        return [Context(message, message.value, plan.name, eligible, self._targets, give_up=give_up) for plan in plans]
+
+    async def _run_together(
+        self, route: Route, plans: Sequence[RunningPlan], contexts: Sequence[Context]
+    ) -> list[MessageFailure | None]:
+        if len(plans) == 1:
+            return [await self._run_plan(plans[0], contexts[0], route)]
+        running = [self._run_plan(plan, ctx, route) for plan, ctx in zip(plans, contexts, strict=True)]
+        return list(await asyncio.gather(*running))
+
+    async def _run_plan(self, plan: RunningPlan, ctx: Context, route: Route) -> MessageFailure | None:
+        statistics = route.statistics.get(plan.name)
         if statistics is None:
-            statistics = self._statistics[name] = PlanStatistics()
+            statistics = route.statistics[plan.name] = PlanStatistics()
         began = time.perf_counter()
         listen(ctx)
         ends_at = ctx.message.ends_at
@@ -252,7 +288,7 @@ class Engine:
                 raise
             statistics.failed += 1
             return attempt_of(ctx, plan.name, error, began)  # A task cancelled something of its own.
-        except Exception as error:  # noqa: BLE001 - every exception of a task is an answer
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises, SystemExit too, is an answer
             statistics.failed += 1
             if ends_at is not None and time.time() >= ends_at and isinstance(error, TimeoutError):
                 return MessageFailure(plan.name, "DeadlineExceeded", "its deadline has passed", verdict="expired")
@@ -260,35 +296,11 @@ class Engine:
         statistics.took(time.perf_counter() - began)
         return None
 
-    def _read_options(self, work: MessageWork, message: Message) -> Collection[str]:
-        """The eligibilities of a message; notes its deadline. A `ValueError` says what it says wrongly."""
-        if work.source < 0:
-            return work.eligibilities or ()
-        source = self._stream.sources[work.source]
-        if source.deadline is not None:
-            said = read_option(source.deadline, message.headers, message.value)
-            if said is not None:
-                message.ends_at = message.deadline = read_time(_number(said))
-        if source.eligibilities_from is None:
-            return source.eligibilities
-        said = read_option(source.eligibilities_from, message.headers, message.value)
-        if said is None:
-            return source.eligibilities
-        named = [each.strip() for each in said.split(",")] if isinstance(said, str) else [str(each) for each in said]
-        wanted = {each for each in named if each}
-        unknown = wanted - {plan.eligibility for plan in self._stream.plans}
-        if unknown:
-            raise ValueError(f"no plan has the eligibility {', '.join(sorted(unknown))} that the message names")
-        return wanted
-
-    def _plans_of(self, work: MessageWork, eligible: Collection[str]) -> Sequence[RunningPlan]:
-        source = LIVE if work.source < 0 else self._stream.sources[work.source].name
+    def _plans_of(self, work: MessageWork, route: Route, eligible: Collection[str]) -> Sequence[RunningPlan]:
         only = None if work.extra is None else work.extra[6]
         if only is not None:  # Also one whose eligibility was added by a plan that has succeeded since.
-            return [plan for plan in self._plans.values() if plan.name in only and plan.settings.serves(source)]
-        if work.source >= 0 and eligible is self._stream.sources[work.source].eligibilities:
-            return self._of_source[work.source]
-        return self._plans_for(eligible, source)
+            return [plan for plan in self._plans.values() if plan.name in only and plan.settings.serves(route.source)]
+        return route.plans if eligible is route.eligibilities else self._plans_for(eligible, route.source)
 
     def _added(self, message: Message, ran: Sequence[RunningPlan]) -> list[RunningPlan]:
         """The plans whose eligibility was added to a message while others ran."""
@@ -381,14 +393,6 @@ def failure_of(plan: str, error: BaseException) -> MessageFailure:
     if isinstance(error, Discard):
         return MessageFailure(plan, kind, describe(error), lineage, None, "discard")
     return MessageFailure(plan, kind, describe(error), lineage)
-
-
-def _number(said: Any) -> Any:
-    """A time as a number if it is one: headers are text."""
-    try:
-        return float(said)
-    except (TypeError, ValueError):
-        return said
 
 
 def describe(error: BaseException) -> str:

@@ -74,13 +74,16 @@ class RunningPlan:
         timeout = settings.timeout if settings.timeout is not None else plan.timeout
         self._timeout = None if timeout is None else parse_duration(timeout)
         self.is_timed = self._timeout is not None or any(rule.timeout is not None for rule in plan.tasks.values())
-        self._plain = self._concurrency_limit is None and self._rate_limit is None and self._timeout is None
         self._items = tuple(self._steps.items())
+        has_limits = self._concurrency_limit is not None or self._rate_limit is not None or self._timeout is not None
+        self._unlimited = None if has_limits or not self._chain else self._items
 
     async def run(self, ctx: Context) -> None:
         """Run the tasks for one message; raises what a task raised."""
-        if self._plain:
-            await self._run_tasks(ctx)
+        if self._unlimited is not None:
+            results = ctx.results
+            for name, step in self._unlimited:
+                results[name] = await step(ctx)
             return
         live = ctx.message.live
         if self._rate_limit is not None:
@@ -110,7 +113,10 @@ class RunningPlan:
         async def run(name: str, step: Step) -> None:
             for before in self._after[name]:
                 await begun[before]
-            ctx.results[name] = await step(ctx)
+            try:
+                ctx.results[name] = await step(ctx)
+            except (SystemExit, KeyboardInterrupt) as error:  # A task of asyncio would end the event loop with it.
+                raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -205,7 +211,7 @@ def _guarded(step: Step, breaker: Breaker) -> Step:
             else:
                 breaker.abandon()
             raise
-        except Exception:
+        except BaseException:
             breaker.record(False, clock())
             raise
         breaker.record(True, clock())

@@ -9,7 +9,7 @@ committed: nothing is stored twice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from tidemill.store.database_errors import is_transient
 from tidemill.store.streams import streams as store
 from tidemill.store.streams.commits import OnceCommitter, drop_committers
 from tidemill.store.streams.dead_letters import add_dead_letters
+from tidemill.store.streams.handed_over import HandedOver, add_handed_over
 from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.engine.engine import describe
@@ -32,6 +33,7 @@ from tidemill.streams.runner.outbox import StateWriter, store_outbox
 log = structlog.get_logger("tidemill.streams")
 
 TOGETHER = 500
+MOST_NAME = 200  # characters that are kept of a statement
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
@@ -76,7 +78,11 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 
     async def store_live_outbox(self, outbox: Sequence[OutboxItem]) -> None:
         """Store the outbox of a live request, which has no source and no position."""
-        await self._patiently(lambda connection: self._store_outbox(connection, outbox, exact=True), len(outbox))
+
+        async def store(connection: Executor) -> None:
+            await self._store_outbox(connection, outbox, exact=True)
+
+        await self._patiently(store, len(outbox))
 
     async def _commit(self, batch: list[PendingCommit]) -> None:
         try:
@@ -157,9 +163,8 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
             await store.add_retries(database, connection, stream, list(zip(*retries, strict=True)))
         if dead := [self._dead_row(each.delivery, each.dead) for each in outcomes if each.dead]:
             await add_dead_letters(database, connection, stream, list(zip(*dead, strict=True)))
-        for exact in (True, False):
-            outbox = [one for each in batch if self._is_exact(each.delivery) is exact for one in each.outbox]
-            await self._store_outbox(connection, outbox, exact=exact)
+        if full := [each for each in batch if each.outbox]:
+            await self._hand_over(connection, full)
         if ids := [
             (self._name(each.delivery), each.delivery.id) for each in outcomes if each.succeeded and each.delivery.id
         ]:
@@ -172,9 +177,22 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
             if mine and consumer.transactional:
                 await consumer.commit(connection, mine)
 
-    async def _store_outbox(self, connection: Executor, outbox: Sequence[OutboxItem], *, exact: bool) -> None:
-        if outbox:
-            await store_outbox(self.database, connection, self.stream, outbox, exact=exact, states=self.states)
+    async def _hand_over(self, connection: Executor, batch: list[PendingCommit]) -> None:
+        """Store the outboxes of messages, and for people what each has handed over."""
+        rows: list[HandedOver] = []
+        for exact in (True, False):
+            mine = [each for each in batch if self._is_exact(each.delivery) is exact]
+            outbox = [one for each in mine for one in each.outbox]
+            jobs = iter(await self._store_outbox(connection, outbox, exact=exact))
+            for each in mine:
+                message = (self._name(each.delivery), each.delivery.place, each.delivery.id)
+                rows += [(*message, one.kind, *handed_over(one, jobs)) for one in each.outbox]
+        await add_handed_over(self.database, connection, self.stream, rows)
+
+    async def _store_outbox(self, connection: Executor, outbox: Sequence[OutboxItem], *, exact: bool) -> list[int]:
+        if not outbox:
+            return []
+        return await store_outbox(self.database, connection, self.stream, outbox, exact=exact, states=self.states)
 
     def _is_exact(self, delivery: Delivery) -> bool:
         """Whether its position is stored in the same transaction."""
@@ -215,6 +233,20 @@ def headers_json(delivery: Delivery) -> str | None:
 def history_json(delivery: Delivery) -> str | None:
     """The failed attempts of a message as JSON text."""
     return None if not delivery.history else msgspec.json.encode(delivery.history).decode(errors="replace")
+
+
+def handed_over(item: OutboxItem, jobs: Iterator[int]) -> tuple[str | None, str | None]:
+    """The name and id of an item, for people; `jobs` gives the ids of the stored jobs."""
+    name = storable(item.name[:MOST_NAME])
+    match item.kind:
+        case "job":
+            return name, str(next(jobs))
+        case "event":
+            return None, item.name
+        case "state":
+            return name, storable(str(item.key))
+        case _:
+            return name, None
 
 
 def _joined(plans: Sequence[str] | None) -> str | None:

@@ -43,11 +43,13 @@ async def store_outbox(
     *,
     exact: bool,
     states: StateWriter | None = None,
-) -> None:
-    """Store all items. `exact`: the position of the source is stored in the same transaction, so no keys are needed."""
+) -> list[int]:
+    """Store all items; returns the ids of the jobs, in their order.
+
+    `exact`: the position of the source is stored in the same transaction, so no keys are needed.
+    """
     jobs = [_job(each, exact=exact) for each in outbox if each.kind == "job"]
-    if jobs:
-        await insert_jobs(database, connection, jobs, notify=True)
+    stored = await insert_jobs(database, connection, jobs, notify=True) if jobs else []
     entries = [
         event_log.Entry(each.name, each.body, each.key, None if each.headers is None else encode(each.headers))
         for each in outbox
@@ -71,6 +73,7 @@ async def store_outbox(
         if states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
         await states.write(database, connection, pipeline, contents)
+    return [job.id for job in stored]
 
 
 def _job(outbox: OutboxItem, *, exact: bool) -> NewJob:

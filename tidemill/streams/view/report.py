@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger("tidemill.streams")
 
 EVERY = 1.0
+QUIET_EVERY = 5.0  # while nothing happens; others take a dispatcher for dead after 15 s
 LAG_EVERY = 5.0
 MANY_ITEMS = 10_000
 _OUTCOMES = tuple(field.removesuffix("s") for field in SourceCounts.__struct_fields__)
@@ -55,11 +56,16 @@ class StreamReporter:
         self._outbox_at = 0.0
 
     async def run(self) -> None:
+        told, told_at = b"", 0.0
         while True:
             await self._read_lags()
             await self._count_outbox()
             self.count()
             status = encode(self.status())
+            if status == told and time.monotonic() - told_at < QUIET_EVERY:
+                await asyncio.sleep(EVERY)
+                continue
+            told, told_at = status, time.monotonic()
             try:
                 await store.report_status(
                     self._database, self._dispatcher.id, self._dispatcher.stream.name, _HOST, os.getpid(), status

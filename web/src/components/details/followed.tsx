@@ -22,17 +22,23 @@ export function FollowedPanel({ id }: { id: string }) {
       ) : followed.length === 0 ? (
         <Empty title="Nothing yet" />
       ) : (
-        <Table label="Followed by" heads={["Id", "What", "State"]}>
-          {followed.map((each) => (
-            <tr key={each.id}>
-              <td className="nowrap"><ExplainedLink id={each.id} /></td>
-              <td>{each.what}</td>
-              <td>{each.state && <State state={each.state} />}</td>
-            </tr>
-          ))}
-        </Table>
+        <FollowedTable label="Followed by" followed={followed} />
       )}
     </Panel>
+  );
+}
+
+export function FollowedTable({ label, followed }: { label: string; followed: Explained["followed"] }) {
+  return (
+    <Table label={label} heads={["Id", "What", "State"]}>
+      {(followed ?? []).map((each, index) => (
+        <tr key={index}>
+          <td className="nowrap"><ExplainedLink id={each.id} /></td>
+          <td>{each.what}</td>
+          <td>{each.state && <State state={each.state} />}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

@@ -7,7 +7,7 @@ import { go, Link } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { Explanation } from "../../components/details/explanation";
-import { type Explained, explain } from "../../components/details/followed";
+import { type Explained, explain, FollowedTable } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage, LoadStatus } from "../../components/feedback";
@@ -40,7 +40,7 @@ export const messageUrl = (id: string) => `/streams/${id.split("/").map(encodeUR
 export function MessagePage({ id }: { id: string }) {
   const found = useQuery({
     queryKey: ["message", id],
-    queryFn: () => explain(id.split("/").map(encodeURIComponent).join("/")),
+    queryFn: () => explain(id.split("/").map(encodeURIComponent).join("/"), true),
     refetchInterval: (query) => (UNSETTLED.includes(query.state.data?.state ?? "") ? 2000 : false),
   });
   const explained = found.data;
@@ -62,7 +62,7 @@ export function MessagePage({ id }: { id: string }) {
               <FailedAttempts attempts={attempts} />
             </Panel>
           )}
-          {message && <HandedOver message={message} />}
+          {message && <HandedOver message={message} followed={explained.followed} />}
           {letter && <Content letter={letter} />}
         </div>
         <div className="stack">
@@ -143,13 +143,14 @@ function EditDialog({ letter, onClose }: { letter: DeadLetter; onClose: () => vo
   );
 }
 
-/** What the message emitted that its sinks do not have yet, and what they have refused. */
-function HandedOver({ message }: { message: Message }) {
+/** What the message has handed over, what its sinks do not have yet, and what they have refused. */
+function HandedOver({ message, followed }: { message: Message; followed: Explained["followed"] }) {
   const emitted = message.emitted ?? [];
   const refused = message.refused ?? [];
-  if (emitted.length + refused.length === 0) return null;
+  if (emitted.length + refused.length + (followed?.length ?? 0) === 0) return null;
   return (
-    <Panel title="Handed over to sinks">
+    <Panel title="Handed over">
+      {followed && followed.length > 0 && <FollowedTable label="Handed over" followed={followed} />}
       {emitted.length > 0 && (
         <Table label="Items that wait to be sent" heads={["Sink", "Plan", "Since", num("Refused", "How often the sink has refused it"), "Next attempt", "Error"]}>
           {emitted.map((item, index) => (

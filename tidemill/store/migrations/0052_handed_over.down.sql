@@ -1,0 +1,1 @@
+DROP TABLE tidemill.stream_handed_over;
