@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from typing_extensions import TypeVar, Unpack
 
+from tidemill.answers import SubmitOptions, submit, submit_sync
 from tidemill.atomic import Atomic, AtomicSync, atomic, atomic_sync
 from tidemill.batches import BatchHandle, OnEnd
 from tidemill.core.accounts import Caller
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from tidemill.monitors.definition.monitor import Monitor
     from tidemill.pipelines.definition.declared import Pipelines
     from tidemill.pipelines.definition.pipeline import Pipeline
+    from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
     from tidemill.streaming import PublishOptions, Streams
@@ -152,18 +154,11 @@ class App:
     def task(self, /, **options: Unpack[TaskDeclaration]) -> TaskDecorator: ...
 
     def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Declare a function as a task, and with `cron=` or `every=` also a schedule that enqueues it.
-
-        `options` are those of `TaskDeclaration`; docs/jobs.md has a table of them. With `batch=Batch(100, "1s")` the
-        function takes a list, the items of many jobs, and returns a result for each.
-        """
+        """Declare a function as a task, and with `cron=` or `every=` also a schedule: docs/jobs.md has the options."""
         return declare_task(self.declarations, self.schedule, function, options)
 
     def on_failure(self, task: Task[P, R, T], /) -> Task[P, R, T]:
-        """Enqueue this task when a job of any task has failed for good, unless that task has its own `on_failure=`.
-
-        It takes any of job, task, args, error. Its own failures enqueue nothing.
-        """
+        """Enqueue this task when a job of any task without an `on_failure=` of its own has failed for good."""
         self.declarations.call_on_failure(task)
         return task
 
@@ -189,8 +184,7 @@ class App:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`; weigh its fair keys.
 
         `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given. `weights`
-        are the shares of fair keys: of two busy keys, one of weight 3 starts three jobs for one of the other. Without
-        an entry a key weighs 1.
+        are the shares of fair keys: one of weight 3 starts three jobs for one of a key without an entry.
         """
         self.declarations.limits[name] = QueueLimit.of(name, **options)
 
@@ -200,10 +194,7 @@ class App:
         return page
 
     def migrations(self, folder: Path, /, *, schema: str | None = None) -> None:
-        """Declare the application's own migrations, `0001_name.sql` and so on: maintenance applies them.
-
-        Their tables and their ledger are in `schema`; the application's name made an identifier, if it is not given.
-        """
+        """Declare the application's own migrations, for `schema` or one named like it: maintenance applies them."""
         self.declarations.add_migrations(Chain(folder, identifier(self.name) if schema is None else schema))
 
     @overload
@@ -220,9 +211,8 @@ class App:
     def workflow(self, workflow: type[W] | W | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
 
-        `options` are those of the workflow's constructor. A workflow that needs other arguments, such as an agent of
-        LlamaIndex, is declared as an object: `app.workflow(FunctionAgent(tools=[...]), name="shop")`. Its name, by
-        which runs remember it, is that of its class if it is not given.
+        `options` are those of the workflow's constructor. A workflow that needs other arguments is declared as an
+        object: `app.workflow(FunctionAgent(tools=[...]), name="shop")`. Runs remember it by its name.
         """
         if workflow is None:
             return partial(self.workflow, name=name, **options)
@@ -245,10 +235,7 @@ class App:
         return declare_pipeline(self.declarations, pipeline)
 
     def trigger(self, workflow: TriggerWorkflow, /, *, signature: WebhookSignature | None = None) -> Task[Any, Any]:
-        """Declare a workflow file that runs once for each event: of `POST /api/v1/triggers/NAME`, and its schedules.
-
-        With a `signature`, here or in the file, senders that sign post to `/api/v1/webhooks/NAME` without a token.
-        """
+        """Declare a workflow file that runs once for each event: `POST /triggers/NAME`, or signed, `/webhooks/NAME`."""
         return self.declarations.add_trigger(workflow, signature)
 
     # -- jobs -------------------------------------------------------------------------------------
@@ -418,8 +405,10 @@ class App:
         dag's run, by name. Beside them, all optional:
 
         delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
+        priority         0 to 9; 9 goes first. Its jobs have it too, unless their nodes or steps have their own
         unique_key       no second run of this workflow or dag with this key: a second start gives the run that has it,
                          with `handle.created` False
+        deadline         dropped unrun if it has not begun after this long, or at this moment
         tags             words to find it by
         conn             your own open connection: the run then exists if and only if your transaction commits
         """
@@ -429,7 +418,19 @@ class App:
         """`start` for plain code; `conn` is then a plain connection. `app.wait_sync(handle)` waits for its result."""
         return self.runs.start_sync(what, given, conn, more)
 
-    # -- messages ---------------------------------------------------------------------------------
+    async def submit(
+        self, run: Any, node: str, value: Any, /, *, conn: Any = None, **options: Unpack[SubmitOptions]
+    ) -> bool:
+        """Answer what a run asks people: whether it has taken the answer, which is stored when this returns."""
+        return await submit(self.declarations, run, node, value, conn, **options)
+
+    def submit_sync(
+        self, run: Any, node: str, value: Any, /, *, conn: Any = None, **options: Unpack[SubmitOptions]
+    ) -> bool:
+        """`submit` for plain code; `conn` is then a plain connection."""
+        return submit_sync(self.declarations, run, node, value, conn, **options)
+
+    # -- messages and states ----------------------------------------------------------------------
 
     async def publish(self, topic: str, value: Any, **options: Unpack[PublishOptions]) -> None:
         """Append a message to a topic of the PostgreSQL log, with a `key` and `headers`.
@@ -442,8 +443,12 @@ class App:
         """`publish` for plain code; `conn` is then a plain connection."""
         self.streams.publish_sync(topic, value, **options)
 
+    def states(self, pipeline: Pipeline | str | None = None, /) -> PipelineStates:
+        """The states of a pipeline, to be written from outside: `await app.states("blog").write(...)`."""
+        return self.declarations.states(pipeline)
+
     def atomic(self, conn: Any, /) -> AbstractAsyncContextManager[Atomic]:
-        """Rows of yours, jobs, runs, events and messages in one transaction on your connection: all, or none.
+        """Rows of yours, jobs, runs, events, messages and states in one transaction on your connection: all, or none.
 
         async with app.atomic(connection) as tx:
             await connection.execute("INSERT INTO orders VALUES (7)")
@@ -458,10 +463,7 @@ class App:
     # -- operations -------------------------------------------------------------------------------
 
     async def do(self, operation: Operation[A, T], args: A, *, by: str | None = None) -> T:
-        """Do an operation of `tidemill.ops`, as the command line and the server do them.
-
-        `by` is named in the audit trail; it is the application, if not given.
-        """
+        """Do an operation of `tidemill.ops`, as commands and servers do. `by` is named in the audit trail."""
         caller = Caller(by or f"app {self.name}", "admin")
         return await Local(await self.declarations.reach(), caller, self.declarations).do(operation, args)
 
@@ -474,8 +476,7 @@ class App:
         """Everything in this process for as long as the block lasts: for scripts, tests and trying out.
 
         async with app.running():
-            job = await app.enqueue(send_receipt.call(order_id=7))
-            print(await job)
+            print(await (await app.enqueue(send_receipt.call(order_id=7))))
         """
         from tidemill.roles import running_here
         from tidemill.server.stream_endpoint.serve import serving_stream

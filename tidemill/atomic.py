@@ -5,11 +5,12 @@ async with app.atomic(connection) as tx:
     await tx.enqueue(send_receipt.call(order_id=7))
     await tx.start(Delivery, order_id=7)
     await tx.publish("orders", {"id": 7})
+    await tx.write_state("orders/{id}.json", {"id": "7"}, '{"sum": 12}')
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,16 @@ class Atomic:
         """Append a message to a topic: see `App.publish`."""
         await self._app.publish(topic, value, conn=self.connection, **options)
 
+    async def submit(self, run: Any, node: str, value: Any, /, **options: Any) -> bool:
+        """Answer what a run asks people: see `App.submit`."""
+        return await self._app.submit(run, node, value, conn=self.connection, **options)
+
+    async def write_state(
+        self, pattern: str, entity: Mapping[str, str], content: str | bytes, *, pipeline: Any = None
+    ) -> str:
+        """Write a state of a pipeline, or of the only one: see `App.states`."""
+        return await self._app.states(pipeline).write(pattern, entity, content, conn=self.connection)
+
 
 class AtomicSync:
     """`Atomic` for plain code."""
@@ -75,6 +86,16 @@ class AtomicSync:
     def publish(self, topic: str, value: Any, **options: Any) -> None:
         """Append a message to a topic: see `App.publish_sync`."""
         self._app.publish_sync(topic, value, conn=self.connection, **options)
+
+    def submit(self, run: Any, node: str, value: Any, /, **options: Any) -> bool:
+        """Answer what a run asks people: see `App.submit_sync`."""
+        return self._app.submit_sync(run, node, value, conn=self.connection, **options)
+
+    def write_state(
+        self, pattern: str, entity: Mapping[str, str], content: str | bytes, *, pipeline: Any = None
+    ) -> str:
+        """Write a state of a pipeline, or of the only one: see `App.states`."""
+        return self._app.states(pipeline).write_sync(pattern, entity, content, conn=self.connection)
 
 
 @asynccontextmanager

@@ -23,6 +23,7 @@ from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Periodic, Task, require_task
+from tidemill.engine.jobs.webhook import UNSIGNED, webhook_task
 from tidemill.engine.models.spec import ModelSpec, read_specs
 from tidemill.engine.settings import Settings, check_names, load_settings
 from tidemill.engine.worker.context import find_current_job
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tidemill.flows.runner.children import JobGatherer
     from tidemill.monitors.definition.declared import Monitors
     from tidemill.pipelines.definition.declared import Pipelines
+    from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.runs import Runs
     from tidemill.streaming import Streams
@@ -73,6 +75,7 @@ class Declarations:
         self.pages: dict[str, Page] = {}
         self.chains: list[Chain] = []
         self._failure_task: str | None = None
+        self._has_webhooks = False
         self._own_tasks: list[Task[Any, Any]] = []
         self.gatherer: JobGatherer | None = None
         """What steps of runs gather jobs with."""
@@ -89,6 +92,8 @@ class Declarations:
             self._settings = load_settings(**{**self._arguments, "application": self.name})
             use_size_limits(self._settings.size_limits())
             hide_in_logs(self._settings.codec not in (None, "compress"))
+            if self._settings.webhook_secret is not None:
+                self.use_webhooks()
         return self._settings
 
     def configure(self, **settings: Any) -> None:
@@ -136,6 +141,13 @@ class Declarations:
 
         return Pipelines(self.tasks, self.reach, self._workflow_folder, self.lifespan)
 
+    def states(self, pipeline: Any) -> PipelineStates:
+        """The states of a pipeline, or of the only one, to be written from outside."""
+        from tidemill.pipelines.stores.state_store import PipelineStates
+
+        name = pipeline if pipeline is None or isinstance(pipeline, str) else pipeline.name
+        return PipelineStates(self.pipelines.require(name), self.connections)
+
     @cached_property
     def streams(self) -> Streams:
         """The streams."""
@@ -168,6 +180,18 @@ class Declarations:
     def _call_on_failure(self, task: Task[Any, Any], failed: Task[Any, Any]) -> None:
         if failed.name != task.name and failed.options.on_failure is None:
             failed.change_options(on_failure=task.callback())
+
+    def use_webhooks(self) -> None:
+        """Declare the task that posts the outcomes of jobs."""
+        if not self._has_webhooks:
+            self._has_webhooks = True
+            self.tasks.add(webhook_task(self.name, self.reach, lambda: self.settings.webhook_secret))
+
+    def check_webhook(self, options: Mapping[str, Any], task: Task[Any, Any]) -> None:
+        """Raise a `ConfigError` if the outcome of a job is to be posted and nothing can sign it."""
+        wanted = options.get("webhook") is not None or task.options.webhook is not None
+        if wanted and self.settings.webhook_secret is None:
+            raise ConfigError(UNSIGNED)
 
     def surround(self, task: Task[Any, Any]) -> Task[Any, Any]:
         """Let jobs call a task's function within the middleware, with what is injected."""

@@ -202,6 +202,7 @@ class Jobs:
         task = declared.task(use(call, "enqueue").task)
         job = job_of_call(task, call.arguments, options, origin=declared.origin())
         require_model(job.options and job.options.required_model, declared.models)
+        declared.check_webhook(options, task)
         return job
 
     def _new_batch(
@@ -235,6 +236,7 @@ class Jobs:
         for task in many.tasks:
             model = options.get("required_model") or self._declared.task(task).options.required_model
             require_model(model, self._declared.models)
+            self._declared.check_webhook(options, task)
         return many
 
 

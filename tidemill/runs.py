@@ -15,7 +15,7 @@ from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.jobs.job import Origin, check_name
 from tidemill.dags.definition.model import Dag, queues_of
-from tidemill.dags.definition.run_args import args_of_run, declared_args
+from tidemill.dags.definition.run_args import args_of_run, declared_args, read_args
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput, DagKind
 from tidemill.engine.application.connections import Connections, OpenConnection
@@ -26,7 +26,7 @@ from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
-from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
+from tidemill.engine.runs.start_options import START_OPTIONS, refuse_job_options, with_start_options
 from tidemill.engine.telemetry.run_trace import starting, traced_origin
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
@@ -228,17 +228,22 @@ class Runs:
         dag = await self.find_dag(what)
         options = {name: more.pop(name) for name in more.keys() & START_OPTIONS}
         if dag is not None:
+            fields = declared_args(dag) if given is None else set()
+            read = read_args(dag) if dag.args is None and given is None else fields
+            refuse_job_options(more, more if read is None else read)
             if given is not None and more:
                 raise ConfigError(_NOT_BOTH.format("its arguments as one object", min(more)))
-            _refuse_ambiguous(options, declared_args(dag) if given is None else set(), f"dag {dag.name}")
+            _refuse_ambiguous(options, fields, f"dag {dag.name}")
             made = self._new_dag_run(dag, args_of_run(more if given is None else given), origin)
             return _Start(with_start_options(made, options), dag_kind=self.dag_kind)
         kind = self.flow(what)
+        fields = set(start_field_names(kind.workflow)) if given is None else set[str]()
+        refuse_job_options(more, fields)
         if given is not None and more:
             raise ConfigError(_NOT_BOTH.format("the start event", min(more)))
         check_start_event(kind.workflow, given)
         if given is None:
-            _refuse_ambiguous(options, set(start_field_names(kind.workflow)), f"workflow {kind.name}")
+            _refuse_ambiguous(options, fields, f"workflow {kind.name}")
         check_start_fields(kind.workflow, more, are_keywords=True)
         event = declared(kind.workflow).start_event(given, more)
         return _Start(with_start_options(_new_flow_run(kind, event, origin), options), flow_kind=kind, event=event)

@@ -17,6 +17,7 @@ from tidemill.declarations import Declarations
 from tidemill.engine.batching import Batch
 from tidemill.engine.jobs.batched_task import batched_task
 from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.jobs.webhook import webhook_callback
 
 
 class TaskDeclaration(TypedDict, total=False):
@@ -51,6 +52,8 @@ class TaskDeclaration(TypedDict, total=False):
     """The model of App(models=[...]) that it needs: loaded before it starts, kept until it ends."""
     on_failure: Task[Any, Any, Any] | None
     """The task to enqueue when a job has failed for good: it takes any of job, task, args, error."""
+    webhook: str | None
+    """The address to which the outcome of each job is posted, signed."""
     cron: str | None
     """Also enqueue it at these times: a cron expression."""
     every: Duration | None
@@ -81,6 +84,8 @@ def declare_task(
         else:
             task = batched_task(body, name, options, batch, declared.surrounded(name, body))
         declared.add_task(task)
+        if options.webhook is not None:
+            declared.use_webhooks()
         if given.get("cron") is not None or given.get("every") is not None:
             schedule(task.name, task.call(), cron=given.get("cron"), every=given.get("every"), **times)
         return task
@@ -102,6 +107,7 @@ def read_task_options(
     resources: Needs | None = None,
     tags: Iterable[str] = (),
     on_failure: Task[Any, Any, Any] | None = None,
+    webhook: str | None = None,
     **plain: Any,
 ) -> TaskOptions:
     """The options of a task from what is declared; those that are stored as they are given are `plain`."""
@@ -115,5 +121,6 @@ def read_task_options(
         resources=None if resources is None else parse_resources(resources),
         tags=tuple(tags),
         on_failure=None if on_failure is None else on_failure.callback(),
+        webhook=None if webhook is None else webhook_callback(webhook),
         **plain,
     )

@@ -21,6 +21,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from tests.invariants.own_transaction.test_start_table import notes
 from tests.invariants.own_transaction.test_starting_is_atomic import Asking, Word, order
 from tests.support import eventually, value
 from tests.support.roles import running_worker
@@ -35,6 +36,7 @@ SELECT (SELECT count(*) FROM purchase) AS rows, (SELECT count(*) FROM tidemill.j
        (SELECT count(*) FROM tidemill.run WHERE tags = '{made}') AS runs,
        (SELECT count(*) FROM tidemill.inbox) AS events,
        (SELECT coalesce(sum(messages), 0)::int FROM tidemill.event_log) AS messages,
+       (SELECT count(*) FROM tidemill.state_blob) AS states,
        (SELECT count(*) FROM tidemill.job_history WHERE task = 'pay' AND state = 'succeeded') AS ended
 """
 
@@ -47,6 +49,7 @@ def make_app(database_url: str) -> App:
 
     app.workflow(Asking)
     app.dag(order)
+    app.pipeline(notes)
     return app
 
 
@@ -61,10 +64,11 @@ async def write_all(app: App, connection: Any, run: int) -> None:
         await tx.start(order, tags=["made"])
         await tx.send_event(handle, Word(text="w"))
         await tx.publish("news", {"n": 1})
+        await tx.write_state("raw/{name}.txt", {"name": "a"}, "text")
         await connection.execute("INSERT INTO purchase VALUES (2)")
 
 
-ALL = {"rows": 2, "jobs": 4, "runs": 2, "events": 1, "messages": 1, "ended": 0}
+ALL = {"rows": 2, "jobs": 4, "runs": 2, "events": 1, "messages": 1, "states": 1, "ended": 0}
 NOTHING = dict.fromkeys(ALL, 0)
 
 
@@ -102,7 +106,14 @@ async def effects(database: Database) -> dict[str, int]:
 
 
 async def remove_all(database: Database) -> None:
-    for table in ("purchase", "tidemill.job", "tidemill.inbox", "tidemill.event_log", "tidemill.job_history"):
+    for table in (
+        "purchase",
+        "tidemill.job",
+        "tidemill.inbox",
+        "tidemill.event_log",
+        "tidemill.job_history",
+        "tidemill.state_blob",
+    ):
         await database.fetch(f"DELETE FROM {table}")
     await database.fetch("DELETE FROM tidemill.run WHERE tags = '{made}'")
 

@@ -14,6 +14,7 @@ from tests.support.wire import Wire
 from tidemill import App, BatchHandle, TidemillError
 from tidemill.core.errors import ConnectionLostError
 from tidemill.dags import Dag, input_node
+from tidemill.dags.reducer.events import Submission
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.engine.jobs.job_handle import JobHandle
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
@@ -74,6 +75,8 @@ class Cut:
             "App.wait_sync": lambda: asyncio.to_thread(app.wait_sync, job, timeout=SHORT),
             "App.start": lambda: app.start(Waits),
             "App.start_sync": lambda: asyncio.to_thread(app.start_sync, Waits),
+            "App.submit": lambda: app.submit(dag, "answer", 1),
+            "App.submit_sync": lambda: asyncio.to_thread(app.submit_sync, dag, "answer", 1),
             "App.publish": lambda: app.publish("news", {"n": 1}),
             "App.publish_sync": lambda: asyncio.to_thread(app.publish_sync, "news", {"n": 1}),
             "App.do": lambda: app.do(list_jobs, ListJobs()),
@@ -116,6 +119,7 @@ class Cut:
             "DagHandle.tree": dag.tree,
             "DagHandle.explain": lambda: dag.explain("answer"),
             "DagHandle.inputs": dag.inputs,
+            "DagHandle.answer": lambda: dag.answer(Submission("answer", 1, "test", "k")),
             "DagHandle.submit": lambda: dag.submit("answer", 1, by="test"),
             "DagHandle.rerun": dag.rerun,
             "DagHandle.cancel_node": lambda: dag.cancel_node("answer"),

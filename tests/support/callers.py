@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from tidemill import App, JobHandle
+from tidemill import App, BatchHandle, JobHandle
+from tidemill.store.caller_connection import Statements, run_async, run_sync
+from tidemill.store.database import Database
 
 
 class Caller:
@@ -47,10 +49,36 @@ class Caller:
             return app.publish_sync(topic, value, conn=self.own, **options)
         return await app.publish(topic, value, conn=self.own, **options)
 
-    async def enqueue_many(self, app: App, task: Any, calls: list[dict[str, Any]]) -> list[JobHandle[Any]]:
+    async def enqueue_many(
+        self, app: App, task: Any, calls: list[dict[str, Any]], **options: Any
+    ) -> list[JobHandle[Any]]:
         if self._plain:
-            return app.jobs.enqueue_many_sync((task.call(**call) for call in calls), conn=self.own)
-        return await app.enqueue_many(task, calls, conn=self.own)
+            return app.jobs.enqueue_many_sync((task.call(**call) for call in calls), conn=self.own, **options)
+        return await app.enqueue_many(task, calls, conn=self.own, **options)
+
+    async def batch(self, app: App, calls: Iterable[Any], **options: Any) -> BatchHandle[Any]:
+        if self._plain:
+            return app.jobs.batch_sync(calls, conn=self.own, **options)
+        return await app.batch(calls, conn=self.own, **options)
+
+    async def submit(self, app: App, run: Any, node: str, value: Any, **options: Any) -> bool:
+        if self._plain:
+            return app.submit_sync(run, node, value, conn=self.own, **options)
+        return await app.submit(run, node, value, conn=self.own, **options)
+
+    async def write_state(self, app: App, pattern: str, entity: Any, content: Any, **options: Any) -> str:
+        if self._plain:
+            return app.states().write_sync(pattern, entity, content, conn=self.own, **options)
+        return await app.states().write(pattern, entity, content, conn=self.own, **options)
+
+    async def fetch(self, database: Database, statement: str) -> Any:
+        """The rows of a statement on this connection."""
+
+        def statements() -> Statements[Any]:
+            return (yield statement, ())
+
+        own = statements()
+        return run_sync(database, self.own, own) if self._plain else await run_async(database, self.own, own)
 
     async def execute(self, statement: str) -> None:
         """Run a statement of the application's own."""
@@ -163,6 +191,30 @@ class DjangoCaller(Caller):
     def __init__(self, connection: Any, **more: Any) -> None:
         super().__init__(connection, **more)
         self.own = DjangoConnection(connection)
+
+
+class NoConnection(Caller):
+    """No connection of the caller's own: what is started is committed when the call returns."""
+
+    def __init__(self, url: str, *, plain: bool) -> None:
+        super().__init__(None, plain=plain)
+        self._url = url
+
+    async def fetch(self, database: Database, statement: str) -> Any:
+        with psycopg.connect(self._url) as connection:
+            return connection.execute(database.sql(statement).encode()).fetchall()
+
+    async def rollback(self) -> None: ...
+
+
+@asynccontextmanager
+async def without_connection(url: str) -> AsyncIterator[Caller]:
+    yield NoConnection(url, plain=False)
+
+
+@asynccontextmanager
+async def plain_without_connection(url: str) -> AsyncIterator[Caller]:
+    yield NoConnection(url, plain=True)
 
 
 CALLERS = {

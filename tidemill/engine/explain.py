@@ -37,9 +37,16 @@ def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
             f"It waits for a slot: no more than {runs} of {row['workflow']} may run at once (num_concurrent_runs), "
             f"which {'is' if len(holders) == 1 else 'are'} {_listed_runs(holders)} now."
         )
+    if row["start_at"] is not None:
+        return explain_start(row["start_at"])
     if row["awake"]:
         return "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
     return "It waits for an event or a timer."
+
+
+def explain_start(start_at: datetime) -> str:
+    """When a run begins that was started with a delay."""
+    return f"It begins at {start_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."
 
 
 def _listed_runs(numbers: Sequence[int], most: int = 5) -> str:
@@ -63,8 +70,9 @@ def explain_buffered(buffered: Mapping[str, Any] | None) -> list[str]:
 def explain_origin(job: Job) -> str:
     """Who enqueued the job, and why."""
     origin = job.get("origin")
-    if not origin and job.get("run_id") is not None:
-        return f"Enqueued by run r{job['run_id']}: `tidemill run r{job['run_id']}` shows it."
+    if job.get("run_id") is not None and (not origin or origin.get("schedule")):
+        started = f", which schedule {origin['schedule']} has started" if origin else ""
+        return f"Enqueued by run r{job['run_id']}{started}: `tidemill run r{job['run_id']}` shows it."
     if not origin:
         return "Its origin is not recorded."
     by = origin["by"]

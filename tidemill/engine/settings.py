@@ -88,6 +88,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Environment variables that workflow files may read as `$env.NAME`."""
     secret_key_file: str | None = None
     """The file of the keys for secrets and payloads; unset means TIDEMILL_SECRET_KEYS, or directory/secret.key."""
+    webhook_secret: str | None = None
+    """What signs the webhooks of jobs; of several, separated by spaces, all sign. Better from the environment."""
     codec: str | None = None
     """How payloads are stored: encrypt, compress, or module:name of a codec of your own; unset means as they are."""
     log_level: str = "info"
@@ -162,6 +164,7 @@ class SettingOptions(TypedDict, total=False):
     allow_hosts: Sequence[str]
     allow_env: Sequence[str]
     secret_key_file: str | None
+    webhook_secret: str | None
     codec: str | None
     log_level: Literal["debug", "info", "warning", "error"]
     log_format: Literal["auto", "human", "json"]
@@ -179,6 +182,8 @@ class ResolvedSetting(msgspec.Struct, frozen=True):
         """The value for people: a password in a URL is not shown."""
         if self.name.endswith("_url") and isinstance(self.value, str):
             return hide_password(self.value)
+        if self.name.endswith("_secret") and self.value is not None:
+            return "***"
         if isinstance(self.value, tuple):
             return ", ".join(self.value)
         return "" if self.value is None else str(self.value)

@@ -20,7 +20,7 @@ WHERE state IN ('failed', 'expired') AND finished_at >= to_timestamp($1) AND fin
 UNION ALL
 SELECT 'failed_runs', 'workflow ' || workflow, 'run ' || id, ended_at, 'run r' || id || ' ' || state
 FROM tidemill.run
-WHERE state IN ('failed', 'timed_out') AND ended_at >= to_timestamp($1) AND ended_at < to_timestamp($2)
+WHERE state IN ('failed', 'timed_out', 'expired') AND ended_at >= to_timestamp($1) AND ended_at < to_timestamp($2)
 UNION ALL
 SELECT 'lost_workers', 'host ' || host, 'worker ' || id, ended_at,
        'process ' || pid || ' was lost: ' || coalesce(end_reason, 'its lease expired')

@@ -10,11 +10,11 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.roles import running_scheduler
-from tidemill import App
+from tidemill import App, current_job
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, PayloadError
-from tidemill.dags import Dag, node
-from tidemill.flows import StartEvent, StopEvent, Workflow, step
+from tidemill.dags import Dag, node, ref
+from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.ops.jobs.schedules import (
     PutSchedule,
     ScheduleRef,
@@ -36,7 +36,28 @@ class Article(Workflow):
         return StopEvent(result=ev.topic)
 
 
+class Fired(Event):
+    here: list[str]
+
+
+class Telling(Workflow):
+    """Tells of its fire in a step of its own process and in one on a queue."""
+
+    @step
+    async def here(self, ctx: Context, ev: StartEvent) -> Fired:
+        return Fired(here=fire_of(ctx))
+
+    @step(queue="ticks")
+    async def elsewhere(self, ctx: Context, ev: Fired) -> StopEvent:
+        return StopEvent(result=[ev.here, fire_of(ctx), fire_of(current_job())])
+
+
+def fire_of(place: Any) -> list[str]:
+    return [str(place.schedule), str(place.fire_time and place.fire_time.timestamp()), str(place.fire_reason)]
+
+
 nightly = Dag("nightly", [node("tick", "tick", args={"n": 1})])
+told = Dag("told", [node("tell", "tell")], result=ref("tell"))
 
 
 @pytest.fixture
@@ -45,8 +66,14 @@ def app(app: App) -> App:
     async def tick(n: int = 0) -> int:
         return n
 
+    @app.task(queue="ticks")
+    async def tell() -> list[str]:
+        return fire_of(current_job())
+
     app.workflow(Article)
+    app.workflow(Telling)
     app.dag(nightly)
+    app.dag(told)
     return app
 
 
@@ -74,6 +101,21 @@ async def test_a_flow_and_a_dag_are_started_by_their_schedules_and_know_their_fi
     assert {each["origin"]["schedule"] for each in found} == {"digest", "order"}
     fires = [each["origin"]["fire"] for each in digests]
     assert len(set(fires)) == len(fires), "each fire starts one run"
+
+
+async def test_steps_and_nodes_know_the_fire_of_the_schedule_that_has_started_their_run(
+    app: App, database: Database
+) -> None:
+    async with app.running():
+        for name in ("Telling", "told"):
+            await app.do(put_schedule, PutSchedule(name=name, start=name, cron="0 3 * * *"))
+            started = await app.do(run_schedule, ScheduleRef(name=name))
+            run = await app.runs.get(started.id)
+            said = await run.result(timeout=60)
+            fire = [name, str((await runs(database))[-1]["origin"]["fire"]), "run now"]
+            assert said == ([fire] * 3 if name == "Telling" else fire)
+        unscheduled = await app.start(Telling)
+        assert (await unscheduled.result(timeout=60))[1] == ["None"] * 3
 
 
 async def has_runs(database: Database, many: int) -> bool:

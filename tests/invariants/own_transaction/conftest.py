@@ -12,7 +12,7 @@ import pytest
 from tests.support.callers import CALLERS, Caller
 from tests.support.server import TestServer
 
-TABLES = ("job", "unique_window", "concurrency_key", "run", "inbox", "event_log")
+TABLES = ("job", "batch", "unique_window", "concurrency_key", "run", "run_input", "inbox", "event_log", "state_blob")
 
 
 def driver(name: str) -> Any:

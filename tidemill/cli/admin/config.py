@@ -15,7 +15,7 @@ def config(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
     if place.server_url is not None:
         found.append(ResolvedSetting("server", hide_password(place.server_url), "argument" if place.server else SERVER))
     if json:
-        shown = [item.shown if item.name.endswith("_url") and item.value else item.value for item in found]
+        shown = [item.shown if item.name.endswith(("_url", "_secret")) and item.value else item.value for item in found]
         return print_json(
             [
                 {"name": item.name, "value": value, "origin": item.origin}

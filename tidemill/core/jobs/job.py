@@ -49,6 +49,8 @@ class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The run and the node that the job belongs to."""
     on_failure: Callback | None = None
     """What is enqueued when the job has failed for good."""
+    webhook: Callback | None = None
+    """What is enqueued when the job has ended, to post its outcome."""
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -171,6 +173,8 @@ class Finish(msgspec.Struct):
     error: bytes | None = None
     keyed: bool = False
     lost: bool = False
+    calls_back: bool = False
+    """Whether its success enqueues another job; its failure does whatever this says."""
 
 
 class Requeue(msgspec.Struct):

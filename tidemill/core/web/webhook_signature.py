@@ -71,6 +71,14 @@ def read_signature(data: object) -> WebhookSignature:
         raise ConfigError(f"the signature cannot be read: {error}") from error
 
 
+def sign_webhook(secret: str, body: bytes, *, now: float) -> str:
+    """The signature of a webhook that we send: `t=SECONDS,v1=HEX`, with one `v1` for each secret of several."""
+    moment = int(now)
+    signed = f"{moment}.".encode() + body
+    made = [hmac.new(each.encode(), signed, hashlib.sha256).hexdigest() for each in secret.split()]
+    return ",".join([f"t={moment}", *(f"v1={digest}" for digest in made)])
+
+
 def verify_webhook(signature: WebhookSignature, headers: Mapping[str, str], body: bytes, *, now: float) -> str | None:
     """Check a request, by its headers in small letters and its raw body; a `SignatureError` says why it is refused.
 

@@ -6,9 +6,11 @@ import asyncio
 import secrets
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.codec import decode, encode
+from tidemill.core.errors import NotFoundError
 from tidemill.core.ticks import CancelAsked, Received
 from tidemill.dags.definition.model import UNSET
 from tidemill.dags.errors import DagRunError, InputRefusedError
@@ -22,13 +24,12 @@ from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.store.access.audit import write_audit
-from tidemill.store.caller_connection import run_async
+from tidemill.store.caller_connection import Statements, run_async
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.claims import DAG_KIND
-from tidemill.store.runs.inbox import SEND, cancel_run, send_statements
-from tidemill.store.runs.inputs import is_asked, list_inputs
+from tidemill.store.runs.inbox import cancel_run
+from tidemill.store.runs.inputs import answer_statements, is_asked, list_inputs
 from tidemill.store.runs.runs import show_run, start_run
 from tidemill.store.transaction import transaction
 
@@ -83,7 +84,7 @@ class DagHandle:
         raise DagRunError(f"run r{self.id} {row['state']}: {failure.message}", nodes=failure.nodes)
 
     async def state(self) -> str:
-        """Return the state of the run: running, needs_attention, succeeded, failed or cancelled."""
+        """Return the state of the run: running, needs_attention, succeeded, failed, cancelled or expired."""
         return (await show_run(self._database, self.id))["state"]
 
     async def load(self) -> tuple[DagProgram, DagState]:
@@ -118,18 +119,27 @@ class DagHandle:
         your own open connection: the answer is sent if and only if your transaction commits.
         """
         given = Submission(node, value, by, key or secrets.token_urlsafe(12))
-        program, state = await self.load()
-        verdict = check_submission(program, state, given)
-        if verdict.repeated:
+        statements = await self.answer(given)
+        if statements is None:
             return True
+        if conn is not None:
+            await run_async(self._database, conn, statements)
+            return False
+        with suppress(NotFoundError):  # A run that has ended meanwhile has taken another answer, or none.
+            async with self._database.transaction(patience=30.0) as connection:
+                await run_async(self._database, connection, statements)
+        return await self._wait_for_answer(given)
+
+    async def answer(self, given: Submission) -> Statements[None] | None:
+        """The statements that store an answer, for any connection; None if the run has it already."""
+        verdict = check_submission(*await self.load(), given)
+        if verdict.repeated:
+            return None
         if not verdict.accepted:
             raise InputRefusedError(verdict.reason)
-        if conn is not None:
-            tick = encode_tick(Received(time.time(), given, given.node))
-            await run_async(self._database, conn, send_statements(self._database, self.id, tick))
-            return False
-        await self._send(given)
-        return await self._wait_for_answer(given)
+        tick = encode_tick(Received(time.time(), given, given.node))
+        who: Any = {"by": given.by, "node": given.node, "value": given.value, "key": given.key}
+        return answer_statements(self._database, self.id, tick, **who)
 
     async def cancel(self, reason: str = "cancelled by the user") -> None:
         """Cancel the run: waiting nodes are cancelled at once, running ones as soon as they can be stopped."""
@@ -155,20 +165,6 @@ class DagHandle:
             origin=encode({"by": by, "repeats": self.id}),
         )
         return DagHandle(self._database, self._kind, number)
-
-    async def _send(self, given: Submission) -> None:
-        tick = encode_tick(Received(time.time(), given, given.node))
-        async with self._database.transaction(patience=30.0) as connection:
-            if not await connection.fetch(self._database.sql(SEND), self.id, tick):
-                return  # The run has ended.
-            await write_audit(
-                self._database,
-                connection,
-                who=given.by,
-                action="run.submit",
-                target=f"r{self.id} {given.node}",
-                after={"value": given.value, "key": given.key},
-            )
 
     async def _wait_for_answer(self, given: Submission) -> bool:
         """Wait a few seconds until the run has processed the answer; returns False if it has not.

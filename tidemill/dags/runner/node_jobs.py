@@ -33,6 +33,7 @@ class NodeJob:
         self._task = task
         self._queue = spec.queue or usual.queue
         self._name = spec.task
+        self._own_priority = spec.priority
         self._priority = usual.priority if spec.priority is None else spec.priority
         self._named = named
         self._options = None if options == JobOptions() else encode(options)
@@ -42,14 +43,16 @@ class NodeJob:
         self._no_args: bytes | None = None
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
-    def row(self, run: int, command: RunWork) -> JobRow:
+    def row(self, run: int, command: RunWork, priority: int | None = None) -> JobRow:
         """Create the job for a piece of work; a `PayloadError` if its arguments do not fit the task."""
+        if priority is None or self._own_priority is not None:
+            priority = self._priority
         options = self._options
         if self._named and options is not None:
             options = options[:-1] + b',"run":%d}' % run
         args = self._args(command.input)
         gate = None if self._gated is None else self._gate(self._gated, args)
-        return self._queue, self._name, args, self._priority, None, 0.0, None, options, None, self._tags, gate
+        return self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, gate
 
     def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
         key, fair_key = task.concurrency_key(args), task.fair_key(args)
@@ -71,12 +74,12 @@ class NodeJobs:
         self._named = named
         self._known: dict[str, NodeJob] = {}
 
-    def row(self, run: int, step: PlannedNode, command: RunWork) -> JobRow:
-        """Create the job for a piece of work of a node."""
+    def row(self, run: int, step: PlannedNode, command: RunWork, priority: int | None = None) -> JobRow:
+        """Create the job for a piece of work of a node, with the priority of its run unless the node has its own."""
         known = self._known.get(step.name)
         if known is None:
             task = self._tasks.get(task_of(step).task)
             known = NodeJob(step, task, named=self._named)
             if task is not None:
                 self._known[step.name] = known
-        return known.row(run, command)
+        return known.row(run, command, priority)

@@ -179,7 +179,9 @@ class DagRun(DurableRun):
 
     def job_for(self, command: RunWork) -> JobRow | None:
         try:
-            return self._jobs.row(self.number, self.program.plan.steps[command.name], command)
+            row = self._jobs.row(self.number, self.program.plan.steps[command.name], command, self.priority)
+            fire = self.fire
+            return row if fire is None else (*row[:8], encode(fire), *row[9:])
         except TidemillError as error:  # The job cannot be created: the node fails before it starts.
             ended = NodeEnded("failed", error=NodeFailure("bad_args", storable(str(error))))
             self.loop.post(Completed(self._run_worker.clock.now(), command.work, ended))

@@ -13,7 +13,7 @@ from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
 from tidemill.dags.view.explain import TreeRow, explain, tree
-from tidemill.engine.explain import explain_control, explain_job, explain_workers
+from tidemill.engine.explain import explain_control, explain_job, explain_start, explain_workers
 
 Job = Mapping[str, Any]
 
@@ -146,6 +146,8 @@ def why_run(view: DagView) -> list[str]:
         return sentences
     if row["owner"] is not None:
         return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
+    if (start_at := row.get("start_at")) is not None:
+        return [explain_start(start_at)]
     if row["awake"]:
         return ["It waits for a run worker."]
     return ["It waits for its jobs."]

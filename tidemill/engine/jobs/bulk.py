@@ -37,8 +37,8 @@ class ManyJobs:
         """Let the jobs continue a trace."""
         for task, fields in self._fields.items():
             options = task.job_options or JobOptions()
-            model = fields.pop("required_model", None) or options.required_model
-            fields["options"] = msgspec.structs.replace(options, trace=trace, required_model=model)
+            own = {name: fields.pop(name, None) or getattr(options, name) for name in ("required_model", "webhook")}
+            fields["options"] = msgspec.structs.replace(options, trace=trace, **own)
 
     def first(self) -> NewJob:
         return self._job(self.calls[0], self.arguments[0])

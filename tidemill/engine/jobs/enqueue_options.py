@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.webhook import webhook_callback
 
 
 class ManyOptions(TypedDict, total=False):
@@ -28,6 +29,8 @@ class ManyOptions(TypedDict, total=False):
     """Words to find it by."""
     required_model: str | None
     """Another model than the task's own."""
+    webhook: str | None
+    """The address to which its outcome is posted, signed, when it has ended."""
     unique_key: str | None
     """No second unfinished job of this task with this key; in `enqueue_many`, `{argument}` is filled in."""
     unique_for: Duration | None
@@ -62,6 +65,8 @@ def read_options(given: Mapping[str, Any], task: Task[Any, Any, Any]) -> dict[st
             fields["deadline_in"] = parse_duration(value, what=name)
         elif name in ("at", "deadline"):
             fields[name] = read_moment(name, value)
+        elif name == "webhook":
+            fields[name] = webhook_callback(value)
         elif name == "tags":
             fields[name] = (*task.options.tags, *read_words(value))
         else:

@@ -48,6 +48,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
     fair_key: str | None = None
     required_model: str | None = None
     on_failure: Callback | None = None
+    webhook: Callback | None = None
     memory: int | None = None
     """How much memory an isolated task may take beyond what its process takes before it."""
     resources: Resources | None = None
@@ -68,6 +69,7 @@ class TaskOptions(msgspec.Struct, frozen=True):
             isolation=self.isolation,
             required_model=self.required_model,
             on_failure=self.on_failure,
+            webhook=self.webhook,
         )
         return None if options == JobOptions() else options
 
@@ -222,12 +224,20 @@ class Task(Generic[P, R, T]):
         )
 
     def new_job(
-        self, args: bytes, *, origin: Origin | None = None, required_model: str | None = None, **changes: Any
+        self,
+        args: bytes,
+        *,
+        origin: Origin | None = None,
+        required_model: str | None = None,
+        webhook: Callback | None = None,
+        **changes: Any,
     ) -> NewJob:
         """A job of this task; `changes` are fields of `NewJob` that override the task's own."""
         options, job_options = self.options, self.job_options
         if required_model is not None:
             job_options = msgspec.structs.replace(job_options or JobOptions(), required_model=required_model)
+        if webhook is not None:
+            job_options = msgspec.structs.replace(job_options or JobOptions(), webhook=webhook)
         fields: dict[str, Any] = {
             "queue": options.queue,
             "task": self.name,

@@ -102,6 +102,8 @@ class Maintenance:
             await sweeps.admit_due(database)
         if "expired" in found and (expired := await sweeps.expire_jobs(database)):
             log.warning("jobs dropped unrun: their deadline had passed", jobs=expired)
+        if "late_runs" in found and (expired := await sweeps.expire_runs(database)):
+            log.warning("runs dropped unrun: their deadline had passed", runs=expired)
         if "no_worker" in found:
             await sweeps.route_jobs(database)
         if "batches" in found:

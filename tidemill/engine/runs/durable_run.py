@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 import structlog
 
-from tidemill.core.codec import storable
+from tidemill.core.codec import decode, storable
 from tidemill.core.encoding.sealing import loggable
+from tidemill.core.jobs.job import Origin
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, RunWork, SetTimer, StopWork, Tick, TrimJournal
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.telemetry.run_trace import trace_in
@@ -110,6 +111,10 @@ class DurableRun:
     """Whether work without a queue runs in this process; else everything is a job."""
     trace: str | None = None
     """The trace that the run continues."""
+    priority: int | None = None
+    """The priority of its jobs that have none of their own."""
+    origin: bytes | None = None
+    """What has started the run."""
     is_suspect: bool = False
     """Whether its process may have died of it, until it is cleared. A quarantine process gives it back then."""
 
@@ -122,9 +127,17 @@ class DurableRun:
         self._run_worker = run_worker
         self._new = new
         if new is not None:
-            self.trace = trace_in(new.origin)
+            self.trace, self.origin = trace_in(new.origin), new.origin
         self._turn: RunTurn | None = None
         self._after: list[Command] = []
+
+    @property
+    def fire(self) -> Origin | None:
+        """The origin of its jobs, if a schedule has started it: they know for which fire, and why."""
+        if self.origin is None or b'"schedule"' not in self.origin:
+            return None
+        origin = decode(self.origin, Origin)
+        return Origin(f"run r{self.number}", schedule=origin.schedule, fire=origin.fire, reason=origin.reason)
 
     @property
     def is_running(self) -> bool:

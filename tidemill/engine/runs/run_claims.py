@@ -189,7 +189,7 @@ class RunClaims:
     ) -> tuple[DurableRun, Sequence[Tick]] | None:
         try:
             run, first = self._worker.kinds[row["kind"]].open(self._worker, row, snapshot, ticks, definition)
-            run.trace = trace_in(row["origin"])
+            run.trace, run.priority, run.origin = trace_in(row["origin"]), row["priority"], row["origin"]
             return run, first
         except PayloadError as error:
             self._stop_for_attention(row, str(error))

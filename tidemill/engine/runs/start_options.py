@@ -11,7 +11,7 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.core.jobs.job import check_key
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, PRIORITIES, check_key
 from tidemill.engine.jobs.enqueue_options import read_moment, read_words
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import OWN_KEY
@@ -26,11 +26,34 @@ class StartOptions(TypedDict, total=False):
     """Not before this long from now on."""
     at: datetime | float | None
     """Not before this moment: a datetime with its time zone, or seconds since 1970."""
+    priority: int | None
+    """0 to 9; of the runs that wait to be driven, 9 goes first. Its jobs have it too, unless they have their own."""
+    deadline: Duration | datetime | None
+    """Dropped unrun if it has not begun after this long, or at this moment."""
     tags: Iterable[str] | None
     """Words to find it by."""
 
 
 START_OPTIONS = frozenset(StartOptions.__annotations__)
+
+#: The options of jobs that runs do not have, and what there is instead.
+NOT_FOR_RUNS = {
+    "queue": "its steps and nodes have queues of their own: @step(queue=...), node(queue=...)",
+    "unique_for": "the unique key of a run is taken for as long as the run is kept",
+    "debounce": "debounce a task that starts the run",
+    "concurrency_key": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
+    "max_concurrency": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
+    "fair_key": "give it to the tasks of its nodes, or to the task that starts the run",
+    "webhook": "post from a step, or give it to the tasks of its nodes",
+    "required_model": "its steps and nodes name the models that they need",
+}
+
+
+def refuse_job_options(given: Iterable[str], fields: Iterable[str] = ()) -> None:
+    """Raise a `ConfigError` for options that only jobs have, unless what is started has fields of these names."""
+    if wrong := (NOT_FOR_RUNS.keys() & set(given)) - set(fields):
+        name = min(wrong)
+        raise ConfigError(f"start has no option {name!r}, which jobs have: {NOT_FOR_RUNS[name]}")
 
 
 def with_start_options(new: NewRun, given: Mapping[str, Any]) -> NewRun:
@@ -46,8 +69,12 @@ def with_start_options(new: NewRun, given: Mapping[str, Any]) -> NewRun:
             fields["key"] = check_run_key(value)
         elif name == "delay":
             fields[name] = parse_duration(value, what=name)
-        elif name == "at":
+        elif name == "deadline" and not isinstance(value, datetime):
+            fields["deadline_in"] = parse_duration(value, what=name)
+        elif name in ("at", "deadline"):
             fields[name] = read_moment(name, value)
+        elif name == "priority":
+            fields[name] = check_priority(value)
         else:
             fields[name] = list(read_words(value))
     if "at" in fields and "delay" in fields:
@@ -63,6 +90,13 @@ def read_later(delay: Duration | None, at: datetime | float | None) -> dict[str,
         "delay": None if delay is None else parse_duration(delay, what="delay"),
         "at": None if at is None else read_moment("at", at),
     }
+
+
+def check_priority(priority: Any) -> int:
+    """A priority; a `ConfigError` if it is none."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or priority not in PRIORITIES:
+        raise ConfigError(f"priority {priority!r} is outside 0 to 9 (9 runs first; default {DEFAULT_PRIORITY})")
+    return priority
 
 
 def check_run_key(key: Any) -> str:

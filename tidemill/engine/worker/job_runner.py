@@ -329,7 +329,8 @@ class JobRunner:
                 result = encode_result(task.name, await task.run(**kwargs))
             else:
                 result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
-            ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed)
+            told = options.webhook is not None
+            ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed, calls_back=told)
             is_written = job.writes is not None and await job.writes.commit(ended)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)

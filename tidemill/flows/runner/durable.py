@@ -333,7 +333,7 @@ class DurableFlowRun(DurableRun, FlowRun):
 
     def job_for(self, command: RunWork) -> JobRow:
         spec = self.declared.steps[command.name]
-        return job_row(step_job(self.kind.name, spec, self.number, self.loop.state, command))
+        return job_row(step_job(self.kind.name, spec, self.number, self.loop.state, command, self.priority, self.fire))
 
     def trace_of_job(self, command: RunWork) -> str | None:
         if self._spans is None:

@@ -103,6 +103,9 @@ class FlowRun:
     #: Whether its ticks are journaled: then it has no timeout that the user has not given.
     is_durable = False
 
+    #: What has started it, as it is stored.
+    origin: bytes | None = None
+
     #: What a simulation does at the operations of steps.
     observer: StepObserver | None = None
 

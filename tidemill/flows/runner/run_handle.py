@@ -82,7 +82,8 @@ class RunHandle(Generic[ResultT_co]):
         return result_of(row["state"], result, error, row["note"])
 
     async def state(self) -> str:
-        """Return the state of the run: running, needs_attention, succeeded, failed, cancelled or timed_out."""
+        """Return the state of the run: running, needs_attention, succeeded, failed, cancelled,
+        timed_out or expired."""
         return (await show_run(self._database, self.id))["state"]
 
     async def send_event(
@@ -225,4 +226,6 @@ def result_of(state: str, result: Any, error: Any, note: str | None) -> Any:
             raise WorkflowTimeoutError(note or "the run took longer than its timeout")
         case "cancelled":
             raise WorkflowCancelledByUser("the run was cancelled")
+        case "expired":
+            raise WorkflowTimeoutError(note or "the deadline of the run passed before it began")
     raise WorkflowRuntimeError(f"the run has not ended: it is {state}")

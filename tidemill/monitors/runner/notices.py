@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import inspect
 import os
 import smtplib
@@ -29,6 +28,7 @@ from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.job import NewJob, Origin
 from tidemill.core.retry import retry
 from tidemill.core.web.public_url import site_of
+from tidemill.core.web.webhook_signature import sign_webhook
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
@@ -226,9 +226,7 @@ def signature(secret: str | None, body: bytes, *, now: float | None = None) -> d
     """The header that authenticates the sender of a webhook."""
     if secret is None:
         return {}
-    moment = int(time.time() if now is None else now)
-    digest = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
-    return {"Tidemill-Signature": f"t={moment},v1={digest}"}
+    return {"Tidemill-Signature": sign_webhook(secret, body, now=time.time() if now is None else now)}
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: Any) -> None:

@@ -66,6 +66,7 @@ class EnqueueJob(Arguments, frozen=True, kw_only=True):
     deadline: Annotated[str | float | None, doc("Drop the job if it has not started within this time.")] = None
     concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
     fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None
+    webhook: Annotated[str | None, doc("The address to which its outcome is posted when it has ended.")] = None
     tags: Annotated[list[str] | None, doc("Tags to find the job by.")] = None
 
 
@@ -246,6 +247,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
     job = job_of_call(task, task.signature.pack(arguments), options, origin=origin)
     job = carrying(job, current_trace())
     require_model(job.options and job.options.required_model, declared.models)
+    declared.check_webhook(options, task)
     refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
     after = {"task": job.task, "queue": job.queue, "created": sum(ref.created for ref in refs) == count}
     if count > 1:

@@ -15,10 +15,11 @@ from tidemill.engine.runs.run_waits import run_waits
 from tidemill.ops.operator.cursor import read_moment_cursor, write_moment_cursor
 from tidemill.ops.operator.operation import Arguments, NameCursor, PageOf, doc, operation
 from tidemill.ops.runs.journal import load_state
-from tidemill.ops.runs.runs import RunRef, dag_kind, deliver, find_run, is_dag
+from tidemill.ops.runs.runs import RunRef, dag_kind, find_run, is_dag
+from tidemill.store.caller_connection import Statements, run_async
 from tidemill.store.jobs.pages import RunId
 from tidemill.store.runs.inbox import has_arrived
-from tidemill.store.runs.inputs import is_asked, list_inputs as read_inputs
+from tidemill.store.runs.inputs import answer_statements, is_asked, list_inputs as read_inputs
 from tidemill.store.runs.runs import new_token
 from tidemill.store.transaction import Reader
 
@@ -81,14 +82,7 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
 
     To a flow an answer is an event: every other step of the run that waits for such an event receives it too.
     """
-    if not args.node:
-        raise NotFoundError("say which node is answered")
-    row = await find_run(at, args.id)
-    if row["state"] == "needs_attention":
-        raise ConflictError(
-            f"run r{args.id} needs attention and takes no answers: {row['note']}; once that is mended, "
-            f"`tidemill retry r{args.id}` lets it go on, and it can be answered"
-        )
+    row = await _find_answerable(at, args)
     if is_dag(row):
         from tidemill.dags.errors import InputRefusedError
         from tidemill.dags.runner.dag_handle import DagHandle
@@ -102,9 +96,11 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
         raise ConfigError(
             f"run r{args.id} is of flow {row['workflow']}, whose code makes an event of the answer: say --app app.py"
         )
-    workflow = declared.runs.flow(row["workflow"]).workflow
     async with run_waits(at.database).watching(at.database) as watch:
-        await _answer(at, args, workflow)
+        statements = await _answer_to_flow(at, args, declared.runs.flow(row["workflow"]).workflow)
+        if statements is not None:
+            async with at.transaction() as tx:
+                await run_async(at.database, tx.connection, statements)
         give_up = asyncio.get_running_loop().time() + TAKEN_WITHIN
         while await is_asked(at.database, args.id, args.node):
             try:
@@ -115,15 +111,44 @@ async def submit_input(at: Reader, args: SubmitInput, declared: Declarations | N
     return InputSubmitted(True)
 
 
-async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
-    """Send a flow's run the event that an answer becomes, unless the same answer was sent before."""
+async def prepare_answer(at: Reader, args: SubmitInput, declared: Declarations) -> Statements[None] | None:
+    """The statements that store an answer that a run accepts now, for any connection; None if it has it already."""
+    row = await _find_answerable(at, args)
+    if not is_dag(row):
+        return await _answer_to_flow(at, args, declared.runs.flow(row["workflow"]).workflow)
+    from tidemill.dags.errors import InputRefusedError
+    from tidemill.dags.reducer.events import Submission
+    from tidemill.dags.runner.dag_handle import DagHandle
+
+    handle = DagHandle(at.database, dag_kind(declared), args.id, created=False)
+    try:
+        return await handle.answer(Submission(args.node, args.value, at.by, args.key or new_token()))
+    except InputRefusedError as error:
+        raise ConflictError(str(error)) from error
+
+
+async def _find_answerable(at: Reader, args: SubmitInput) -> Any:
+    """The row of the run that is answered; an error if it takes no answers."""
+    if not args.node:
+        raise NotFoundError("say which node is answered")
+    row = await find_run(at, args.id)
+    if row["state"] == "needs_attention":
+        raise ConflictError(
+            f"run r{args.id} needs attention and takes no answers: {row['note']}; once that is mended, "
+            f"`tidemill retry r{args.id}` lets it go on, and it can be answered"
+        )
+    return row
+
+
+async def _answer_to_flow(at: Reader, args: SubmitInput, workflow: Any) -> Statements[None] | None:
+    """The statements that send a flow's run the event that an answer becomes; None if it was sent before."""
     from tidemill.flows.definition.declared import declared
     from tidemill.flows.runner.sending import event_tick
     from tidemill.flows.runner.steps.human_input import answer
 
     token = args.key or new_token()
     if await has_arrived(at.database, args.id, token):
-        return
+        return None
     state = await load_state(at.database, args.id, workflow)
     asked = await is_asked(at.database, args.id, args.node)
     event = answer(declared(workflow).topology, state, args.node, args.value) if asked else None
@@ -131,9 +156,8 @@ async def _answer(at: Reader, args: SubmitInput, workflow: Any) -> None:
         raise ConflictError(
             f"run r{args.id} does not ask {args.node!r}, or was answered already: `tidemill inputs --run r{args.id}`"
         )
-    async with at.transaction() as tx:
-        await deliver(tx, args.id, event_tick(event, None, token))
-        await tx.audit("run.submit", f"r{args.id} {args.node}", after={"value": args.value, "key": token})
+    tick = event_tick(event, None, token)
+    return answer_statements(at.database, args.id, tick, by=at.by, node=args.node, value=args.value, key=token)
 
 
 def _input(row: dict[str, Any]) -> OpenInput:

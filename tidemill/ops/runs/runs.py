@@ -18,7 +18,7 @@ from tidemill.core.jobs.job import Origin
 from tidemill.declarations import Declarations
 from tidemill.engine.explain import explain_buffered, explain_run
 from tidemill.engine.jobs.origin import origin_here
-from tidemill.engine.runs.start_options import with_start_options
+from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.engine.telemetry.run_trace import traced_origin
 from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
@@ -61,6 +61,8 @@ class StartRun(Arguments, frozen=True, kw_only=True):
     unique_key: Annotated[str | None, doc("No second run of this workflow or dag with this key.")] = None
     delay: Annotated[str | float | None, doc("Not before this long from now on: 10s, 5m.")] = None
     at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
+    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
+    deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
     definition: Annotated[dict[str, Any] | None, doc("A dag that the application does not declare.")] = None
 
@@ -93,6 +95,10 @@ class Run(RunFacts, frozen=True, kw_only=True):
     """Everything about one run, and why it is in its state."""
 
     version: str
+    priority: int | None
+    deadline: Annotated[datetime | None, Meta(description="It is dropped unrun if it has not begun by then.")]
+    start_at: Annotated[datetime | None, Meta(description="It does not begin before.")]
+    tags: list[str]
     input: Any
     result: Any
     error: Any
@@ -127,7 +133,7 @@ async def start_run(tx: Transaction, args: StartRun, declared: Declarations) -> 
         raise ConfigError("a run's unique key has 1 to 400 printable characters and does not begin with '~'")
     check_tasks(tx, declared, tasks_in(args.definition))
     new = await _new_run(args, declared, traced_origin(origin_here(tx.by)))
-    options = {"unique_key": key, "delay": args.delay, "at": args.at, "tags": args.tags}
+    options = {name: getattr(args, name) for name in START_OPTIONS}
     number, created = await store_run(tx, with_start_options(new, options))
     await tx.audit("run.start", f"r{number}", after={"workflow": args.workflow, "created": created})
     return RunStarted(number, created)

@@ -10,6 +10,7 @@ import msgspec
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
+from tidemill.engine.runs.start_options import START_OPTIONS
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
 from tidemill.ops.operator.operation import Arguments, doc, operation
 from tidemill.ops.runs.runs import StartRun, start_run
@@ -24,6 +25,8 @@ class StartWork(Arguments, frozen=True, kw_only=True):
     unique_key: Annotated[str | None, doc("No second unfinished job, and no second run, of it with this key.")] = None
     delay: Annotated[str | float | None, doc("Not before this long from now on: 30s, 5m.")] = None
     at: Annotated[datetime | None, doc("Not before this date and time, with its time zone.")] = None
+    priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
+    deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
 
 
@@ -38,7 +41,7 @@ class WorkStarted(msgspec.Struct, frozen=True):
 @operation("POST /start", role="operator", status=201)
 async def start_work(tx: Transaction, args: StartWork, declared: Declarations) -> WorkStarted:
     """Start a task, flow or dag by its name; the job or run is stored when this returns."""
-    options = {"unique_key": args.unique_key, "delay": args.delay, "at": args.at, "tags": args.tags}
+    options = {name: getattr(args, name) for name in START_OPTIONS}
     tasks, runs = declared.tasks, [*declared.runs.flows, *declared.runs.dags]
     if args.name in tasks and args.name in runs:
         raise ConfigError(f"a task and a workflow are called {args.name!r}: use `tidemill enqueue`, or POST /runs")

@@ -40,7 +40,7 @@ from tidemill.store.states.blobs import (
 )
 
 MOST_BYTES = 256 << 20
-_TOO_LARGE = f"larger than {MOST_BYTES >> 20} MiB: store it in files or an object store, not in the database"
+TOO_LARGE = f"larger than {MOST_BYTES >> 20} MiB: store it in files or an object store, not in the database"
 AT_ONCE = 100  # contents read per query
 
 
@@ -114,7 +114,7 @@ class DatabaseStates:
                 done.append(draft.failed(error))
                 continue
             if len(data) > MOST_BYTES:
-                done.append(draft.failed(StateStoreError(f"{draft.path} is {_TOO_LARGE}")))
+                done.append(draft.failed(StateStoreError(f"{draft.path} is {TOO_LARGE}")))
             else:
                 done.append(draft.prepared(hash_content(data), len(data), data))
         return done

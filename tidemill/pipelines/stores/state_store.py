@@ -9,21 +9,26 @@
         await store.manifest("blog")                      {"2026-01-15.md": ManifestEntry(code_hash=...), ...}
 
 It works for every state store: files, an object store or the database. Writes are atomic, and consumers are notified at
-once.
+once. `app.states("blog")` writes states from async and plain code, and in a transaction of yours.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import lru_cache
+from typing import Any
 
 from tidemill.core.errors import ConfigError
+from tidemill.engine.application.connections import Connections, OpenConnection
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStoreError
+from tidemill.pipelines.stores.database import MOST_BYTES, TOO_LARGE, DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
+from tidemill.store.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
-from tidemill.store.states.states import StatesChanged, notify_states
+from tidemill.store.states.blobs import write_blob_statements
+from tidemill.store.states.states import StatesChanged, notify_statements, notify_states
 
 
 class StateStore:
@@ -49,10 +54,7 @@ class StateStore:
 
     async def write(self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes]) -> str:
         """Write a state that no stage builds; returns its path. Pass large contents in chunks."""
-        path = _pattern(pattern).format(entity)
-        for stage in self._pipeline.stages.values():
-            if stage.output.values(path) is not None:
-                raise ConfigError(f"{path} is made by stage {stage.name}: write what it takes in")
+        path = _path_to_write(self._pipeline, pattern, entity)
         before = (await self._states.read_signatures([path]))[path]
         data = content.encode() if isinstance(content, str) else content
         (ready,) = await self._states.prepare([StateDraft(path, data, {}, before=before)])
@@ -77,6 +79,65 @@ class StateStore:
     async def manifest(self, directory: str) -> dict[str, ManifestEntry]:
         """What is known about the states in a directory: code, content, and who built them when."""
         return await self._states.manifest(directory.strip("/"))
+
+
+class PipelineStates:
+    """`app.states(pipeline)`: writes states of a pipeline from outside, also in a transaction of the caller."""
+
+    def __init__(self, pipeline: Pipeline, connections: Connections) -> None:
+        self._pipeline = pipeline
+        self._connections = connections
+
+    async def write(
+        self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes], *, conn: Any = None
+    ) -> str:
+        """Write a state that no stage builds; returns its path.
+
+        `conn` is your own open connection: the state is written if and only if your transaction commits. That needs a
+        pipeline with `store=DatabaseStates(...)`.
+        """
+        if conn is None:
+            opened = await self._connections.open()
+            return await StateStore(self._pipeline, opened.database).write(pattern, entity, content)
+        return await run_async(self._connections.unopened, conn, self._statements(pattern, entity, content))
+
+    def write_sync(
+        self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes], *, conn: Any = None
+    ) -> str:
+        """`write` for plain code; `conn` is then a plain connection."""
+        if conn is not None:
+            return run_sync(self._connections.unopened, conn, self._statements(pattern, entity, content))
+
+        async def write(opened: OpenConnection) -> str:
+            return await StateStore(self._pipeline, opened.database).write(pattern, entity, content)
+
+        return self._connections.call(write)
+
+    def _statements(
+        self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes]
+    ) -> Statements[str]:
+        place, name = self._pipeline.store, self._pipeline.name
+        if not isinstance(place, DatabaseStates):
+            raise ConfigError(
+                f"pipeline {name} keeps its states outside of the database, where no transaction reaches: write them "
+                "without conn=, or declare the pipeline with store=DatabaseStates(...)"
+            )
+        path = _path_to_write(self._pipeline, pattern, entity)
+        data = content.encode() if isinstance(content, str) else content
+        data = data if isinstance(data, bytes) else b"".join(data)
+        if len(data) > MOST_BYTES:
+            raise StateStoreError(f"{path} is {TOO_LARGE}")
+        yield from write_blob_statements(self._connections.unopened, place.name, [(path, data)])
+        yield from notify_statements(StatesChanged(name, paths=[path]))
+        return path
+
+
+def _path_to_write(pipeline: Pipeline, pattern: str, entity: Mapping[str, str]) -> str:
+    path = _pattern(pattern).format(entity)
+    for stage in pipeline.stages.values():
+        if stage.output.values(path) is not None:
+            raise ConfigError(f"{path} is made by stage {stage.name}: write what it takes in")
+    return path
 
 
 @lru_cache(maxsize=256)

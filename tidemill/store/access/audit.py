@@ -7,13 +7,17 @@ from collections.abc import Sequence
 import asyncpg
 
 from tidemill.core.codec import encode
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 from tidemill.store.large_values import cut, place_of
 
 #: Adds one entry.
 WRITE_AUDIT = """
-INSERT INTO installation.audit (application, who, action, target, before, after) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO installation.audit (application, who, action, target, before, after)
+VALUES ($1::text, $2::text, $3::text, $4::text, $5::json, $6::json)
 """
+#: The same for any driver's connection.
+WRITE_AUDIT_TEXT = WRITE_AUDIT.replace("::json", "::text::json") + "RETURNING id"
 
 
 async def write_audit(
@@ -29,6 +33,12 @@ async def write_audit(
     """Record who did what, in the transaction of the change."""
     entry = (database.application, who, action, target, database.seal(encode(before)), database.seal(encode(after)))
     await connection.execute(database.sql(WRITE_AUDIT), *entry)
+
+
+def audit_statements(database: Database, *, who: str, action: str, target: str, after: object) -> Statements[None]:
+    """The same for any driver's connection."""
+    entry = (database.application, who, action, target, "null", database.seal(encode(after)).decode())
+    yield WRITE_AUDIT_TEXT, entry
 
 
 def targets(ids: Sequence[int], prefix: str = "") -> str:

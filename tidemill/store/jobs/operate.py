@@ -12,7 +12,14 @@ from tidemill.core.errors import NotFoundError
 from tidemill.core.jobs.job import FINAL_STATES
 from tidemill.store.access.audit import targets
 from tidemill.store.jobs.batches.batch_end import end_batches
-from tidemill.store.jobs.history.archive import ADD_COUNTS, NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.history.archive import (
+    ADD_COUNTS,
+    NOTIFY_CALLED,
+    NOTIFY_RUNS,
+    archive_sql,
+    callback_sql,
+    webhook_rows,
+)
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction
 
@@ -22,8 +29,9 @@ WITH gone AS (
     DELETE FROM tidemill.job WHERE id = ANY (ARRAY(
         SELECT id FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running' FOR UPDATE))
     RETURNING *),
-{archive_sql("gone", state="'cancelled'", note="$2::text")}
-SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS} FROM gone
+{archive_sql("gone", state="'cancelled'", note="$2::text")},
+{callback_sql(webhook_rows("gone"), origin="parent")}
+SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM gone
 """
 
 #: Requests the cancellation of running jobs from their workers.

@@ -29,7 +29,7 @@ Word = Annotated[str, Meta(max_length=400)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 RunId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
-RUN_STATES = (*LIVE_RUN_STATES, "succeeded", "failed", "cancelled", "timed_out")
+RUN_STATES = (*LIVE_RUN_STATES, "succeeded", "failed", "cancelled", "timed_out", "expired")
 
 _SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at"
 _LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress, note, tags, run_id FROM tidemill.job"

@@ -10,7 +10,13 @@ from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.batches.batch_end import END_BATCHES
 from tidemill.store.jobs.claims.claims import finish_jobs, requeue_jobs
-from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
+from tidemill.store.jobs.history.archive import (
+    NOTIFY_CALLED,
+    NOTIFY_RUNS,
+    archive_sql,
+    callback_sql,
+    webhook_rows,
+)
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.workers import (
     END_LAPSED,
@@ -22,7 +28,7 @@ from tidemill.store.jobs.workers import (
     RECENTLY_ENDED,
     release_jobs,
 )
-from tidemill.store.runs.inbox import CANCEL_ORPHANS
+from tidemill.store.runs.inbox import CANCEL_ORPHANS, EXPIRE_RUNS
 
 #: Moves waiting jobs whose deadline has passed to the history without having run.
 EXPIRE_JOBS = f"""
@@ -31,8 +37,9 @@ WITH gone AS (
         SELECT id FROM tidemill.job WHERE deadline <= now() AND state <> 'running'
         ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
     RETURNING *),
-{archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")}
-SELECT id, batch_id, {NOTIFY_RUNS} FROM gone
+{archive_sql("gone", state="'expired'", note="'its deadline passed before it could start'")},
+{callback_sql(webhook_rows("gone"), origin="parent")}
+SELECT id, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM gone
 """
 
 #: Concurrency keys with free slots and due throttled jobs.
@@ -63,6 +70,8 @@ SELECT EXISTS (SELECT FROM tidemill.worker WHERE ended_at IS NULL AND lease_unti
        EXISTS (SELECT FROM tidemill.worker WHERE ended_at > now() - interval '1 minute') AS ended,
        EXISTS (SELECT FROM tidemill.job WHERE state = 'throttled' AND due_at <= now()) AS throttled,
        EXISTS (SELECT FROM tidemill.job WHERE deadline <= now() AND state <> 'running') AS expired,
+       EXISTS (SELECT FROM tidemill.run
+               WHERE deadline <= now() AND state = 'running' AND seq = 0 AND owner IS NULL) AS late_runs,
        EXISTS (SELECT FROM tidemill.job WHERE state = 'no_worker') AS no_worker,
        EXISTS (SELECT FROM tidemill.job
                WHERE cancel_reason IS NOT NULL AND run_id IS NOT NULL AND state <> 'running') AS unwanted,
@@ -133,6 +142,11 @@ async def expire_jobs(database: Database) -> int:
     if batches := sorted({row["batch_id"] for row in rows if row["batch_id"] is not None}):
         await database.fetch(END_BATCHES, batches, patience=None)
     return len(rows)
+
+
+async def expire_runs(database: Database) -> int:
+    """Expire runs that have not begun when their deadline has passed; returns how many."""
+    return len(await database.fetch(EXPIRE_RUNS, patience=None))
 
 
 async def admit_due(database: Database) -> None:

@@ -22,16 +22,22 @@ _OWN_VERSION = """(version = coalesce(($4::text[])[array_position($2, kind)], ve
           SELECT FROM tidemill.worker AS w WHERE w.ended_at IS NULL AND w.lease_until > now()
           AND w.versions ->> ('run ' || r.kind) = r.version))"""
 
+# One that has not begun when its deadline has passed never begins: maintenance ends it.
+_IN_TIME = "(deadline > now() OR seq > 0) IS NOT FALSE"
+
+# The order in which runs are claimed: the index of runs without an owner has it too.
+_URGENT_FIRST = "coalesce(priority, 5::smallint) DESC, id"
+
 #: Claims runs without an owner that have something to do, except the first claim of limited kinds ($5).
 CLAIM_RUNS = f"""
 UPDATE tidemill.run SET owner = $1, turn = 0 WHERE id = ANY (ARRAY(
     SELECT id FROM tidemill.run AS r
     WHERE state = 'running' AND owner IS NULL AND awake AND kind = ANY ($2) AND suspicions = $6
-      AND (seq > 0 OR kind <> ALL ($5))
+      AND (seq > 0 OR kind <> ALL ($5)) AND {_IN_TIME}
       AND {_OWN_VERSION}
-    ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED))
+    ORDER BY {_URGENT_FIRST} LIMIT $3 FOR UPDATE SKIP LOCKED))
   AND EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
-RETURNING id, kind, version, seq, input, losses, origin
+RETURNING id, kind, version, seq, input, losses, origin, priority
 """
 
 
@@ -55,7 +61,8 @@ DELETE FROM tidemill.run_slot AS s WHERE NOT EXISTS (
 """
 
 
-#: Claims new runs of limited kinds, oldest first, while their kind has free slots. A run keeps its slot until it ends.
+#: Claims new runs of limited kinds, the most urgent and then the oldest first, while their kind has free slots. A run
+#: keeps its slot until it ends.
 CLAIM_LIMITED = f"""
 WITH room AS MATERIALIZED (
     SELECT k.kind, k.most - (SELECT count(*) FROM tidemill.run_slot AS s WHERE s.kind = k.kind) AS free
@@ -63,19 +70,20 @@ WITH room AS MATERIALIZED (
 picked AS MATERIALIZED (
     SELECT r.id, r.kind FROM room CROSS JOIN LATERAL (
         SELECT id, kind FROM tidemill.run AS r
-        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0 AND {_OWN_VERSION}
-        ORDER BY id LIMIT greatest(room.free, 0) FOR UPDATE SKIP LOCKED) AS r
+        WHERE state = 'running' AND owner IS NULL AND awake AND kind = room.kind AND seq = 0 AND {_IN_TIME}
+          AND {_OWN_VERSION}
+        ORDER BY {_URGENT_FIRST} LIMIT greatest(room.free, 0) FOR UPDATE SKIP LOCKED) AS r
     WHERE EXISTS (SELECT FROM tidemill.worker WHERE id = $1 AND ended_at IS NULL)
     LIMIT $3),
 slots AS (INSERT INTO tidemill.run_slot (run_id, kind) SELECT id, kind FROM picked ON CONFLICT DO NOTHING)
 UPDATE tidemill.run AS r SET owner = $1, turn = 0 FROM picked WHERE r.id = picked.id
-RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses, r.origin
+RETURNING r.id, r.kind, r.version, r.seq, r.input, r.losses, r.origin, r.priority
 """
 
 
 #: Runs of this owner that it does not know of: the response to a claim or a start was lost.
 OWN_RUNS = """
-SELECT id, kind, version, seq, input, losses, origin FROM tidemill.run
+SELECT id, kind, version, seq, input, losses, origin, priority FROM tidemill.run
 WHERE owner = $1 AND state = 'running' AND id <> ALL ($2::bigint[]) ORDER BY id LIMIT $3
 """
 

@@ -130,6 +130,20 @@ SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', 'wa
 """
 
 
+#: Ends runs that have not begun when their deadline has passed.
+EXPIRE_RUNS = """
+WITH over AS (
+    UPDATE tidemill.run SET state = 'expired', ended_at = now(), start_at = NULL, awake = false,
+                            note = 'its deadline passed before it began'
+    WHERE id = ANY (ARRAY(
+        SELECT id FROM tidemill.run WHERE deadline <= now() AND state = 'running' AND seq = 0 AND owner IS NULL
+        ORDER BY deadline LIMIT 1000 FOR UPDATE SKIP LOCKED))
+    RETURNING id),
+gone AS (DELETE FROM tidemill.inbox WHERE run_id IN (SELECT id FROM over))
+SELECT id FROM over
+"""
+
+
 #: What a work item has noted, in the journal or the inbox.
 NOTED_FOR_WORK = """
 SELECT data FROM (

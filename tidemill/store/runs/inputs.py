@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import asyncpg
 
+from tidemill.store.access.audit import audit_statements
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
+from tidemill.store.runs.inbox import send_statements
 
 #: The questions of runs to people, longest waiting first.
 LIST_INPUTS = """
@@ -37,3 +41,12 @@ async def is_asked(database: Database, run_id: int, node: str) -> bool:
     """Whether a node of a run waits for a person's input."""
     row = await database.fetchrow(IS_ASKED, run_id, node)
     return row is not None and row["asked"]
+
+
+def answer_statements(
+    database: Database, run_id: int, tick: bytes, *, by: str, node: str, value: Any, key: str
+) -> Statements[None]:
+    """The statements that send an answer to a run and record who gave it, for any driver."""
+    yield from send_statements(database, run_id, tick)
+    after = {"value": value, "key": key}
+    yield from audit_statements(database, who=by, action="run.submit", target=f"r{run_id} {node}", after=after)

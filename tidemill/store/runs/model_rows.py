@@ -28,6 +28,7 @@ class RunRow(msgspec.Struct):
     suspicions: int = 0
     losses: int = 0
     origin: bytes | None = None
+    priority: int | None = None
 
 
 class InboxRow(msgspec.Struct):

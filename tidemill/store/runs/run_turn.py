@@ -41,11 +41,18 @@ class NewRun(msgspec.Struct, gc=False):
     at: float | None = None
     """Not before this moment."""
     tags: list[str] | None = None
+    priority: int | None = None
+    """0 to 9: of the runs that wait for an owner, 9 goes first; its jobs have it too, unless they have their own."""
+    deadline: float | None = None
+    """It expires if it has not begun at this moment."""
+    deadline_in: float | None = None
+    """The same, this many seconds from now on."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it may begin at once, in the process that starts it."""
-        return self.key is None and self.delay is None and self.at is None and self.tags is None
+        later = self.delay, self.at, self.deadline, self.deadline_in
+        return self.key is None and self.tags is None and self.priority is None and later == (None, None, None, None)
 
 
 class BufferedEvents(msgspec.Struct, frozen=True):

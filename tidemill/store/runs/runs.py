@@ -27,9 +27,10 @@ LIVE_RUN_STATES = ("running", "needs_attention")
 START_RUN = """
 WITH made AS (
     INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind, tags, start_at,
-                              awake)
+                              awake, priority, deadline)
     SELECT $1::text, $2::text, $3::text, $4::text::json, $5::text::json, $6::bigint, $7::bigint, $8::bigint, $9::text,
-           $10::text[], start_at, start_at IS NULL
+           $10::text[], start_at, start_at IS NULL, $13::int,
+           coalesce(to_timestamp($14::float8), now() + make_interval(secs => $15::float8))
     FROM (SELECT coalesce(to_timestamp($11::float8), now() + make_interval(secs => $12::float8)) AS start_at) AS later
     ON CONFLICT (workflow, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id, awake),
@@ -56,8 +57,9 @@ DELETE FROM tidemill.run WHERE id IN (SELECT id FROM old) RETURNING id
 #: Stores a new run that begins after tick `$2` of another, asleep until its timers are set.
 FORK_RUN = """
 WITH made AS (
-    INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake)
-    SELECT workflow, kind, $3, input, $2 + cardinality($5::json[]), $4, id, false FROM tidemill.run WHERE id = $1
+    INSERT INTO tidemill.run (workflow, kind, version, input, seq, origin, forked_from, awake, priority)
+    SELECT workflow, kind, $3, input, $2 + cardinality($5::json[]), $4, id, false, priority
+    FROM tidemill.run WHERE id = $1
     RETURNING id),
 ticks AS (
     INSERT INTO tidemill.tick (run_id, seq, data)
@@ -149,7 +151,8 @@ def start_statements(
     # A start without a key gets an internal one, so that it happens once even if the first response was lost.
     own = None if new.key is not None else OWN_KEY + new_token()
     origin = None if new.origin is None else bytes(new.origin).decode()
-    who = (origin, owner, *(parent or (None, None)), new.kind, new.tags, new.at, new.delay)
+    when = (new.at, new.delay, new.priority, new.deadline, new.deadline_in)
+    who = (origin, owner, *(parent or (None, None)), new.kind, new.tags, *when)
     given = database.seal(bytes(new.input)).decode()
     while True:
         rows = yield START_RUN, (new.workflow, new.version, own or new.key, given, *who)

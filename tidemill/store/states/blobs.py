@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 
+import msgspec
+
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor
 
 #: The versions of all paths, or of the given ones.
@@ -18,6 +22,13 @@ INSERT INTO tidemill.state_blob (store, path, content)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[])
 ON CONFLICT (store, path) DO UPDATE SET content = excluded.content, written_at = now(), version = DEFAULT
 RETURNING path, version
+"""
+#: The same for any driver's connection: the contents are in base64.
+WRITE_BLOB_ROWS = """
+INSERT INTO tidemill.state_blob (store, path, content)
+SELECT $1::text, path, decode(content, 'base64') FROM json_to_recordset($2::text::json) AS w(path text, content text)
+ON CONFLICT (store, path) DO UPDATE SET content = excluded.content, written_at = now(), version = DEFAULT
+RETURNING path
 """
 #: Deletes paths, or moves them under a prefix.
 DROP_BLOBS = "DELETE FROM tidemill.state_blob WHERE store = $1 AND path = ANY ($2::text[])"
@@ -61,6 +72,13 @@ async def write_blobs(
     else:
         rows = await connection.fetch(database.sql(WRITE_BLOBS), *arguments)
     return {row["path"]: row["version"] for row in rows}
+
+
+def write_blob_statements(database: Database, store: str, blobs: Sequence[tuple[str, bytes]]) -> Statements[None]:
+    """The statements that write contents, for any driver."""
+    sealed = [(path, database.seal_bytes(data) or b"") for path, data in blobs]
+    rows = [{"path": path, "content": b64encode(data).decode()} for path, data in sealed]
+    yield WRITE_BLOB_ROWS, (store, msgspec.json.encode(rows).decode())
 
 
 async def drop_blobs(database: Database, store: str, paths: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode, storable
+from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.states.contents import FORGET_CONTENTS
 from tidemill.store.states.leases import HOLDS, LAPSE, SESSIONS, LeaseHolder
@@ -197,7 +198,7 @@ released AS (
 SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 """
 
-NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1)"
+NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1::text)"
 
 #: Records outputs found in place as built, where the state has not changed since it was read.
 #: Records outputs as built, except those that another builder has leased: it has put them there, and will record them.
@@ -344,10 +345,17 @@ class StatesChanged(msgspec.Struct, array_like=True):
 
 async def notify_states(database: Database, connection: Executor, news: StatesChanged) -> None:
     """Notify all listeners when the transaction commits."""
+    await connection.execute(database.sql(NOTIFY_STATES), _encoded(news))
+
+
+def notify_statements(news: StatesChanged) -> Statements[None]:
+    """The same for any driver's connection."""
+    yield NOTIFY_STATES, (_encoded(news),)
+
+
+def _encoded(news: StatesChanged) -> str:
     data = encode(news)
-    if len(data) > _LONGEST_NEWS:
-        data = encode(StatesChanged(news.pipeline, news.by))
-    await connection.execute(database.sql(NOTIFY_STATES), data.decode())
+    return (data if len(data) <= _LONGEST_NEWS else encode(StatesChanged(news.pipeline, news.by))).decode()
 
 
 async def keep_codes(database: Database, pipeline: str, codes: Iterable[tuple[str, str, dict[str, str]]]) -> None:

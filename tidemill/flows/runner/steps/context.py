@@ -10,6 +10,7 @@
     both = await ctx.gather(ask("Ada"), ask("Bob"))    at the same time; all of it may wait
     sizes = await ctx.gather_jobs(*(measure.call(n) for n in range(500)))    jobs of workers, as one batch
     ctx.now(), ctx.random()                            the same when the step runs again
+    ctx.schedule, ctx.fire_time, ctx.fire_reason       of a run that a schedule has started
 
 A context is used before its run, inside a step, or outside of a run. A method that is not available there raises a
 `ContextStateError`.
@@ -29,7 +30,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from typing_extensions import TypeVar
 
+from tidemill.core.codec import decode
 from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.jobs.job import Origin
 from tidemill.engine.jobs.calls import use
 from tidemill.engine.jobs.task import Call, R
 from tidemill.flows.definition.declared import declared
@@ -135,6 +138,22 @@ class Context(Generic[S]):
         Pass it to another system as its idempotency key."""
         run, work = self._stepping("attempt_key")
         return f"{run.run_id}.{work.id}.{work.attempt}"
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that has started the run."""
+        return self._fire("schedule")
+
+    @property
+    def fire_time(self) -> datetime | None:
+        """The time, in UTC, that the schedule was fired for."""
+        fire = self._fire("fire_time", "fire")
+        return None if fire is None else datetime.fromtimestamp(fire, UTC)
+
+    @property
+    def fire_reason(self) -> str | None:
+        """Why the schedule was fired: due, catch-up, backfill or run now."""
+        return self._fire("fire_reason", "reason")
 
     @property
     def is_running(self) -> bool:
@@ -450,6 +469,10 @@ class Context(Generic[S]):
         if self._work is not None:
             raise ContextStateError(f"{what}() is only available from handler code, not from within steps.")
         return run
+
+    def _fire(self, what: str, field: str = "schedule") -> Any:
+        origin = self._running(what).origin
+        return None if origin is None else getattr(decode(origin, Origin), field)
 
     def _running(self, what: str) -> FlowRun:
         if self._run is None:

@@ -72,21 +72,29 @@ def step_tasks(
     ]
 
 
-def _task_options(spec: StepSpec) -> TaskOptions:
+def _task_options(spec: StepSpec, priority: int | None = None) -> TaskOptions:
     options = spec.job_options
-    priority = DEFAULT_PRIORITY if options.priority is None else options.priority
+    usual = DEFAULT_PRIORITY if priority is None else priority
     return TaskOptions(
         spec.queue or "",
-        priority,
+        usual if options.priority is None else options.priority,
         budget=options.budget,
         required_model=options.required_model,
         resources=options.resources,
     )
 
 
-def step_job(workflow: str, spec: StepSpec, run: int, state: FlowState, command: RunWork) -> NewJob:
-    """Create the job for a piece of work."""
-    work, options = state.works[command.work], _task_options(spec)
+def step_job(
+    workflow: str,
+    spec: StepSpec,
+    run: int,
+    state: FlowState,
+    command: RunWork,
+    priority: int | None = None,
+    origin: Origin | None = None,
+) -> NewJob:
+    """Create the job for a piece of work, with the priority of its run unless the step has its own."""
+    work, options = state.works[command.work], _task_options(spec, priority)
     args = {"run": run, "work": pack_work(work), "store": pack(state.store)}
     return NewJob(
         queue=command.queue or "",
@@ -94,7 +102,7 @@ def step_job(workflow: str, spec: StepSpec, run: int, state: FlowState, command:
         args=msgspec.Raw(encode(args)),
         priority=options.priority,
         options=options.job_options(),
-        origin=Origin(by=f"run r{run}"),
+        origin=origin or Origin(by=f"run r{run}"),
     )
 
 
@@ -181,6 +189,7 @@ class QueuedStepRun(FlowRun):
         self.loop.state.works[work.id] = work
         self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed), work.given_up))
         job = find_current_job()
+        self.origin = None if job is None else job.origin_data
         if job is not None and job.attempt > 1:
             await self._recall(work)
         with suppress(_Asked):

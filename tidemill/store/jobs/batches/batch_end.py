@@ -42,10 +42,9 @@ over AS (
               counts.expired),
 {
     callback_sql(
-        f"SELECT over.id AS number, json_build_object({_FACTS}) AS facts, callback "
+        f"SELECT 'batch b' AS kind, over.id AS number, json_build_object({_FACTS}) AS facts, callback "
         "FROM over CROSS JOIN LATERAL (VALUES (CASE WHEN is_success THEN on_success END), "
         "(CASE WHEN is_first THEN on_complete END)) AS each (callback)",
-        by="batch b",
         origin="batch",
     )
 },

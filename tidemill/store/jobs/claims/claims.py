@@ -24,7 +24,14 @@ from tidemill.core.codec import decode
 from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
-from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, callback_sql
+from tidemill.store.jobs.history.archive import (
+    ENDED_IN,
+    NOTIFY_CALLED,
+    NOTIFY_RUNS,
+    archive_sql,
+    callback_sql,
+    webhook_rows,
+)
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.sealing import sealed_ends
 from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
@@ -99,13 +106,14 @@ def _archive_ended(where: str) -> str:
 
 # What the options of failed jobs ask for.
 _FAILED = """
-SELECT id AS number, options -> 'on_failure' AS callback, json_build_object(
+SELECT 'failed job ' AS kind, id AS number, options -> 'on_failure' AS callback, json_build_object(
            'job', id, 'task', task, 'args', args, 'error', error ->> 'message') AS facts
 FROM owned WHERE final = 'failed' AND options IS NOT NULL AND {where}"""
 
 
 def _call_back(where: str) -> str:
-    return callback_sql(_FAILED.format(where=where), by="failed job ", origin="parent")
+    rows = f"{_FAILED.format(where=where)}\nUNION ALL{webhook_rows('owned', where)}"
+    return callback_sql(rows, origin="parent")
 
 
 #: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
@@ -350,7 +358,7 @@ class Claims:
         finished = _once_each(finished)
         if not finished:
             return await self.fetch(statements.claim, *claim), 0
-        if all(job.state == "succeeded" and job.note is None for job in finished):
+        if all(job.state == "succeeded" and job.note is None and not job.calls_back for job in finished):
             seal = self._database.seal_value
             results = columns([(job.id, job.attempt, seal(job.result)) for job in finished], 3)
             rows = await self.fetch(statements.succeed_and_claim, *claim, *results)

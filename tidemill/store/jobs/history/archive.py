@@ -63,11 +63,18 @@ counted AS (
     ON CONFLICT (batch_id, slot) DO UPDATE SET {ADD_COUNTS} RETURNING batch_id)"""
 
 
-def callback_sql(rows: str, *, by: str, origin: str) -> str:
+def webhook_rows(rows: str, where: str = "true") -> str:
+    """What the options of ended jobs ask for, however they have ended: the rows for `callback_sql`."""
+    return f"""
+SELECT 'job ' AS kind, id AS number, options -> 'webhook' AS callback, json_build_object('job', id) AS facts
+FROM {rows} WHERE options IS NOT NULL AND {where}"""
+
+
+def callback_sql(rows: str, *, origin: str) -> str:
     """The part `called` of a statement that enqueues callbacks. It must also select `NOTIFY_CALLED`.
 
-    `rows` selects what each follows from: its `number`, the `facts` that a task may take, and the `callback`. `origin`
-    is the field of the new job's origin that has the number.
+    `rows` selects what each follows from: its `kind` and `number`, the `facts` that a task may take, and the
+    `callback`. `origin` is the field of the new job's origin that has the number.
     """
     return f"""
 called AS (
@@ -78,5 +85,5 @@ called AS (
                WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))), '{{}}'))::json,
            coalesce((callback ->> 'priority')::smallint, {DEFAULT_PRIORITY}),
            nullif(callback -> 'options' #>> '{{}}', '')::json,
-           json_build_object('by', '{by}' || number, '{origin}', number)
+           json_build_object('by', kind || number, '{origin}', number)
     FROM ({rows}) AS ended WHERE callback IS NOT NULL RETURNING queue)"""
