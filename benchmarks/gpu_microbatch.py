@@ -1,11 +1,12 @@
 """Micro-batches on a real GPU, in one file that needs nothing but Tidemill and PyTorch.
 
-    python -m benchmarks.gpu_microbatch [--messages 4000]
+    python -m benchmarks.gpu_microbatch [--seconds 3]
 
-An engine runs an embedding plan: six layers of a transformer, as the content application's, up to 32 messages a call,
-and the same plan one message a call. The vectors of both must be the same. Prints one JSON document: the device, and
-messages a second in three rounds each. Without a GPU it runs on the CPU and says so; without PyTorch it says that and
-exits with status 3.
+An engine runs an embedding plan, six layers of a transformer as in the content application, beside a bare loop over
+the same function with batches of the same size. `plain` encodes as a first version would, lists in and lists out, with
+two batches in flight; `overlapped` prepares in pinned memory, has a CUDA stream per thread, copies results once, and
+has three batches in flight. Prints one JSON document: the device, and messages a second of each in three alternating
+rounds. Without a GPU it runs on the CPU and says so; without PyTorch it says that and exits with status 3.
 """
 
 import argparse
@@ -14,18 +15,26 @@ import importlib
 import json
 import statistics
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Plan, Stream, task
 from tidemill.streams.engine.engine import Engine
+from tidemill.streams.engine.garbage import GarbageCollector
+from tidemill.streams.engine.process import SWITCH_INTERVAL
 from tidemill.streams.runner.link import MessageWork, ToDispatcher
 from tidemill.version import VERSION
 
+try:
+    from uvloop import run as run_loop
+except ImportError:
+    from asyncio import run as run_loop
+
 WORDS, WIDE, LAYERS, HEADS, INNER = 30_522, 384, 6, 12, 1536
 LONGEST = 64
-IN_FLIGHT = 128
 ROUNDS = 3
 
 try:
@@ -35,26 +44,47 @@ except ImportError:
 
 
 class Model:
-    """Vectors of texts: the mean of what the last layer says of their words."""
+    """Computes vectors of texts: the mean of the last layer over their words."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str = "float32") -> None:
         torch.manual_seed(7)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._streams = threading.local()
         layer = torch.nn.TransformerEncoderLayer(
             WIDE, HEADS, INNER, dropout=0.0, activation="gelu", batch_first=True, norm_first=False
         )
-        self._words = torch.nn.Embedding(WORDS, WIDE).to(self.device).eval()
-        self._layers = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).to(self.device).eval()
+        kind = {"device": self.device, "dtype": getattr(torch, dtype)}
+        self._words = torch.nn.Embedding(WORDS, WIDE).to(**kind).eval()
+        self._layers = torch.nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).to(**kind).eval()
 
     def encode(self, texts: list[bytes]) -> list[list[float]]:
+        """The vectors as lists."""
         rows = [words(text) for text in texts]
         wide = max(len(row) for row in rows)
         numbers = torch.tensor([row + [0] * (wide - len(row)) for row in rows], device=self.device)
-        absent = numbers == 0
         with torch.inference_mode():
-            seen = self._layers(self._words(numbers), src_key_padding_mask=absent)
-            kept = (~absent).unsqueeze(-1)
-            return ((seen * kept).sum(dim=1) / kept.sum(dim=1)).cpu().tolist()
+            return self._vectors(numbers).cpu().tolist()
+
+    def encode_overlapped(self, texts: list[bytes]) -> Any:
+        """The vectors as rows of one array, computed in the CUDA stream of this thread."""
+        rows = [words(text) for text in texts]
+        padded = torch.zeros((len(rows), max(map(len, rows))), dtype=torch.int64, pin_memory=self.device == "cuda")
+        array = padded.numpy()
+        for at, row in enumerate(rows):
+            array[at, : len(row)] = row
+        with torch.inference_mode():
+            if self.device == "cpu":
+                return self._vectors(padded).float().numpy()
+            if not hasattr(self._streams, "own"):
+                self._streams.own = torch.cuda.Stream()
+            with torch.cuda.stream(self._streams.own):
+                return self._vectors(padded.to("cuda", non_blocking=True)).float().cpu().numpy()
+
+    def _vectors(self, numbers: Any) -> Any:
+        absent = numbers == 0
+        seen = self._layers(self._words(numbers), src_key_padding_mask=absent)
+        kept = (~absent).unsqueeze(-1)
+        return (seen * kept).sum(dim=1) / kept.sum(dim=1)
 
 
 def words(text: bytes) -> list[int]:
@@ -63,27 +93,23 @@ def words(text: bytes) -> list[int]:
     return [1 + (number * 7919 + at * 104_729) % (WORDS - 1) for at in range(8 + number % (LONGEST - 8))]
 
 
-class Together(Plan, eligibility="together"):
-    async def start(self) -> None:
-        self.model = Model()
-
-    @task(batch=Batch(max_size=32, max_wait="5ms"))
-    def embed(self, items: list[Any]) -> list[Any]:
-        return self.model.encode([item.value for item in items])
+Encode = Callable[[list[bytes]], Any]
 
 
-class OneByOne(Plan, eligibility="one"):
-    async def start(self) -> None:
-        self.model = Model()
+def plan_of(encode: Encode, size: int, in_flight: int) -> type[Plan]:
+    """A plan that calls the function with so many messages at once."""
 
-    @task
-    def embed(self, ctx: Any) -> Any:
-        return self.model.encode([ctx.value])[0]
+    class Embedding(Plan, eligibility="embedding"):
+        @task(batch=Batch(max_size=size, max_wait="5ms", max_concurrency=in_flight))
+        def embed(self, items: list[Any]) -> Any:
+            return encode([item.value for item in items])
+
+    return Embedding
 
 
-async def rate(plan: type[Plan], messages: int) -> float:
-    """Messages a second through an engine, so many in flight that batches can be full."""
-    answered = 0
+async def engine_rate(encode: Encode, size: int, in_flight: int, seconds: float) -> float:
+    """Messages a second through an engine with a backlog of four batches."""
+    answered, before_switch = 0, sys.getswitchinterval()
     news = asyncio.Event()
 
     def heard(frame: ToDispatcher) -> None:
@@ -92,60 +118,91 @@ async def rate(plan: type[Plan], messages: int) -> float:
         answered += len(frame.ok)
         news.set()
 
-    source = JsonlSource("none.jsonl", eligibilities=frozenset({str(plan.eligibility)}), decoder=bytes)
-    engine = Engine(Stream("gpu", plans=[plan], sources=[source], threads=1), heard)
+    source = JsonlSource("none.jsonl", eligibilities=frozenset({"embedding"}), decoder=bytes)
+    stream = Stream("gpu", plans=[plan_of(encode, size, in_flight)], sources=[source], threads=in_flight)
+    engine = Engine(stream, heard)
     await engine.start()
-    sent, began = 0, 0.0
-    for count in (IN_FLIGHT, messages):  # the first few are not measured: everything is warmed up then
-        sent, answered, began = 0, 0, time.perf_counter()
-        while answered < count:
-            room = min(count - sent, IN_FLIGHT - (sent - answered))
-            engine.submit([MessageWork(number, 0, b"%d" % number) for number in range(sent, sent + room)])
-            sent += room
-            news.clear()
-            await news.wait()
-    took = time.perf_counter() - began
+    GarbageCollector(stream.gc_every)  # as an engine's process does
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    sent, began, before = 0, 0.0, 0
+    ends_at = float("inf")
+    while time.perf_counter() < ends_at:
+        if not began and answered >= 8 * size:  # The first batches are not measured: everything is warmed up then.
+            began, before = time.perf_counter(), answered
+            ends_at = began + seconds
+        room = 4 * size - (sent - answered)
+        engine.submit([MessageWork(number, 0, b"%d" % number) for number in range(sent, sent + room)])
+        sent += room
+        news.clear()
+        await news.wait()
+    rate = (answered - before) / (time.perf_counter() - began)
+    while answered < sent:
+        news.clear()
+        await news.wait()
     await engine.stop()
-    return messages / took
+    sys.setswitchinterval(before_switch)
+    return rate
 
 
-def check() -> float:
-    """How far the vectors of one message and of many are apart, at most."""
-    model = Model()
+def bare_rate(encode: Encode, size: int, seconds: float) -> float:
+    """Messages a second of a loop that does nothing but call the function."""
+    done, began, ends_at = 0, 0.0, float("inf")
+    for turn in range(10**9):
+        if turn == 4:
+            done, began = 0, time.perf_counter()
+            ends_at = began + seconds
+        encode([b"%d" % number for number in range(turn * size, (turn + 1) * size)])
+        done += size
+        if time.perf_counter() > ends_at:
+            break
+    return done / (time.perf_counter() - began)
+
+
+def check(model: Model) -> float:
+    """How far the vectors of one message and of many are apart, at most, over both functions."""
     texts = [b"%d" % number for number in range(32)]
-    alone = [model.encode([text])[0] for text in texts]
-    return max(
-        abs(one - two)
-        for left, right in zip(alone, model.encode(texts), strict=True)
-        for one, two in zip(left, right, strict=True)
-    )
+    alone = torch.tensor([model.encode([text])[0] for text in texts])
+    together = torch.tensor(model.encode(texts)), torch.from_numpy(model.encode_overlapped(texts))
+    return max(float((alone - each).abs().max()) for each in together)
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--messages", type=int, default=4000)
-    messages = parser.parse_args().messages
-    if torch is None:
-        sys.stderr.write("PyTorch is not installed here\n")
-        raise SystemExit(3)
-    apart = check()
+async def measure(seconds: float) -> dict[str, Any]:
+    model, small = Model(), Model("bfloat16")
+    apart = check(model)
     assert apart < 1e-2, f"the vectors differ by {apart}"
-    found: dict[str, list[float]] = {"together": [], "one_by_one": []}
+    rows: dict[str, tuple[Encode, int, int]] = {
+        "plain_1": (model.encode, 1, 1),
+        "plain_32": (model.encode, 32, 2),
+        "plain_512": (model.encode, 512, 2),
+        "overlapped_32": (model.encode_overlapped, 32, 3),
+        "overlapped_512": (model.encode_overlapped, 512, 3),
+        "overlapped_512_bfloat16": (small.encode_overlapped, 512, 3),
+    }
+    found: dict[str, Any] = {name: {"bare": [], "engine": []} for name in rows}
     for _ in range(ROUNDS):
-        found["one_by_one"].append(await rate(OneByOne, messages))
-        found["together"].append(await rate(Together, messages))
-    medians = {name: statistics.median(rates) for name, rates in found.items()}
-    told = {
+        for name, (encode, size, in_flight) in rows.items():
+            found[name]["bare"].append(round(await asyncio.to_thread(bare_rate, encode, size, seconds)))
+            found[name]["engine"].append(round(await engine_rate(encode, size, in_flight, seconds)))
+    for each in found.values():
+        each["ratio"] = round(statistics.median(each["engine"]) / statistics.median(each["bare"]), 3)
+    return {
         "device": torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
         "tidemill": VERSION,
-        "messages": messages,
         "apart": apart,
         **found,
-        "ratio": medians["together"] / medians["one_by_one"],
     }
-    print(json.dumps(told, indent=2), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
+    arguments = parser.parse_args()
+    if torch is None:
+        sys.stderr.write("PyTorch is not installed here\n")
+        raise SystemExit(3)
+    print(json.dumps(run_loop(measure(arguments.seconds)), indent=2), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -11,16 +11,20 @@ function raises, it is called again with each half, until the items are found th
 `RetryAfter`, `Snooze` and errors of the network (`OSError`, which includes timeouts) are not the fault of an item and
 fail all. A plain function runs in a thread. A call that does not end when all of its callers have given up is written
 off, and the next one begins.
+
+The next call begins before the callers of the last one continue, so a device does not wait for them. With
+`max_concurrency=2` it does not wait for the preparation of a batch either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -28,20 +32,45 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import RetryAfter, Snooze
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
+from tidemill.engine.containment.cancellation import end
 from tidemill.engine.worker.threads import WorkThreads
 
 #: Errors that say nothing about a single item.
 _OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
+_TIMER_SLACK = 0.001  # A timer of the event loop may fire a little early.
 
 
-class BatchEntry(NamedTuple):
+class Answer(Protocol):
+    """Takes the result of an item: a future, or what a caller without a task puts in its place."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
+class BatchEntry:
     """An item that waits for a call."""
 
-    item: Any
-    answer: asyncio.Future[Any]
-    due_at: float
-    alone: bool
-    on_begin: Callable[[], None] | None
+    __slots__ = ("alone", "answer", "call", "due_at", "item", "on_begin")
+
+    def __init__(
+        self, item: Any, answer: Answer, due_at: float, alone: bool, on_begin: Callable[[], None] | None
+    ) -> None:
+        self.item = item
+        self.answer = answer
+        self.due_at = due_at
+        self.alone = alone
+        self.on_begin = on_begin
+        self.call: BatchCall | None = None
+
+
+class BatchCall(NamedTuple):
+    """A call that runs, with its items."""
+
+    task: asyncio.Task[None]
+    entries: list[BatchEntry]
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -69,21 +98,27 @@ class Batched:
         max_wait: Duration = 0.005,
         max_concurrency: int = 1,
         name: str = "",
-        threads: WorkThreads | None = None,
         on_ignored: Callable[[str], None] | None = None,
+        on_exhausted: Callable[[], None] = lambda: None,
+        most_lost: int | None = None,
     ) -> None:
-        """`on_ignored` is told the name when a call has not ended 5 s after all of its callers were cancelled."""
+        """`on_ignored` is told the name when a call has not ended 5 s after all of its callers were cancelled.
+
+        Calls of a plain function run in threads of their own, which are replaced when they do not come back;
+        `on_exhausted` is called when `most_lost` have not.
+        """
         self._function = function
-        self._threaded = not inspect.iscoroutinefunction(function)
         self._max_size = max_size
         self._max_wait = parse_duration(max_wait, what="max_wait")
-        self._free = max_concurrency
+        self._max_concurrency = max_concurrency
         self._name = name or getattr(function, "__name__", "batch")
-        self._threads = threads or WorkThreads(max_concurrency, f"batch-{self._name}")
         self._on_ignored = on_ignored
         self._waiting: deque[BatchEntry] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._threads = None
+        if not inspect.iscoroutinefunction(function):
+            self._threads = WorkThreads(max_concurrency, f"batch-{self._name}", on_exhausted, most_lost)
 
     async def __call__(
         self, item: Any, *, first: bool = False, alone: bool = False, on_begin: Callable[[], None] | None = None
@@ -92,42 +127,68 @@ class Batched:
 
         `on_begin` is called when its call begins.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-        entry = BatchEntry(item, answer, loop.time() + self._max_wait, alone, on_begin)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        entry = self.submit(item, answer, first=first, alone=alone, on_begin=on_begin)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if entry.call is not None:
+                self._left(entry.call)
+            raise
+
+    def submit(
+        self,
+        item: Any,
+        answer: Answer,
+        *,
+        first: bool = False,
+        alone: bool = False,
+        on_begin: Callable[[], None] | None = None,
+    ) -> BatchEntry:
+        """Add an item without waiting for its result, which `answer` gets."""
+        entry = BatchEntry(item, answer, time.monotonic() + self._max_wait, alone, on_begin)
         if first:
             self._waiting.appendleft(entry)
         else:
             self._waiting.append(entry)
         if len(self._waiting) >= self._max_size:
-            self._begin()
-        elif self._timer is None and self._free:
-            self._timer = loop.call_later(self._max_wait, self._begin)
-        return await answer
+            if self._has_room():
+                self._begin()
+        elif self._timer is None and len(self._calls) < self._max_concurrency:
+            self._timer = asyncio.get_running_loop().call_later(self._max_wait, self._begin)
+        return entry
 
-    def _begin_soon(self) -> None:
-        """Start a call now if the batch is full, else when its first item has waited long enough."""
-        if len(self._waiting) >= self._max_size:
-            self._begin()
-        elif self._waiting and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(self._waiting[0].due_at, self._begin)
+    def _has_room(self) -> bool:
+        """Whether a call may begin. A full batch also waits for a thread, which then need not wait for the batch."""
+        ahead = 1 if self._threads is not None and len(self._waiting) >= self._max_size else 0
+        return len(self._calls) < self._max_concurrency + ahead
+
+    async def stop(self) -> None:
+        """Begin no more calls, and cancel those that run."""
+        self._waiting.clear()
+        await end(self._calls, CANCEL_SECONDS)
+        if self._threads is not None:
+            self._threads.close()
 
     def _begin(self) -> None:
-        """Start as many calls as may run; other items wait for a call to end."""
+        """Start the calls that may run: of a full batch, or when the first item has waited long enough."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while self._free and self._waiting:
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._has_room():
+            wait = self._waiting[0].due_at - time.monotonic()
+            if len(self._waiting) < self._max_size and wait > _TIMER_SLACK:
+                self._timer = loop.call_later(wait, self._begin)
+                return
             if not (entries := self._take()):
                 return
-            self._free -= 1
-            call = asyncio.get_running_loop().create_task(self._call(entries), name=f"batch {self._name}")
-            self._calls.add(call)
-            call.add_done_callback(self._ended)
+            task = loop.create_task(self._call(entries), name=f"batch {self._name}")
+            self._calls.add(task)
+            task.add_done_callback(self._ended)
+            call = BatchCall(task, entries)
             for entry in entries:
-                if entry.on_begin is not None:
-                    entry.on_begin()
-                entry.answer.add_done_callback(partial(self._left, call, entries))
+                entry.call = call
 
     def _take(self) -> list[BatchEntry]:
         """The items of the next call."""
@@ -146,14 +207,13 @@ class Batched:
         """A call has ended, or is written off: another may begin."""
         if call in self._calls:
             self._calls.discard(call)
-            self._free += 1
-            self._begin_soon()
+            self._begin()
 
-    def _left(self, call: asyncio.Task[None], entries: list[BatchEntry], answer: asyncio.Future[Any]) -> None:
+    def _left(self, call: BatchCall) -> None:
         """Give up a call when all of its callers have: one that hangs must not keep the others from theirs."""
-        if answer.cancelled() and all(entry.answer.done() for entry in entries):
-            call.cancel()
-            asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._check_ended, call)
+        if not call.task.done() and all(entry.answer.done() for entry in call.entries):
+            call.task.cancel()
+            asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._check_ended, call.task)
 
     def _check_ended(self, call: asyncio.Task[None]) -> None:
         if call in self._calls:
@@ -163,30 +223,40 @@ class Batched:
 
     async def _call(self, entries: list[BatchEntry]) -> None:
         try:
-            await self._run(entries)
+            await self._run(entries, asyncio.current_task())
         except BaseException:
             for entry in entries:
                 if not entry.answer.done():
                     entry.answer.set_exception(asyncio.CancelledError())
             raise
 
-    async def _run(self, entries: list[BatchEntry]) -> None:
-        """Call the function; if it raises, call it with each half, until the items are found that make it raise."""
+    async def _run(self, entries: list[BatchEntry], call: asyncio.Task[None] | None = None) -> None:
+        """Call the function; if it raises, call it with each half, until the items are found that make it raise.
+
+        `call` has ended with the result of the function, and the next one begins before this one's items are answered.
+        """
         entries = [entry for entry in entries if not entry.answer.done()]
         if not entries:
             return
         items = [entry.item for entry in entries]
+        told = [entry.on_begin for entry in entries if entry.on_begin is not None] if call is not None else []
         try:
-            if self._threaded:
-                results = await self._threads.run(partial(self._function, items), self._name)
+            if self._threads is not None:
+                results = await self._threads.run(partial(self._function, items), self._name, on_begin=told)
             else:
+                for tell in told:
+                    tell()
                 results = await self._function(items)
-            self._answer(entries, results)
-            return
+            results = self._checked(results, len(entries))
         except asyncio.CancelledError:
             raise
         except BaseException as raised:  # noqa: BLE001 - it is the answer of the items
             error = raised
+        else:
+            if call is not None:
+                self._ended(call)
+            _answer(entries, results)
+            return
         if len(entries) == 1 or isinstance(error, _OF_ALL):
             for entry in entries:
                 if not entry.answer.done():
@@ -196,15 +266,22 @@ class Batched:
         await self._run(entries[:half])
         await self._run(entries[half:])
 
-    def _answer(self, entries: list[BatchEntry], results: Any) -> None:
-        if not isinstance(results, Sequence) and not hasattr(results, "__len__"):
+    def _checked(self, results: Any, number: int) -> Iterable[Any]:
+        """The results, if there are as many as items."""
+        if not hasattr(results, "__len__"):
             results = list(results or ())
-        if len(results) != len(entries):
-            raise PayloadError(f"{self._name}: was given {len(entries)} items and returned {len(results)} results")
-        for entry, result in zip(entries, results, strict=True):
-            if entry.answer.done():
-                continue
-            if isinstance(result, BaseException):
-                entry.answer.set_exception(result)
-            else:
-                entry.answer.set_result(result)
+        if len(results) != number:
+            raise PayloadError(f"{self._name}: was given {number} items and returned {len(results)} results")
+        return results
+
+
+def _answer(entries: Sequence[BatchEntry], results: Iterable[Any]) -> None:
+    for entry, result in zip(entries, results, strict=True):
+        if entry.answer.done():
+            continue
+        if isinstance(result, StopIteration):  # A future cannot carry it.
+            entry.answer.set_exception(RuntimeError(f"an item gave StopIteration: {result}"))
+        elif isinstance(result, BaseException):
+            entry.answer.set_exception(result)
+        else:
+            entry.answer.set_result(result)

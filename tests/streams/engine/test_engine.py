@@ -15,7 +15,7 @@ from tests.support.waiting import turns
 from tidemill import Discard, RetryAfter, Snooze
 from tidemill.sources import JsonlSource
 from tidemill.streams import Batch, Filtered, Plan, task
-from tidemill.streams.engine.engine import describe
+from tidemill.streams.engine.answers import describe
 
 
 async def test_every_message_is_answered_once_and_in_few_frames() -> None:

@@ -76,11 +76,15 @@ class _Call:
 class WorkThreads:
     """A pool of threads for the plain functions of one place. Threads that do not come back are replaced.
 
-    `on_exhausted` is called when as many threads are lost as the pool has: the process should be replaced.
+    `on_exhausted` is called when `most_lost` threads are lost, by default as many as the pool has: the process should
+    be replaced.
     """
 
-    def __init__(self, size: int, name: str, on_exhausted: Callable[[], None] = lambda: None) -> None:
-        self._size = size
+    def __init__(
+        self, size: int, name: str, on_exhausted: Callable[[], None] = lambda: None, most_lost: int | None = None
+    ) -> None:
+        self.size = size
+        self._most_lost = most_lost or size
         self._name = name
         self.on_exhausted = on_exhausted
         self._executor = ThreadPoolExecutor(size, thread_name_prefix=name)
@@ -92,10 +96,16 @@ class WorkThreads:
         """What runs in the threads that did not come back."""
         return sorted(call.what for call in self._lost)
 
-    async def run(self, call: Callable[[], Any], what: str, timeout: float | None = None) -> Any:
+    async def run(
+        self,
+        call: Callable[[], Any],
+        what: str,
+        timeout: float | None = None,
+        on_begin: Sequence[Callable[[], None]] = (),
+    ) -> Any:
         """Call in a thread with the caller's context variables; returns or raises what the call did.
 
-        The timeout begins when there is a thread for it. Raises `TimeoutError`.
+        The timeout begins when there is a thread for it, and `on_begin` is called then. Raises `TimeoutError`.
         """
         loop, context, mine, begun = asyncio.get_running_loop(), copy_context(), _Call(what), asyncio.Event()
 
@@ -103,6 +113,8 @@ class WorkThreads:
             mine.has_begun = True
             if timeout is not None:
                 loop.call_soon_threadsafe(begun.set)
+            for each in on_begin:
+                loop.call_soon_threadsafe(each)
             ended = context.run(caught, call)
             with mine.lock:
                 mine.ended = ended
@@ -141,8 +153,8 @@ class WorkThreads:
         log.warning("a thread did not come back in time: it may overlap with a retry", call=call.what, pool=self._name)
         self._executor._max_workers += 1
         self._executor._adjust_thread_count()
-        if len(self._lost) == self._size:
-            log.error("THREADS LOST: as many as the pool has", pool=self._name, calls=self.lost)
+        if len(self._lost) == self._most_lost:
+            log.error("THREADS LOST: too many", pool=self._name, calls=self.lost)
             self.on_exhausted()
 
     def _came_back(self, call: _Call) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -195,3 +195,20 @@ class Context(msgspec.Struct, eq=False):
     def _origin(self) -> Origin:
         message = self.message
         return origin_here(f"message {message.stream}/{message.source}:{message.place}")
+
+
+class BatchLines:
+    """Keeps the lines that a call with several messages logs, for each of them."""
+
+    def __init__(self, contexts: Sequence[Context]) -> None:
+        self._contexts = contexts
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """The fields that the messages share."""
+        first = self._contexts[0].log_fields
+        return {name: first[name] for name in ("stream", "plan")}
+
+    def keep_line(self, line: bytes) -> None:
+        for ctx in self._contexts:
+            ctx.keep_line(line)

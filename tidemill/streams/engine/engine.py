@@ -10,28 +10,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import structlog
 
-from tidemill.core.codec import encode, storable
-from tidemill.core.errors import PayloadError, words_of
-from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
+from tidemill.core.codec import storable
+from tidemill.engine.batching import Batched
 from tidemill.engine.containment.blocked_time import CANCEL_SECONDS
 from tidemill.engine.containment.cancellation import end
 from tidemill.engine.telemetry.tracing import is_tracing, message_span
 from tidemill.engine.worker.log_capture import listen
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.sources.base import read_option
-from tidemill.streams.definition.message import EngineAnswer, MessageFailure, OutboxItem
+from tidemill.streams.definition.message import EngineAnswer, MessageFailure
 from tidemill.streams.definition.plans import Filtered
 from tidemill.streams.definition.stream import Stream
+from tidemill.streams.engine.answers import answer_of, attempt_of, describe, failure_of
 from tidemill.streams.engine.context import Context, Message, OutboxTargets
 from tidemill.streams.engine.plan_runner import Breakers, RunningPlan
 from tidemill.streams.engine.plan_statistics import PlanStatistics
@@ -42,11 +40,36 @@ log = structlog.get_logger("tidemill.streams")
 
 _STRETCH = 64  # messages that a worker takes before it yields to the event loop
 _STRETCH_SECONDS = 0.1  # and for how long it takes them at most: messages that are slow to decode are no silence
-MOST_TRACEBACK = 8000
-PACKAGE = str(Path(__file__).parents[2])
 GONE = "the stream has no plan of this name any more: declare it again, and replay the message"
 
 Send = Callable[[ToDispatcher], None]
+
+
+class BatchedMessage:
+    """Takes the result of a message that runs in a batch without a task of its own."""
+
+    __slots__ = ("_answer", "_is_done", "began", "ctx", "route", "work")
+
+    def __init__(
+        self, work: MessageWork, route: Route, ctx: Context, answer: Callable[[BatchedMessage, Any, Any], None]
+    ) -> None:
+        self.work = work
+        self.route = route
+        self.ctx = ctx
+        self.began = time.perf_counter()
+        self._answer = answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, result: Any, /) -> None:
+        self._is_done = True
+        self._answer(self, result, None)
+
+    def set_exception(self, error: BaseException, /) -> None:
+        self._is_done = True
+        self._answer(self, None, error)
 
 
 class Engine:
@@ -60,6 +83,7 @@ class Engine:
         self._plans: dict[str, RunningPlan] = {}
         self._routes: list[Route] = []  # of the sources, then of live requests
         self._targets = OutboxTargets(stream.event_tick, stream.states, stream.sinks)
+        self._is_stopping = False
         self._live: deque[MessageWork] = deque()
         self._backlog: deque[MessageWork] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -94,11 +118,12 @@ class Engine:
 
     async def stop(self) -> None:
         """Cancel the running messages, wait for their end, then stop the plans."""
+        self._is_stopping = True
         self._live.clear()
         self._backlog.clear()  # A worker that swallows the cancellation finds nothing to continue with.
         await end(self._workers, CANCEL_SECONDS)
         for running in self._plans.values():
-            await running.plan.stop()
+            await running.stop()
         self._threads.close()
         self._live_threads.close()
 
@@ -153,10 +178,14 @@ class Engine:
             taken, yield_at = 0, time.monotonic() + _STRETCH_SECONDS
             while live or backlog:
                 work = live.popleft() if live else backlog.popleft()
-                if not self._rousing and (live or backlog):
-                    self._rouse()  # If this message has to wait, another worker starts the next one.
-                has_trace = self._is_tracing or (work.extra is not None and work.extra[2])
-                await (self._run_in_trace(work) if has_trace else self._run(work))
+                extra, batches = work.extra, self._routes[work.source].only_batches
+                if batches is not None and (extra is None or not (extra[2] or extra[4] or extra[6] or extra[5] > 1)):
+                    self._run_in_batch(work, batches)
+                else:
+                    if not self._rousing and (live or backlog):
+                        self._rouse()  # If this message has to wait, another worker starts the next one.
+                    has_trace = self._is_tracing or (extra is not None and extra[2])
+                    await (self._run_in_trace(work) if has_trace else self._run(work))
                 taken += 1
                 if taken == _STRETCH or time.monotonic() > yield_at:
                     await asyncio.sleep(0)
@@ -176,34 +205,62 @@ class Engine:
         with message_span(parent, self._stream.name, source, f"{work.part}:{work.position}", attempt):
             await self._run(work)
 
-    async def _run(self, work: MessageWork) -> None:
-        route, extra = self._routes[work.source], work.extra
-        if extra is not None and extra[4] is not None and extra[4] <= time.time():
-            self._answer(EngineAnswer(work.ticket, "expired"))
+    def _run_in_batch(self, work: MessageWork, batches: Batched) -> None:
+        """Give a message to the batches of its only plan; nothing waits for them."""
+        route = self._routes[work.source]
+        message = self._decode(work, route)
+        if message is None or route.only_plan is None:
             return
-        value = work.payload
+        ctx = Context(message, message.value, route.only_plan.name, route.eligibilities, self._targets)
+        batches.submit(ctx, BatchedMessage(work, route, ctx, self._answer_from_batch))
+
+    def _answer_from_batch(self, batched: BatchedMessage, result: Any, error: BaseException | None) -> None:
+        route, ctx, plan = batched.route, batched.ctx, batched.route.only_plan
+        if self._is_stopping or plan is None:
+            return
+        ctx.results[plan.first_task] = result
+        failure = self._count(plan, ctx, route, batched.began, error)
+        if failure is None and not ctx.outbox and ctx.message.eligibilities is None:
+            self._succeeded(batched.work.ticket)
+            return
+        adding = self._run_added(batched.work, route, route.eligibilities, [plan], [ctx], [failure])
+        finishing = asyncio.create_task(adding, name="stream-answer")
+        self._workers.add(finishing)
+        finishing.add_done_callback(self._workers.discard)
+
+    def _decode(self, work: MessageWork, route: Route) -> Message | None:
+        """The message with its value; answers one that cannot be decoded."""
+        value, extra = work.payload, work.extra
         if route.decode is not None:
             try:
                 value = route.decode(value)
             except BaseException as error:  # noqa: BLE001 - a decoder is user code: it may raise anything
                 failure = MessageFailure("", type(error).__name__, describe(error))
                 self._answer(EngineAnswer(work.ticket, "undecodable", (failure,)))
-                return
+                return None
         message = Message(self._stream.name, route.source, value, work.source < 0, work.part, work.position)
         if extra is not None:
             message.id, message.key, message.headers, message.at, message.deadline, message.attempt, _ = extra
+        return message
+
+    async def _run(self, work: MessageWork) -> None:
+        route, extra = self._routes[work.source], work.extra
+        if extra is not None and extra[4] is not None and extra[4] <= time.time():
+            self._answer(EngineAnswer(work.ticket, "expired"))
+            return
+        message = self._decode(work, route)
+        if message is None:
+            return
         plan = route.only_plan
         if plan is None or (extra is not None and extra[6] is not None):
             await self._run_chosen(work, route, message)
             return
-        ctx = Context(message, value, plan.name, route.eligibilities, self._targets)
+        ctx = Context(message, message.value, plan.name, route.eligibilities, self._targets)
         if plan.is_timed:
             ctx.give_up = partial(self._give_up, work, (plan,))
         failure = await self._run_plan(plan, ctx, route)
         if failure is None and not ctx.outbox and message.eligibilities is None:
-            self._ok.append(work.ticket)
-            if not self._flushing:
-                self._flush_soon()
+            self._succeeded(work.ticket)
             return
         await self._run_added(work, route, route.eligibilities, [plan], [ctx], [failure])
 
@@ -266,9 +323,6 @@ class Engine:
         return list(await asyncio.gather(*running))
 
     async def _run_plan(self, plan: RunningPlan, ctx: Context, route: Route) -> MessageFailure | None:
-        statistics = route.statistics.get(plan.name)
-        if statistics is None:
-            statistics = route.statistics[plan.name] = PlanStatistics()
         began = time.perf_counter()
         listen(ctx)
         ends_at = ctx.message.ends_at
@@ -278,18 +332,30 @@ class Engine:
             else:
                 async with asyncio.timeout(max(0.0, ends_at - time.time())):
                     await plan.run(ctx)
-            statistics.done += 1
-        except Filtered as ended:
-            statistics.filtered_for(storable(str(ended.reason)))
-            ctx.results["filtered"] = ended.reason
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            statistics.failed += 1
-            return attempt_of(ctx, plan.name, error, began)  # A task cancelled something of its own.
+            return self._count(plan, ctx, route, began, error)  # A task cancelled something of its own.
         except BaseException as error:  # noqa: BLE001 - whatever a task raises, SystemExit too, is an answer
+            return self._count(plan, ctx, route, began, error)
+        return self._count(plan, ctx, route, began, None)
+
+    def _count(
+        self, plan: RunningPlan, ctx: Context, route: Route, began: float, error: BaseException | None
+    ) -> MessageFailure | None:
+        """Count how a plan has ended; returns its failure if it has failed."""
+        statistics = route.statistics.get(plan.name)
+        if statistics is None:
+            statistics = route.statistics[plan.name] = PlanStatistics()
+        if error is None:
+            statistics.done += 1
+        elif isinstance(error, Filtered):
+            statistics.filtered_for(storable(str(error.reason)))
+            ctx.results["filtered"] = error.reason
+        else:
             statistics.failed += 1
+            ends_at = ctx.message.ends_at
             if ends_at is not None and time.time() >= ends_at and isinstance(error, TimeoutError):
                 return MessageFailure(plan.name, "DeadlineExceeded", "its deadline has passed", verdict="expired")
             return attempt_of(ctx, plan.name, error, began)
@@ -324,6 +390,11 @@ class Engine:
 
     # -- answers ----------------------------------------------------------------------------------
 
+    def _succeeded(self, ticket: int) -> None:
+        self._ok.append(ticket)
+        if not self._flushing:
+            self._flush_soon()
+
     def _answer(self, answer: EngineAnswer) -> None:
         self._answers.append(answer)
         if not self._flushing:
@@ -338,72 +409,3 @@ class Engine:
         ok, answers = self._ok, self._answers
         self._ok, self._answers = [], []
         self._send(ToDispatcher(ok, answers))
-
-
-def answer_of(
-    ticket: int,
-    plans: Sequence[RunningPlan],
-    contexts: Sequence[Context],
-    failures: Sequence[MessageFailure | None],
-    *,
-    gone: tuple[MessageFailure, ...] = (),
-    live: bool,
-) -> EngineAnswer:
-    """The answer for a message. The outbox of a failed plan is dropped."""
-    expired = any(failure is not None and failure.verdict == "expired" for failure in failures)
-    failed = (*(each for each in failures if each is not None and each.verdict != "expired"), *gone)
-    outbox: list[OutboxItem] = []
-    for ctx, failure in zip(contexts, failures, strict=True):
-        if failure is None:
-            outbox += ctx.outbox
-    result = None
-    if live:
-        found = {
-            plan.name: ctx.results for plan, ctx, failure in zip(plans, contexts, failures, strict=True) if not failure
-        }
-        try:
-            result = encode(found)
-        except PayloadError as error:  # A task returned something that has no JSON form.
-            failed = (*failed, MessageFailure("", type(error).__name__, describe(error)))
-    if expired and not failed and not outbox:
-        return EngineAnswer(ticket, "expired")
-    return EngineAnswer(ticket, "failed" if failed else "ok", failed, tuple(outbox), result)
-
-
-def attempt_of(ctx: Context, plan: str, error: BaseException, began: float) -> MessageFailure:
-    """The failure of a plan with what helps to find its cause: the traceback, and what the plan logged."""
-    failure = failure_of(plan, error)
-    if failure.verdict == "snooze":
-        return failure
-    frames = error.__traceback__
-    while frames is not None and frames.tb_next is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
-        frames = frames.tb_next  # The engine's own frames say nothing about the cause.
-    written = storable("".join(traceback.format_exception(type(error), error, frames))[-MOST_TRACEBACK:])
-    took = time.perf_counter() - began
-    return msgspec.structs.replace(failure, traceback=written, lines=ctx.lines_json(), seconds=took)
-
-
-def failure_of(plan: str, error: BaseException) -> MessageFailure:
-    """An exception as data: its class, its text, and the retry that it asks for."""
-    kind, lineage = type(error).__name__, error_lineage(type(error))
-    if isinstance(error, Snooze):
-        return MessageFailure(plan, kind, describe(error), lineage, error.seconds, "snooze")
-    if isinstance(error, RetryAfter):
-        return MessageFailure(plan, kind, describe(error), lineage, error.seconds)
-    if isinstance(error, Discard):
-        return MessageFailure(plan, kind, describe(error), lineage, None, "discard")
-    return MessageFailure(plan, kind, describe(error), lineage)
-
-
-def describe(error: BaseException) -> str:
-    """The text of an error and of its causes, in a form that can be sent and stored."""
-    words = words_of(error) or type(error).__name__
-    seen: set[int] = {id(error)}
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        said = words_of(cause) or type(cause).__name__
-        if said not in words:
-            words += f" (because of {type(cause).__name__}: {said})"
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return storable(words)

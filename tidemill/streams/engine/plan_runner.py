@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -12,11 +13,12 @@ from tidemill.core.retry import Snooze
 from tidemill.engine.batching import Batched
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.telemetry.tracing import is_tracing, task_span
+from tidemill.engine.worker.log_capture import listen
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.streams.definition.plans import Filtered, Plan, TaskRule, check_graph
 from tidemill.streams.definition.stream import PlanSettings
 from tidemill.streams.engine.circuit_breaker import Breaker
-from tidemill.streams.engine.context import Context
+from tidemill.streams.engine.context import BatchLines, Context
 from tidemill.streams.engine.limits import ConcurrencyLimit, RateLimit
 
 Step = Callable[[Context], Awaitable[Any]]
@@ -60,6 +62,7 @@ class RunningPlan:
         self._surrounded = surrounded
         self._on_ignored = on_ignored
         self._last_attempt = last_attempt
+        self._batches: list[Batched] = []
         order = check_graph(plan.name, plan.tasks)
         self._steps = {name: self._step(plan.tasks[name], breakers) for name in order}
         self._after = {name: plan.tasks[name].after for name in order}
@@ -77,6 +80,17 @@ class RunningPlan:
         self._items = tuple(self._steps.items())
         has_limits = self._concurrency_limit is not None or self._rate_limit is not None or self._timeout is not None
         self._unlimited = None if has_limits or not self._chain else self._items
+        rule = plan.tasks[order[0]]
+        is_bare = len(order) == 1 and not has_limits and not (rule.timeout or rule.rate or rule.breaker)
+        is_bare = is_bare and rule.max_concurrency is None and not is_tracing()
+        self.only_batches = self._batches[0] if self._batches and is_bare else None
+        self.first_task = order[0]
+
+    async def stop(self) -> None:
+        """Cancel the calls that run, then stop the plan."""
+        for batched in self._batches:
+            await batched.stop()
+        await self.plan.stop()
 
     async def run(self, ctx: Context) -> None:
         """Run the tasks for one message; raises what a task raised."""
@@ -131,14 +145,17 @@ class RunningPlan:
         step: Step
         if rule.batch is not None:
             batched = Batched(
-                body,
+                _listening(body),
                 max_size=rule.batch.max_size,
                 max_wait=rule.batch.max_wait,
                 max_concurrency=rule.batch.max_concurrency,
                 name=f"{self.name}.{rule.name}",
-                threads=self._threads,
                 on_ignored=self._on_ignored,
+                on_exhausted=self._threads.on_exhausted,
+                most_lost=self._threads.size,
             )
+
+            self._batches.append(batched)
 
             async def batch(ctx: Context) -> Any:
                 # At its last attempt, what others of its batch do wrong does not count against a message.
@@ -167,6 +184,23 @@ class RunningPlan:
         if rule.max_concurrency is not None:
             step = _limited(step, ConcurrencyLimit(rule.max_concurrency))
         return _spanned(step, self.name, rule.name) if is_tracing() else step
+
+
+def _listening(body: Callable[..., Any]) -> Callable[[list[Context]], Any]:
+    """The function of a batch; what it logs is kept for each of its messages."""
+    if inspect.iscoroutinefunction(body):
+
+        async def call_async(contexts: list[Context]) -> Any:
+            listen(BatchLines(contexts))
+            return await body(contexts)
+
+        return call_async
+
+    def call(contexts: list[Context]) -> Any:
+        listen(BatchLines(contexts))
+        return body(contexts)
+
+    return call
 
 
 def _spanned(step: Step, plan: str, task: str) -> Step:
@@ -226,17 +260,17 @@ async def _in_turn(batched: Batched, ctx: Context, limits: Sequence[TimeLimit], 
 
     def begin() -> None:
         nonlocal has_begun
-        has_begun = True
-        for limit in limits:
-            limit.resume()
+        if not has_begun:
+            has_begun = True
+            for limit in limits:
+                limit.resume()
 
     for limit in limits:
         limit.pause()
     try:
         return await batched(ctx, first=ctx.message.live, alone=alone, on_begin=begin)
     finally:
-        if not has_begun:
-            begin()
+        begin()
 
 
 async def _within(seconds: float, work: Awaitable[Any], what: str, ctx: Context) -> Any:

@@ -39,6 +39,9 @@ except ImportError:
 
 log = structlog.get_logger("tidemill.streams")
 
+SWITCH_INTERVAL = 0.0002
+"""Seconds for which a thread keeps the interpreter: with Python's 5 ms a device waits for the preparation of others."""
+
 TELL_EVERY = 1.0
 _PR_SET_PDEATHSIG = 1
 
@@ -81,6 +84,7 @@ async def serve(stream: Stream, end: socket.socket, end_tracing: Callable[[], No
         if is_open:
             engine = Engine(stream, link.send)
             watch_stalls(asyncio.get_running_loop())
+            sys.setswitchinterval(SWITCH_INTERVAL)
             await engine.start()
             link.send(ToDispatcher(ready=True, trouble=""))
             await _heartbeat(engine, link, ended, GarbageCollector(stream.gc_every))

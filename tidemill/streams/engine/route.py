@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tidemill.engine.batching import Batched
 from tidemill.sources.base import Source, read_option, read_time
 from tidemill.streams.definition.plans import Plan
 from tidemill.streams.definition.stream import Stream
@@ -28,6 +29,8 @@ class Route(msgspec.Struct, eq=False):
     eligibilities: Collection[str] = ()
     only_plan: RunningPlan | None = None
     """The plan of every message, if there is one and messages choose neither plans nor deadlines."""
+    only_batches: Batched | None = None
+    """The batches of that plan, if it has nothing else: its messages need no tasks of the event loop."""
     deadline: str | None = None
     eligibilities_from: str | None = None
     known: Collection[str | None] = ()
@@ -39,12 +42,14 @@ class Route(msgspec.Struct, eq=False):
 def route_of(source: Source, plans: tuple[RunningPlan, ...], declared: Iterable[type[Plan]]) -> Route:
     """The route of a source."""
     has_options = source.deadline is not None or source.eligibilities_from is not None
+    only_plan = plans[0] if len(plans) == 1 and not has_options else None
     return Route(
         source.name,
         decoder_for(source.decoder, f"source {source.name}"),
         plans,
         source.eligibilities,
-        plans[0] if len(plans) == 1 and not has_options else None,
+        only_plan,
+        None if only_plan is None else only_plan.only_batches,
         source.deadline,
         source.eligibilities_from,
         {plan.eligibility for plan in declared},

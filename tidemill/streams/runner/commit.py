@@ -26,7 +26,7 @@ from tidemill.store.streams.dead_letters import add_dead_letters
 from tidemill.store.streams.handed_over import HandedOver, add_handed_over
 from tidemill.store.streams.seen import add_seen
 from tidemill.streams.definition.message import OutboxItem
-from tidemill.streams.engine.engine import describe
+from tidemill.streams.engine.answers import describe
 from tidemill.streams.reducer.outcomes import MessageOutcome, NewDeadLetter, RetryLater
 from tidemill.streams.runner.outbox import StateWriter, store_outbox
 

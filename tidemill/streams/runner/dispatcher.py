@@ -41,7 +41,7 @@ from tidemill.store.streams.outbox import outbox_topic
 from tidemill.store.streams.streams import cursor_topic
 from tidemill.streams.definition.message import EngineAnswer
 from tidemill.streams.definition.stream import Stream
-from tidemill.streams.engine.engine import failure_of
+from tidemill.streams.engine.answers import failure_of
 from tidemill.streams.reducer.fair_share import NEVER
 from tidemill.streams.reducer.outcomes import suspects_text
 from tidemill.streams.reducer.reducer import StreamReducer
