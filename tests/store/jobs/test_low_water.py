@@ -72,6 +72,30 @@ def test_a_quick_look_from_the_front_is_soon_repeated() -> None:
     assert water.from_front
 
 
+def test_the_first_claim_after_a_scan_that_found_nothing_starts_at_the_marks_and_the_next_at_the_front() -> None:
+    water = LowWater(["a"], share=0.1)
+    water.marks(["a"], now=0.0)
+    water.claimed([row("a", 5, 1, 7)], took=0.001, now=0.0)
+    water.marks(["a"], now=1.0)
+    water.claimed([], took=0.001, now=1.0)
+    assert water.current(["a"])[1] == [0] * 10  # A job that is due earlier is not overlooked while the worker waits.
+    assert water.marks(["a"], now=2.0)[1][5] == 7
+    assert not water.from_front
+    water.claimed([], took=0.001, now=2.0)
+    assert water.marks(["a"], now=2.1)[1] == [0] * 10
+    assert water.from_front
+
+
+def test_a_scan_of_some_of_the_queues_says_nothing_about_the_others() -> None:
+    water = LowWater(["a", "b"], share=0.1)
+    water.marks(["a", "b"], now=0.0)
+    water.claimed([row("b", 5, 1, 7)], took=0.001, now=0.0)
+    water.marks(["a"], now=1.0)
+    water.claimed([], took=0.001, now=1.0)
+    assert water.marks(["b"], now=2.0)[1] == [0] * 10
+    assert water.from_front
+
+
 def test_looking_at_the_marks_does_not_move_them() -> None:
     water = LowWater(["a"])
     water.marks(["a"], now=0.0)

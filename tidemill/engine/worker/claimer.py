@@ -303,6 +303,9 @@ class Claimer:
             self._appetite.slow_down()
             self._runner.give_back_unstarted("its worker was busy with other jobs")
             return
+        await asyncio.sleep(0)  # Jobs that have just started may end at once: their results come first.
+        if self._wakeup.is_set():
+            return
         timeout = SAFETY_POLL if self._database.can_listen else POLL_WITHOUT_WAKE_UPS
         if self._has_suspects:
             timeout = SUSPECTS_WAIT

@@ -271,18 +271,30 @@ class LowWater:
         self._queues = {queue: index for index, queue in enumerate(queues)}
         self._share = share
         self.look_again_at = 0.0
+        # The marks of before the last scan from the front, if it found nothing in any queue and no claim has followed.
+        self._kept: tuple[list[datetime], list[int]] | None = None
+        self._before: tuple[list[datetime], list[int]] | None = None
         self.reset()
 
     def reset(self) -> None:
         """Start the next scan from the front."""
+        self._kept = self._before = None
         self._due = [_LONG_AGO] * (len(self._queues) * _LEVELS)
         self._ids = [0] * (len(self._queues) * _LEVELS)
         self.from_front = True
 
     def marks(self, queues: Sequence[str], now: float) -> tuple[list[datetime], list[int]]:
-        """The marks for a claim on these queues at monotonic time `now`; the front when a full scan is due."""
-        if now >= self.look_again_at:
+        """The marks for a claim on these queues at monotonic time `now`; the front when a full scan is due.
+
+        The first claim after a quiet time starts at the marks: what has woken the worker is most likely new, and should
+        not wait for a scan of all that has been claimed before. If it finds nothing, the next one scans from the front.
+        """
+        if self._kept is not None:
+            (self._due, self._ids), self._kept = self._kept, None
+        elif now >= self.look_again_at:
+            before = self._due, self._ids
             self.reset()
+            self._before = before if len(queues) == len(self._queues) else None
         return self.current(queues)
 
     def current(self, queues: Sequence[str]) -> tuple[list[datetime], list[int]]:
@@ -297,6 +309,8 @@ class LowWater:
 
     def claimed(self, rows: Sequence[tuple[str, int, datetime, int]], *, took: float, now: float) -> None:
         """Update the marks from a claim: its rows, and how long it took."""
+        if self.from_front and not rows:
+            self._kept = self._before
         for queue, priority, due_at, job_id in rows:
             at = self._queues[queue] * _LEVELS + priority
             if (due_at, job_id) > (self._due[at], self._ids[at]):
