@@ -60,6 +60,7 @@ _DRIVERS = (
 _EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncpg.LockNotAvailableError)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_IDLE_SECONDS = 20.0  # A pooled connection that is not used for so long is closed.
 
 #: The applications of an installation, and the schema of each.
 LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
@@ -252,7 +253,11 @@ class Database:
         """Connect; wait at most `patience` seconds for a server that does not answer (None: forever)."""
         if self._pool is None:
             pool = asyncpg.create_pool(
-                connect=self._connect_once, min_size=0, max_size=self.settings.pool_size, reset=_no_reset
+                connect=self._connect_once,
+                min_size=0,
+                max_size=self.settings.pool_size,
+                reset=_no_reset,
+                max_inactive_connection_lifetime=_IDLE_SECONDS,
             )
             self._pool = await pool
         await self.locate(patience=patience)
