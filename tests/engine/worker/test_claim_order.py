@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
 from tests.support import eventually, running_worker, value
 from tidemill import App
+from tidemill.engine.worker.claimer import SAFETY_POLL
 from tidemill.store.database import Database
 
 
@@ -132,3 +134,18 @@ async def test_a_worker_serves_only_its_queues(app: App, database: Database, see
         await eventually(lambda: len(seen) == 2)
     assert seen == [1, 3]
     assert await value(database, "SELECT state FROM tidemill.job") == "ready"
+
+
+async def test_a_job_whose_transaction_commits_late_starts_though_the_worker_has_gone_on_to_later_jobs(
+    app: App, database: Database, seen: list[int]
+) -> None:
+    async with running_worker(app), database.acquire() as connection:
+        async with connection.transaction():
+            await app.enqueue("note", 1, conn=connection)
+            for n in (2, 3):
+                await app.enqueue("note", n)
+                await eventually(lambda n=n: n in seen)
+            await eventually(lambda: all_done(database))
+        committed = time.monotonic()
+        await eventually(lambda: 1 in seen)
+        assert time.monotonic() - committed < SAFETY_POLL / 2
