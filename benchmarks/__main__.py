@@ -21,6 +21,7 @@ from benchmarks import (
     jobs,
     monitors,
     pipelines,
+    ray_cluster,
     report,
     server,
     server_api,
@@ -143,6 +144,11 @@ def run_streams(arguments: argparse.Namespace) -> Rows:
         return streams.Run(postgres, streams.QUICK if arguments.quick else streams.FULL).rows()
 
 
+def run_ray(arguments: argparse.Namespace) -> Rows:
+    with server.running() as postgres:
+        return ray_cluster.run(postgres, ray_cluster.QUICK if arguments.quick else ray_cluster.FULL)
+
+
 SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "jobs": ("jobs, beside other engines and the raw limit", run_jobs),
     "flows": ("workflows, durable and in memory, beside other engines", run_flows),
@@ -153,6 +159,7 @@ SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "server": ("the HTTP API and the live stream, on a long history", run_server),
     "footprint": ("processes, memory and connections of `tidemill up`, and cold starts of commands", run_footprint),
     "growth": ("how costs grow: the exponent over three sizes", run_growth),
+    "ray": ("jobs on a Ray cluster, beside bare Ray tasks", run_ray),
     "chaos": ("what is lost and how long recovery takes", run_chaos),
 }
 

@@ -71,11 +71,12 @@ def test_a_queue_that_nobody_serves_is_named_with_what_to_do() -> None:
 
 
 def test_a_task_that_no_worker_knows_is_named() -> None:
-    said = "The only worker of queue mail does not know task send: start one whose application declares it."
+    how = "start one whose application declares it, on a machine that has what it needs"
+    said = f"The only worker of queue mail cannot run task send: {how}."
     assert why("ready", knowing=0)[-1] == said
     assert why("no_worker", serving=2, knowing=0, note="worker w#1 does not know task send") == [
         "Worker w#1 does not know task send.",
-        "None of the 2 workers of queue mail knows task send: start one whose application declares it.",
+        f"None of the 2 workers of queue mail can run task send: {how}.",
     ]
 
 

@@ -54,6 +54,52 @@ def test_an_argument_that_is_not_given_hides_nothing(project: Path) -> None:
     assert (item.value, item.origin) == (4, "TIDEMILL_MAX_CONCURRENCY")
 
 
+#: Every setting as text of a variable, and what it means; no setting has its default here.
+BY_VARIABLE: dict[str, tuple[str, Any]] = {
+    "database_url": ("postgresql://db/shop", "postgresql://db/shop"),
+    "directory": ("elsewhere", "elsewhere"),
+    "schema": ("other", "other"),
+    "application": ("shop", "shop"),
+    "pool_size": ("3", 3),
+    "transaction_pooler": ("1", True),
+    "listen_url": ("postgresql://db:5433/shop", "postgresql://db:5433/shop"),
+    "max_concurrency": ("4", 4),
+    "lease_seconds": ("1m", 60.0),
+    "heartbeat_seconds": ("5s", 5.0),
+    "grace_seconds": ("2m", 120.0),
+    "stall_limit": ("10s", 10.0),
+    "max_losses": ("7", 7),
+    "max_payload": ("1 MiB", 2**20),
+    "max_state": ("2 MiB", 2**21),
+    "max_output": ("4 MiB", 2**22),
+    "model_memory": ("8 GB", 8 * 10**9),
+    "model_patience": ("1s", 1.0),
+    "host_priority": ("lowest", "lowest"),
+    "resources": ("gpu=1 scanner=0.5", {"gpu": 1.0, "scanner": 0.5}),
+    "keep_days": ("7", 7),
+    "metrics": ("0.0.0.0:9464", "0.0.0.0:9464"),
+    "sample_every": ("0", 0.0),
+    "workflow_folder": ("flows", "flows"),
+    "allow_hosts": ("10.0.0.0/8, db", ("10.0.0.0/8", "db")),
+    "allow_env": ("A B", ("A", "B")),
+    "secret_key_file": ("keys", "keys"),
+    "codec": ("compress", "compress"),
+    "log_level": ("debug", "debug"),
+    "log_format": ("json", "json"),
+}
+
+
+def test_every_setting_can_be_given_in_the_environment(tmp_path: Path) -> None:
+    items = found(tmp_path, **{f"TIDEMILL_{name.upper()}": text for name, (text, _) in BY_VARIABLE.items()})
+    assert {name: item.value for name, item in items.items()} == {
+        name: value for name, (_, value) in BY_VARIABLE.items()
+    }
+    assert {item.origin for item in items.values()} == {f"TIDEMILL_{name.upper()}" for name in BY_VARIABLE}
+    settings = settings_from(list(items.values()))
+    defaults = Settings()
+    assert not [name for name in BY_VARIABLE if getattr(settings, name) == getattr(defaults, name)]
+
+
 def test_an_empty_variable_counts_as_unset(project: Path) -> None:
     assert found(project, TIDEMILL_MAX_CONCURRENCY="")["max_concurrency"].value == 3
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -15,15 +11,10 @@ import pytest
 
 from tests.support import eventually, value
 from tests.support.external import (
-    PASSWORD,
-    USER,
     External,
     external_server,
     find_binaries,
-    free_port,
-    private_folder,
-    running_program,
-    unprivileged,
+    standby_of,
 )
 from tidemill.sources import LogSource, PageReader, SourceError
 from tidemill.sources.base import SourceContext
@@ -77,26 +68,6 @@ def copy_database(source: str, target: str) -> None:
     subprocess.run([binaries / "psql", "-qX", "-v", "ON_ERROR_STOP=1", target], input=dump.stdout, check=True)
 
 
-@contextmanager
-def promoted_standby(primary: External) -> Iterator[External]:
-    """A standby of the server that has taken all of it over."""
-    binaries = find_binaries()
-    with private_folder() as folder:
-        environment = {**os.environ, "PGPASSWORD": PASSWORD}
-        copying: list[str | Path] = [binaries / "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port)]
-        copying += ["-U", USER, "-D", folder / "data", "-c", "fast", "-R"]
-        subprocess.run(copying, check=True, env=environment, cwd=folder, **unprivileged())  # pyright: ignore[reportCallIssue, reportArgumentType]
-        standby = External(free_port())
-        command: list[str | Path] = [binaries / "postgres", "-D", folder / "data"]
-        options = ("listen_addresses=127.0.0.1", f"port={standby.port}", "unix_socket_directories=", "fsync=off")
-        for option in options:
-            command += ["-c", option]
-        with running_program(command, folder, standby.url()):
-            with psycopg.connect(standby.url(), autocommit=True) as connection:
-                connection.execute("SELECT pg_promote()")
-            yield standby
-
-
 async def test_messages_are_delivered_after_a_dump_is_restored_into_another_cluster(external: External) -> None:
     burn_transactions(external.url())
     with psycopg.connect(external.url(), autocommit=True) as connection:
@@ -133,7 +104,8 @@ async def test_positions_go_on_in_a_standby_that_was_promoted(external: External
         await make_group(primary, "group", "posts", from_now=False)
         await put(primary, b"one")
         assert await read(primary) == [b"one"]
-    with promoted_standby(external) as standby:
+    with standby_of(external) as standby:
+        standby.promote()
         async with Database(DatabaseSettings(url=standby.url("replicated"))) as database:
             await put(database, b"two")
             assert await read(database) == [b"two"]

@@ -11,7 +11,9 @@ from tidemill.store.database_url import (
     database_of,
     hosts_of,
     place_of,
+    to_any,
     to_primary,
+    to_writable,
     with_database,
 )
 
@@ -40,6 +42,17 @@ def test_of_several_hosts_the_primary_is_wanted_unless_the_url_says_otherwise() 
     assert to_primary("postgresql://a,b/shop?sslmode=require").endswith("sslmode=require&target_session_attrs=primary")
     for unchanged in ("postgresql://a/shop", "postgresql://a,b/shop?target_session_attrs=any"):
         assert to_primary(unchanged) == unchanged
+
+
+def test_connections_that_write_want_a_server_that_can_unless_the_url_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert to_writable("postgresql://a/shop") == "postgresql://a/shop?target_session_attrs=read-write"
+    assert to_any("postgresql://a/shop?x=1") == "postgresql://a/shop?x=1&target_session_attrs=any"
+    for unchanged in ("postgresql://a/shop?target_session_attrs=any", "postgresql:///?service=shop"):
+        assert to_writable(unchanged) == unchanged
+    monkeypatch.setenv("PGTARGETSESSIONATTRS", "any")
+    assert to_writable("postgresql://a/shop") == "postgresql://a/shop"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ class External:
     def url(self, database: str = "postgres", *, password: str = QUOTED, port: int | None = None) -> str:
         return f"postgresql://{USER}:{password}@127.0.0.1:{port or self.port}/{database}"
 
+    def promote(self) -> None:
+        """Make a standby the primary."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+
 
 def find_binaries() -> Path:
     """Debian's newest PostgreSQL, or a skipped test."""
@@ -102,13 +107,31 @@ def external_server() -> Iterator[External]:
         secret.chmod(0o644)
         initdb = [binaries / "initdb", "-D", folder / "data", "-U", USER, "-A", "scram-sha-256", f"--pwfile={secret}"]
         subprocess.run(initdb, check=True, capture_output=True, cwd=folder, **unprivileged())  # pyright: ignore[reportCallIssue, reportArgumentType]
-        server = External(free_port())
-        options = {"listen_addresses": "127.0.0.1", "port": server.port, "unix_socket_directories": "", "fsync": "off"}
-        command: list[str | Path] = [binaries / "postgres", "-D", folder / "data"]
-        for name, value in options.items():
-            command += ["-c", f"{name}={value}"]
-        with running_program(command, folder, server.url()):
+        with _server_on(folder) as server:
             yield server
+
+
+@contextmanager
+def standby_of(primary: External) -> Iterator[External]:
+    """A standby of the server, which follows it until it is promoted."""
+    with private_folder() as folder:
+        environment = {**os.environ, "PGPASSWORD": PASSWORD}
+        copying: list[str | Path] = [find_binaries() / "pg_basebackup", "-h", "127.0.0.1", "-p", str(primary.port)]
+        copying += ["-U", USER, "-D", folder / "data", "-c", "fast", "-R"]
+        subprocess.run(copying, check=True, env=environment, cwd=folder, **unprivileged())  # pyright: ignore[reportCallIssue, reportArgumentType]
+        with _server_on(folder) as standby:
+            yield standby
+
+
+@contextmanager
+def _server_on(folder: Path) -> Iterator[External]:
+    server = External(free_port())
+    options = {"listen_addresses": "127.0.0.1", "port": server.port, "unix_socket_directories": "", "fsync": "off"}
+    command: list[str | Path] = [find_binaries() / "postgres", "-D", folder / "data"]
+    for name, value in options.items():
+        command += ["-c", f"{name}={value}"]
+    with running_program(command, folder, server.url()):
+        yield server
 
 
 @contextmanager

@@ -27,11 +27,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidemill.core.duration import Duration, format_duration, jitter_fraction, parse_duration
 from tidemill.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: The largest count that the database column can hold.
 MOST_TRIES = 32_767
@@ -109,10 +113,14 @@ class Snooze(Exception):
 
 
 class RefuseJob(Exception):
-    """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt."""
+    """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt.
 
-    def __init__(self, reason: str) -> None:
+    The worker claims no job of the task for a while, or until `until` is done.
+    """
+
+    def __init__(self, reason: str, until: asyncio.Future[Any] | None = None) -> None:
         self.reason = reason
+        self.until = until
         super().__init__(reason)
 
 

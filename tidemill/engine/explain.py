@@ -168,8 +168,9 @@ def explain_workers(job: Job) -> list[str]:
         return [f"No worker serves queue {queue}: start one with `tidemill worker APP --queue {queue}`."]
     if not job["knowing"]:
         who = "The only worker" if job["serving"] == 1 else f"None of the {job['serving']} workers"
-        verb = "does not know" if job["serving"] == 1 else "knows"
-        return [f"{who} of queue {queue} {verb} task {task}: start one whose application declares it."]
+        verb = "cannot" if job["serving"] == 1 else "can"
+        how = "start one whose application declares it, on a machine that has what it needs"
+        return [f"{who} of queue {queue} {verb} run task {task}: {how}."]
     return []
 
 

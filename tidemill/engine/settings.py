@@ -74,6 +74,8 @@ class Settings(msgspec.Struct, frozen=True):
     """How long a job may be passed over for others whose model is loaded; 0 keeps to the order strictly."""
     host_priority: str = "highest"
     """Which priority the workers of this host claim first: highest, or lowest to leave urgent jobs to other hosts."""
+    resources: dict[str, float] | None = None
+    """What this machine has for tasks that say what they need ("gpu=1 scanner=2"); unset means what is found."""
     keep_days: int = 30
     """How many days finished jobs are kept."""
     metrics: str | None = None
@@ -126,6 +128,7 @@ class Settings(msgspec.Struct, frozen=True):
             model_memory=self.model_memory,
             model_patience=self.model_patience,
             host_priority=self.host_priority,
+            resources=self.resources or {},
         )
 
     def maintenance(self) -> MaintenanceSettings:
@@ -157,6 +160,7 @@ class SettingOptions(TypedDict, total=False):
     model_memory: int | str | None
     model_patience: Duration
     host_priority: Literal["highest", "lowest"]
+    resources: Mapping[str, float] | None
     keep_days: int
     metrics: str | None
     sample_every: Duration
@@ -186,6 +190,8 @@ class ResolvedSetting(msgspec.Struct, frozen=True):
             return "***"
         if isinstance(self.value, tuple):
             return ", ".join(self.value)
+        if isinstance(self.value, dict):
+            return ", ".join(f"{name}={amount:g}" for name, amount in self.value.items())
         return "" if self.value is None else str(self.value)
 
 
@@ -271,6 +277,8 @@ def _typed(name: str, value: Any, origin: str) -> Any:
             return parse_duration(value, what=name)
         if name in ("allow_hosts", "allow_env") and isinstance(value, str):
             return tuple(filter(None, re.split(r"[\s,]+", value)))
+        if name == "resources" and isinstance(value, str):
+            value = dict(each.partition("=")[::2] for each in filter(None, re.split(r"[\s,]+", value)))
         if name in _SIZES:
             return parse_memory(value, what=name)
         if kind is bool and isinstance(value, str):

@@ -21,6 +21,7 @@ from tidemill.sources.base import NEAR, RecordPage, Source, SourceContext, Sourc
 from tidemill.sources.delivery import Delivery
 from tidemill.sources.page_consumer import LEASE, WindowConsumer
 from tidemill.store.database import Database, DatabaseSettings
+from tidemill.store.database_url import to_any
 from tidemill.store.streams.table_cursor import TableCursor, read_table
 
 PATIENCE = 5.0
@@ -76,7 +77,7 @@ class TableReader:
         self._page, self._cursor = source.page, source.table_cursor()
         self._is_other = source.url is not None
         self._database = (
-            own if source.url is None else Database(DatabaseSettings(url=source.url), label="tidemill source")
+            own if source.url is None else Database(DatabaseSettings(url=to_any(source.url)), label="tidemill source")
         )
         self._opened = False
 

@@ -30,11 +30,11 @@ from tidemill.core.encoding.sealing import (
     seal_members,
     seal_text,
 )
-from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
+from tidemill.core.errors import ConfigError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
 from tidemill.store.connection_setup import PooledConnection, set_types, watched
-from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable
-from tidemill.store.database_url import check_database_url, place_of, to_primary
+from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable, one_line, own_error
+from tidemill.store.database_url import check_database_url, place_of, to_primary, to_writable
 from tidemill.store.known_types import KnownTypesConnection
 from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_name, schema_of
 
@@ -239,7 +239,7 @@ class Database:
 
         try:
             self.located(await self.run(read_applications, patience=patience))
-        except (*NO_TABLE, asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
+        except (*NO_TABLE, asyncpg.InsufficientPrivilegeError):
             self.located(())  # not migrated yet, or not a Tidemill database
 
     def located(self, rows: Sequence[Any]) -> None:
@@ -310,6 +310,9 @@ class Database:
             connection = await self._patiently(lambda: self._take(pool), patience)
             try:
                 yield connection
+            except Exception as error:
+                await _leave_read_only(pool, error)
+                raise
             finally:
                 await self._give_back(pool, connection)
 
@@ -333,8 +336,9 @@ class Database:
             try:
                 try:
                     yield connection
-                except BaseException:
+                except BaseException as error:
                     await _roll_back(transaction)
+                    await _leave_read_only(pool, error)
                     raise
                 await transaction.commit()
             finally:
@@ -369,15 +373,7 @@ class Database:
 
     def own_error(self, error: BaseException) -> TidemillError:
         """The error of ours that says what an error of the driver means for the caller."""
-        said = _one_line(error)
-        if is_unavailable(error):
-            return ConnectionLostError(
-                f"the connection to the database at {self.where} was lost ({said}): what was being stored may or may "
-                "not be there; look, or repeat it with a unique_key"
-            )
-        if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | UnicodeEncodeError | OverflowError):
-            return ConfigError(f"the database cannot store this: {said}")
-        return StoreError(f"the database at {self.where} refuses: {said}")
+        return own_error(error, self.where)
 
     async def fetch(self, statement: str, *args: Any, patience: float | None = 30.0) -> list[asyncpg.Record]:
         """Fetch the rows of a statement that may safely run twice."""
@@ -401,7 +397,7 @@ class Database:
         return self._pool
 
     async def _connect_listener(self) -> Connection:
-        return watched(await asyncpg.connect(self.direct_dsn, timeout=10))
+        return watched(await asyncpg.connect(to_writable(self.direct_dsn), timeout=10))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:
@@ -410,7 +406,7 @@ class Database:
             )
         else:
             connection = await asyncpg.connect(
-                self.dsn,
+                to_writable(self.dsn),
                 timeout=10,
                 statement_cache_size=200,
                 server_settings=self._session,
@@ -440,10 +436,10 @@ class Database:
                     await self._pool.expire_connections()
                 if give_up is None and pause >= _LONGEST_PAUSE and not told:
                     told = True
-                    _log().warning("waiting for the database", at=self.where, error=_one_line(error))
+                    _log().warning("waiting for the database", at=self.where, error=one_line(error))
                 if give_up is not None and loop.time() + pause > give_up:
                     raise StoreError(
-                        f"the database at {self.where} does not answer ({_one_line(error)}); "
+                        f"the database at {self.where} does not answer ({one_line(error)}); "
                         "is the server running and the URL right?"
                     ) from error
             if self.embedded is not None:
@@ -463,6 +459,12 @@ def _log() -> Any:
     import structlog  # slow to load, and rarely needed
 
     return structlog.get_logger("tidemill.store")
+
+
+async def _leave_read_only(pool: asyncpg.Pool, error: BaseException) -> None:
+    """Close the connections to a server that is read-only: the next ones may lead to the primary."""
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        await pool.expire_connections()
 
 
 async def _roll_back(transaction: Any) -> None:
@@ -486,10 +488,6 @@ def _embedded(directory: str) -> EmbeddedServer:
 def columns(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
     """Transpose rows into one list per column, for array parameters."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-
-
-def _one_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 async def _no_reset(_: Any) -> None:

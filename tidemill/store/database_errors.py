@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from tidemill.core.errors import ConnectionLostError, StoreError
+from tidemill.core.errors import ConfigError, ConnectionLostError, StoreError, TidemillError
 
 _AWAY = (
     OSError,
@@ -15,21 +15,31 @@ _AWAY = (
     asyncpg.IdleSessionTimeoutError,
     asyncpg.TooManyConnectionsError,
     asyncpg.TargetServerAttributeNotMatched,  # No host is the primary yet.
+    asyncpg.ReadOnlySQLTransactionError,  # The address leads to a standby, or to a database that was moved.
 )
 
-# The server cannot store anything until the disk has space or the failover is over.
+# The server answers, and cannot store anything until the disk has space or another server is promoted.
 _FULL = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ReadOnlySQLTransactionError)
+
+#: The server refused to begin a change: nothing was stored.
+_NOT_BEGUN = (asyncpg.AdminShutdownError, asyncpg.ReadOnlySQLTransactionError, BrokenPipeError)
 
 #: Two transactions collided, or a migration has changed a table under a prepared statement: the one that was rolled
 #: back must be retried.
 CLASHES = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.InvalidCachedStatementError)
+
+#: Seconds to wait before the next try on a server that answers at once, and is read-only.
+PAUSE_READ_ONLY = 1.0
 
 #: The schema has not been migrated yet, or is not one of Tidemill's.
 NO_TABLE = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the error means that the server is stopped, stopping or starting: a retry makes sense."""
+    """Whether the error means that the server is stopped, stopping, starting or not the primary: a retry makes sense.
+
+    The retry needs a new connection: the old one is closed, or leads to a server that cannot write.
+    """
     error = _driver_error(error)
     if isinstance(error, asyncpg.InterfaceError):
         # The driver raises this when a connection has just been closed; other interface errors are bugs.
@@ -43,15 +53,15 @@ def is_unavailable(error: BaseException) -> bool:
 def is_safe_to_retry(error: BaseException) -> bool:
     """Whether it is certain that nothing was stored, so that a retry is safe.
 
-    Two transactions collided, the driver or the system refused to send the statement, or the server ended the session
-    instead of answering it.
+    Two transactions collided, the driver or the system refused to send the statement, the server ended the session
+    instead of answering it, or the server is read-only.
     """
     error = _driver_error(error)
     if isinstance(error, CLASHES):
         return True
     if isinstance(error, asyncpg.InternalClientError):
         return is_unavailable(error)
-    return any(isinstance(each, asyncpg.AdminShutdownError | BrokenPipeError) for each in (error, error.__cause__))
+    return any(isinstance(each, _NOT_BEGUN) for each in (error, error.__cause__))
 
 
 def is_full(error: BaseException) -> bool:
@@ -72,3 +82,25 @@ def is_transient(error: BaseException) -> bool:
 def _driver_error(error: BaseException) -> BaseException:
     """The error of the driver that a lost connection was reported for."""
     return error.__cause__ if isinstance(error, ConnectionLostError) and error.__cause__ is not None else error
+
+
+def own_error(error: BaseException, where: str) -> TidemillError:
+    """The error of ours that says what an error of the driver means for the caller of the database at `where`."""
+    said = one_line(error)
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return ConnectionLostError(f"the database at {where} is read-only ({said}): nothing was stored; repeat it")
+    if is_unavailable(error):
+        return ConnectionLostError(
+            f"the connection to the database at {where} was lost ({said}): what was being stored may or may "
+            "not be there; look, or repeat it with a unique_key"
+        )
+    if isinstance(error, asyncpg.DataError | asyncpg.InterfaceError | UnicodeEncodeError | OverflowError):
+        return ConfigError(f"the database cannot store this: {said}")
+    return StoreError(f"the database at {where} refuses: {said}")
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return "it is read-only: a standby, or a database that was moved"
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tidemill.core.errors import ConfigError
@@ -55,10 +56,28 @@ def with_database(url: str, name: str) -> str:
 
 
 def to_primary(url: str) -> str:
-    """The URL for connections that write: of several hosts, the one that is not a standby."""
-    if len(hosts_of(url)) < 2 or "target_session_attrs=" in url:
+    """The URL of the primary: of several hosts, the one that is not a standby."""
+    return url if len(hosts_of(url)) < 2 else _with_attributes(url, "primary")
+
+
+def to_writable(url: str) -> str:
+    """The URL for connections that write: a server that is read-only counts as one that does not answer.
+
+    A single address may lead to a standby, too: that of a proxy which has not noticed a failover yet.
+    """
+    is_chosen = "service=" in url or "PGTARGETSESSIONATTRS" in os.environ
+    return url if is_chosen else _with_attributes(url, "read-write")
+
+
+def to_any(url: str) -> str:
+    """The URL for connections that only read, also from a standby."""
+    return _with_attributes(url, "any")
+
+
+def _with_attributes(url: str, attributes: str) -> str:
+    if "target_session_attrs=" in url:
         return url
-    return f"{url}{'&' if urlsplit(url).query else '?'}target_session_attrs=primary"
+    return f"{url}{'&' if urlsplit(url).query else '?'}target_session_attrs={attributes}"
 
 
 def _split(host: str) -> tuple[str, str]:

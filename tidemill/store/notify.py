@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tidemill.store.database import Connection, Database
-from tidemill.store.database_errors import is_unavailable
+from tidemill.store.database_errors import PAUSE_READ_ONLY, is_full, is_unavailable
 from tidemill.store.jobs.insert import notify_queues
 
 Callback = Callable[[str], None]
@@ -104,6 +104,8 @@ class ListeningConnection:
             except Exception as error:
                 if not is_unavailable(error):
                     raise
+                if is_full(error):  # A standby cannot listen.
+                    await asyncio.sleep(PAUSE_READ_ONLY)
             finally:
                 for listener in self._listeners:
                     listener.disconnected()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support import eventually, find_live, finished, running_maintenance, running_worker, value
 from tests.support.waiting import PATIENT
 from tidemill import App
+from tidemill.pipelines import Pipeline
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_job
 
@@ -92,3 +95,29 @@ async def test_a_worker_that_knows_the_task_but_not_the_queue_does_not_take_it(a
         await eventually(lambda: no_worker(database, ref.id))
         await finished(database, (await newer.enqueue("known", queue="elsewhere")).id)
         assert await no_worker(database, ref.id) is not None
+
+
+async def test_a_job_that_needs_what_the_machine_does_not_have_waits_for_a_worker_that_has_it(
+    app: App, database: Database, tmp_path: Path
+) -> None:
+    pages = Pipeline("pages", root=tmp_path, queue="shared")
+
+    @app.task(queue="shared", resources={"cpu": 1000, "scanner": 2})
+    async def scan() -> str:
+        return "scanned"
+
+    @pages.stage(input="in/{page}.txt", output="out/{page}.txt", resources={"memory": "1000 TB"})
+    def page(entity: Any, text: str) -> str: ...
+
+    app.pipeline(pages)
+    ref = await app.enqueue(scan.call())
+    async with running_worker(app) as worker:
+        row = await eventually(lambda: no_worker(database, ref.id))
+        assert row["note"] == "task scan needs scanner 2, and this machine has none: waiting for a worker that has it"
+        assert worker.work.runner.missing["pages/page"].startswith("memory 1000 TB, and this machine has ")
+        told = await show_job(database, ref.id)
+        assert told is not None
+        assert (told["serving"], told["knowing"]) == (1, 0)
+        app.declarations.configure(resources={"scanner": 2})
+        async with running_worker(app):
+            assert (await finished(database, ref.id))["result"] == b'"scanned"'

@@ -80,6 +80,7 @@ CASES: dict[str, Case] = {
     "end_session": Case(sessions.SessionRef(id=1), a_session, (sessions.SessionRef(id=9),), command="session end 1"),
     "get_retention": Case(Nothing()),
     "check_deploy": Case(Nothing(), two_jobs),
+    "check_database": Case(Nothing(), two_jobs),
     "forget_data": Case(
         forget.ForgetData(key="k"),
         two_jobs,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cli import make_folder, run
 from tidemill.store.database import Database
-from tidemill.store.maintenance.check import CHECKS, check_database
+from tidemill.store.maintenance.check import CHECKS, find_misfits
 
 LONG_AGO = "now() - interval '1 hour'"
 JOB = (
@@ -44,14 +44,14 @@ DAMAGE = {
 
 
 async def test_a_healthy_database_has_no_findings(database: Database) -> None:
-    assert await check_database(database) == []
+    assert await find_misfits(database) == []
 
 
 @pytest.mark.parametrize("name", DAMAGE)
 async def test_damage_is_found_and_named(database: Database, name: str) -> None:
     for statement in DAMAGE[name]:
         await database.fetch(statement)
-    (found,) = await check_database(database)
+    (found,) = await find_misfits(database)
     assert (found.check, found.count, len(found.examples)) == (name, 1, 1)
 
 
@@ -61,7 +61,7 @@ async def test_a_forgotten_transaction_is_found(database: Database, database_url
         async with connection.transaction():
             await connection.fetchval("SELECT 1")
             await asyncio.sleep(0)
-            (found,) = await check_database(database, settled=0.0)
+            (found,) = await find_misfits(database, settled=0.0)
         assert found.check == "open-transactions"
     finally:
         await connection.close()

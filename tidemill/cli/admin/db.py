@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,21 +14,22 @@ from cyclopts import App, Parameter
 
 from tidemill.cli.arguments import Json
 from tidemill.cli.confirm import agreed
-from tidemill.cli.connection_options import HERE, ConnectionOptions, opened
+from tidemill.cli.connection_options import ANYWHERE, HERE, ConnectionOptions, ServerOptions, opened, require_database
 from tidemill.cli.render import out, print_json, table
 from tidemill.cli.run.roles import application
 from tidemill.core.errors import ConfigError
 from tidemill.engine.settings import Settings
+from tidemill.ops.admin.check import check_database
+from tidemill.ops.operator.operation import Nothing
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.maintenance.backup import (
     BackupReport,
     back_up,
     find_program,
-    find_users,
     restore as restore_backup,
     without_password,
 )
-from tidemill.store.maintenance.check import Finding, check_database
+from tidemill.store.maintenance.move import move as move_database, reopen as reopen_database
 from tidemill.store.maintenance.reseal import Resealed, reseal_payloads
 from tidemill.store.migrate import (
     OWN_CHAIN,
@@ -76,24 +76,24 @@ def status(
 
 
 @commands.command
-def check(*, json: Json = False, place: ConnectionOptions = HERE) -> int:
-    """Find rows that do not fit together, and say what to do; returns 1 if there are any. Changes nothing."""
-    found = asyncio.run(_check(place.settings()))
+def check(*, json: Json = False, place: ServerOptions = ANYWHERE) -> int:
+    """Find rows that do not fit together, and say what to do; returns 1 if there are any. Changes nothing.
+
+    Without --application, the tables of all applications in the database are checked.
+    """
+    found = place.do(check_database, Nothing()).findings
     if json:
         print_json(found)
     elif not found:
         out().print("everything fits together")
+    several = len({each.application for each in found}) > 1
     for each in found if not json else ():
         more = ", …" if each.count > len(each.examples) else ""
+        where = f"{each.application}: " if several else ""
         out().print(
-            f"{each.problem} ({each.count}): {', '.join(each.examples)}{more}\n  {each.advice}", highlight=False
+            f"{where}{each.problem} ({each.count}): {', '.join(each.examples)}{more}\n  {each.advice}", highlight=False
         )
     return 1 if found else 0
-
-
-async def _check(settings: Settings) -> list[Finding]:
-    async with opened(settings) as database:
-        return await check_database(database)
 
 
 @commands.command
@@ -209,13 +209,27 @@ def restore(
 def move(
     *,
     to: Annotated[str, Parameter(help="The URL of an empty database, on any server from PostgreSQL 15 on.")],
+    live: Annotated[
+        bool,
+        Parameter(
+            help="Move it under running processes: they can write nothing while it is copied, and wait afterwards, "
+            "until they are started again with the new URL."
+        ),
+    ] = False,
     place: ConnectionOptions = HERE,
 ) -> None:
-    """Copy everything into another database, and check that every row has arrived. Stop all processes first.
+    """Copy everything into another database, check that every row has arrived, and make the old one read-only.
 
-    The database that is copied stays as it is. Set TIDEMILL_DATABASE_URL to the new one, and start again.
+    Set TIDEMILL_DATABASE_URL to the new one, and start again. `tidemill db reopen` goes back to the old one.
     """
-    _report("moved", asyncio.run(_move(place.settings(), to)))
+    _report("moved", asyncio.run(_move(place.settings(), to, live=live)))
+
+
+@commands.command
+def reopen(*, place: ConnectionOptions = HERE) -> None:
+    """Let a database that was moved be written to again: the copy must not be used any more."""
+    was_closed = asyncio.run(_reopen(place.settings()))
+    out().print("it can be written to again" if was_closed else "nothing to do: it can be written to")
 
 
 def psql_command(dsn: str) -> tuple[list[str], dict[str, str]]:
@@ -268,24 +282,21 @@ async def _restore(settings: Settings, folder: Path) -> BackupReport:
         return await restore_backup(database, folder)
 
 
-async def _move(settings: Settings, to: str) -> BackupReport:
+async def _move(settings: Settings, to: str, *, live: bool) -> BackupReport:
     target = DatabaseSettings(url=to, schema=settings.schema).validate()
     async with opened(settings, schema=False) as database, Database(target, label=COMMAND) as other:
-        await _check_unused(database)
-        with tempfile.TemporaryDirectory(prefix="tidemill-move-") as folder:
-            await back_up(database, Path(folder))
-            report = await restore_backup(other, Path(folder))
-        await _check_unused(database)
-        return report
+        return await move_database(database, other, live=live, label=COMMAND)
 
 
-async def _check_unused(database: Database) -> None:
-    """A row that is written during the move would stay behind."""
-    if users := await find_users(database, COMMAND):
-        raise ConfigError(
-            f"the database at {database.where} is in use by {', '.join(users[:5])}: stop every process first, or what "
-            "they write stays behind; the copy, if there is one by now, is not complete"
-        )
+async def _reopen(settings: Settings) -> bool:
+    require_database(settings)
+    database = Database(settings.database(), label=COMMAND)
+    try:
+        if database.embedded is not None:
+            await asyncio.to_thread(database.embedded.ensure)
+        return await reopen_database(database)
+    finally:
+        await database.close()
 
 
 async def _shell(place: ConnectionOptions) -> int:

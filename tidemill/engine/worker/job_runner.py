@@ -116,6 +116,8 @@ class JobRunner:
         self.requeues: list[Requeue] = []
         self.logs: list[AttemptLog] = []
         self.unknown: set[str] = set()
+        self.missing: Mapping[str, str] = {}
+        """What tasks need that this machine does not have."""
         self._grouped: dict[str, tuple[int, int]] = {}  # by task: how many jobs one call takes, and how many run
         self.meter = Meter()
         self._tracing = False
@@ -256,11 +258,12 @@ class JobRunner:
             self._on_change()
             return
         if task is None:
-            self.unknown.add(claim.task)
-            note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
-            self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="no_worker"))
             log.warning("unknown task", job=claim.id, task=claim.task, queue=claim.queue, worker=self.worker)
-            self._on_change()
+            note = f"worker {self.worker} does not know task {claim.task}: waiting for one that does"
+            self._leave_to_others(claim, note)
+        elif claim.task in self.missing:
+            note = f"task {claim.task} needs {self.missing[claim.task]}: waiting for a worker that has it"
+            self._leave_to_others(claim, note)
         elif claim.expired:
             note = "its deadline had passed before it could start"
             self.finished.append(Finish(claim.id, claim.attempt, "expired", note=note, keyed=claim.keyed))
@@ -278,6 +281,12 @@ class JobRunner:
             except PayloadError as error:  # the stored options cannot be decoded
                 self._note_end(after_error(claim, error, at=self._clock.now(), worker=self.worker))
                 self._on_change()
+
+    def _leave_to_others(self, claim: ClaimedJob, note: str) -> None:
+        """Requeue a job of a task that this worker cannot run, and claim no more of them."""
+        self.unknown.add(claim.task)
+        self.requeues.append(Requeue(claim.id, claim.attempt, 0.0, note, state="no_worker"))
+        self._on_change()
 
     def _knows_model(self, claim: ClaimedJob, model: str) -> bool:
         if self.models is not None and model in self.models.specs:
@@ -445,6 +454,9 @@ class JobRunner:
     def _refuse(self, claim: ClaimedJob, error: RefuseJob) -> Requeue:
         """Leave a job to other workers; this one claims no job of the task for a while."""
         self.unknown.add(claim.task)
+        if error.until is not None:
+            error.until.add_done_callback(lambda _: self.unknown.discard(claim.task))
+            return Requeue(claim.id, claim.attempt, 0.0, error.reason)
         asyncio.get_running_loop().call_later(REFUSES_FOR, self.unknown.discard, claim.task)
         log.error("job refused", job=claim.id, task=claim.task, worker=self.worker, why=error.reason)
         return Requeue(claim.id, claim.attempt, 0.0, f"worker {self.worker} refuses it: {error.reason}")

@@ -38,6 +38,7 @@ from tidemill.engine.worker.isolation import Children, ClusterProcesses
 from tidemill.engine.worker.job_runner import JobRunner, log_of
 from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.job_watch import JobWatch
+from tidemill.engine.worker.machine_resources import find_missing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.jobs.claims.claims import find_cancels, next_suspect, report_progress
@@ -78,6 +79,7 @@ class WorkerSettings(msgspec.Struct, frozen=True):
     model_memory: int | None = None
     model_patience: float = 30.0
     host_priority: str = "highest"
+    resources: Mapping[str, float] = {}
 
     def validate(self) -> WorkerSettings:
         if not self.queues:
@@ -134,6 +136,8 @@ class Worker:
         self._cluster = cluster
         self.runner = JobRunner(tasks, settings.max_concurrency, self._children, clock, self._wakeup.set, self.models)
         self.runner.cluster = cluster
+        if cluster is None:
+            self.runner.missing = find_missing(tasks, settings.resources)
         self.runner.invoke_context = invoke_context
         self.runner.grace = settings.grace_seconds
         if self.models is not None:
@@ -185,7 +189,7 @@ class Worker:
         """What the worker serves, reported with the lease."""
         return describe_process(
             self.settings.queues,
-            self._tasks,
+            [name for name in self._tasks if name not in self.runner.missing],
             max_concurrency=self.settings.max_concurrency,
             host=self.host,
             signatures=[self._tasks[name].signature.fingerprint for name in self._tasks],

@@ -12,7 +12,7 @@ NOUNS = (
     "admin.overview", "jobs.jobs", "runs.runs", "runs.start", "runs.journal", "runs.events", "runs.cancel",
     "runs.migrate", "runs.dags", "runs.inputs", "jobs.queues", "jobs.workers", "jobs.schedules", "admin.hosts",
     "admin.search", "admin.audit", "admin.tokens", "admin.credentials", "admin.sessions", "admin.retention",
-    "admin.forget", "admin.deploy", "admin.history", "streams.streams", "streams.dead_letters",
+    "admin.forget", "admin.deploy", "admin.check", "admin.history", "streams.streams", "streams.dead_letters",
     "monitors.monitors", "monitors.roster", "monitors.alerts", "monitors.backtests", "pipelines.pipelines",
     "pipelines.states", "pipelines.plan", "pipelines.lineage", "pipelines.change", "pipelines.triggers",
     "workflows.files", "explain",

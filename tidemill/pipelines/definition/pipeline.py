@@ -21,6 +21,7 @@ import msgspec
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, check_name
+from tidemill.core.limits.resources import Needs, Resources, parse_resources
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.definition.entity import Entity
@@ -173,6 +174,7 @@ class StageOptions(msgspec.Struct, frozen=True):
     backoff: tuple[float, ...] = BACKOFF
     approve_above: int | None = APPROVE_ABOVE
     concurrency_key: str | None = None
+    resources: Resources | None = None
 
 
 class Pipeline:
@@ -246,6 +248,7 @@ class Pipeline:
         priority: int = DEFAULT_PRIORITY,
         budget: Duration | None = None,
         in_process: bool = False,
+        resources: Needs | None = None,
         version: str | None = None,
         params: Mapping[str, Any] | None = None,
         filter: str | None = None,
@@ -270,6 +273,7 @@ class Pipeline:
         concurrency_key  all stages with this key share `max_concurrency`, which is 1 unless it is given
         queue            the queue of its builds
         in_process       build in the pipeline's own process: for small, fast functions
+        resources        what a build on workers needs, as in `app.task`: {"gpu": 1, "memory": "8 GB"}
         version          replaces the code: states are rebuilt only when it changes
         params           values that count as code; the function gets them by name
         filter           a CEL condition over the entity's variables, its `id` and the number of its `files`: other
@@ -296,7 +300,10 @@ class Pipeline:
             backoff=defaults.backoff if backoff is None else _waits(backoff),
             approve_above=defaults.approve_above if approve_above == "as the pipeline" else approve_above,
             concurrency_key=concurrency_key,
+            resources=None if resources is None else parse_resources(resources),
         )
+        if in_process and resources is not None:
+            raise ConfigError("resources= is for builds on workers: leave it out, or in_process=True")
         if options.max_concurrency is not None and options.max_concurrency < 1:
             raise ConfigError(f"a max_concurrency of {options.max_concurrency} would build nothing: use 1 or more")
 

@@ -70,6 +70,7 @@ def stage_task(stage: Stage, reach: Reach) -> Task[Any, Any]:
             # The queue retries errors of writing; failures of the code are not retried there.
             retry=retry(5, backoff="1s", cap="1m", retry_on=("StateStoreError",), max_losses=MAX_LOSSES),
             budget=options.budget,
+            resources=options.resources,
             concurrency_key=None if options.max_concurrency is None else key,
             max_concurrency=options.max_concurrency or 1,
             tags=("pipeline",),

@@ -32,12 +32,6 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class AS c JOIN pg_
 WHERE c.relkind = 'r' AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1
 """
 
-#: Connections of ours that may write: every process of Tidemill names itself so.
-USERS = """
-SELECT DISTINCT application_name FROM pg_stat_activity
-WHERE datname = current_database() AND application_name LIKE 'tidemill%' AND application_name <> $1 ORDER BY 1
-"""
-
 Rows = dict[str, int]
 
 
@@ -52,16 +46,21 @@ class BackupReport(msgspec.Struct, frozen=True):
 
 async def back_up(database: Database, folder: Path) -> BackupReport:
     """Write a consistent backup into a new folder, while the database goes on working."""
-    _make_folder(folder)
     connection = await database.connect_to_listen()
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
-            snapshot = await connection.fetchval("SELECT pg_export_snapshot()")
-            dump = ("pg_dump", "--format=directory", "--no-owner", "--no-privileges", f"--snapshot={snapshot}")
-            await _run(database.direct_dsn, *dump, f"--file={folder / 'dump'}")
-            rows = await _count(connection)
+            return await write_backup(connection, database, folder)
     finally:
         await connection.close()
+
+
+async def write_backup(connection: asyncpg.Connection, database: Database, folder: Path) -> BackupReport:
+    """Write a backup of what the transaction of this connection sees into a new folder."""
+    _make_folder(folder)
+    snapshot = await connection.fetchval("SELECT pg_export_snapshot()")
+    dump = ("pg_dump", "--format=directory", "--no-owner", "--no-privileges", f"--snapshot={snapshot}")
+    await _run(database.direct_dsn, *dump, f"--file={folder / 'dump'}")
+    rows = await _count(connection)
     (folder / "rows.json").write_bytes(msgspec.json.encode(rows))
     return BackupReport(database.where, len(rows), sum(rows.values()), round(_size_of(folder) / 1e6, 1))
 
@@ -88,11 +87,6 @@ async def restore(database: Database, folder: Path) -> BackupReport:
             f"{rows.get(name)} rows, the backup has {wanted.get(name)}"
         )
     return BackupReport(database.where, len(rows), sum(rows.values()), 0.0)
-
-
-async def find_users(database: Database, label: str) -> list[str]:
-    """The processes of Tidemill that are connected, except the one with this label."""
-    return [row[0] for row in await database.fetch(USERS, label)]
 
 
 def _make_folder(folder: Path) -> None:

@@ -22,6 +22,7 @@ class Check(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True):
     """Rows that do not fit together."""
 
+    application: str | None
     check: str
     problem: str
     advice: str
@@ -118,12 +119,25 @@ CHECKS = (
 MOST_EXAMPLES = 5
 
 
-async def check_database(database: Database, *, settled: float = SETTLED) -> list[Finding]:
-    """Everything that does not fit together in the tables of an application."""
+async def find_misfits(database: Database, *, settled: float = SETTLED) -> list[Finding]:
+    """Everything that does not fit together in the tables of the application, or of each if none was chosen."""
+    known = list(database.applications or ())
+    if database.application is not None or not known:
+        return await _find_in(database, settled)
+    found: list[Finding] = []
+    for name in known:
+        settings = msgspec.structs.replace(database.settings, application=name)
+        async with Database(settings, label="tidemill check") as one:
+            found += await _find_in(one, settled)
+    return found
+
+
+async def _find_in(database: Database, settled: float) -> list[Finding]:
     found: list[Finding] = []
     for check in CHECKS:
         rows = await database.fetch(check.statement, *([settled] if "$1" in check.statement else []))
         if rows:
             examples = [row[0] for row in rows[:MOST_EXAMPLES]]
-            found.append(Finding(check.name, check.problem, check.advice, len(rows), examples))
+            told = Finding(database.application, check.name, check.problem, check.advice, len(rows), examples)
+            found.append(told)
     return found

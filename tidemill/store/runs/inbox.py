@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tidemill.core.codec import storable
 from tidemill.core.errors import NotFoundError
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
-from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
+from tidemill.store.database_errors import PAUSE_READ_ONLY, is_full, is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.history.archive import NOTIFY_RUNS
 from tidemill.store.runs.claims import RELEASE_SUSPENDED
 from tidemill.store.runs.runs import show_run
@@ -179,6 +181,8 @@ async def send_to_run(database: Database, run_id: int, tick: bytes, *, token: st
             if not (is_unavailable(error) or is_safe_to_retry(error)):
                 raise
             uncertain = uncertain or (token is not None and not is_safe_to_retry(error))
+            if is_full(error):  # It answers at once, through a pooler, and is not the primary.
+                await asyncio.sleep(PAUSE_READ_ONLY)
     row = await show_run(database, run_id)
     raise NotFoundError(f"run {run_id} has ended ({row['state']}): it accepts nothing more; start a new run")
 
