@@ -27,15 +27,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tidemill.core.duration import Duration, format_duration, jitter_fraction, parse_duration
 from tidemill.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    import asyncio
 
 #: The largest count that the database column can hold.
 MOST_TRIES = 32_767
@@ -115,10 +112,10 @@ class Snooze(Exception):
 class RefuseJob(Exception):
     """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt.
 
-    The worker claims no job of the task for a while, or until `until` is done.
+    The worker claims no job of the task for a while, or until the future `until` is done.
     """
 
-    def __init__(self, reason: str, until: asyncio.Future[Any] | None = None) -> None:
+    def __init__(self, reason: str, until: Any = None) -> None:
         self.reason = reason
         self.until = until
         super().__init__(reason)
