@@ -6,6 +6,7 @@ processor time of all processes together, which depends less on other work.
 """
 
 import asyncio
+import logging
 import os
 import statistics
 import subprocess
@@ -160,7 +161,7 @@ class BareRay:
         import ray
 
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address=address, logging_level="ERROR", namespace="bare")
+        ray.init(address=address, logging_level=logging.ERROR, namespace="bare")
         self._ray: Any = ray
 
         def nap() -> None:

@@ -7,6 +7,7 @@ import asyncio
 import asyncpg
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.support.external import External, standby_of
 from tests.support.waiting import PATIENT
@@ -81,14 +82,16 @@ async def test_everything_goes_on_when_a_read_only_database_can_be_written_to_ag
         assert await (await app.enqueue(double.call(number=1))) == 2
         with psycopg.connect(database_url, autocommit=True) as admin:
             name = admin.info.dbname
-            admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+            closing = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
+            admin.execute(closing.format(sql.Identifier(name)))
             ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
             admin.execute(ended, (name, admin.info.backend_pid))
             enqueueing = asyncio.create_task(app.enqueue(double.call(number=2)))
             sending = asyncio.create_task(run.send_event(Go(answer=7)))
             with pytest.raises(StoreError, match="it is read-only"):  # Meanwhile the others have tried, too.
                 await Database(DatabaseSettings(url=database_url)).open(patience=0.1)
-            admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+            opening = sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only")
+            admin.execute(opening.format(sql.Identifier(name)))
         assert await (await enqueueing) == 4
         await sending
         assert await run == 7

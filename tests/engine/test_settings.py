@@ -84,6 +84,7 @@ BY_VARIABLE: dict[str, tuple[str, Any]] = {
     "allow_env": ("A B", ("A", "B")),
     "secret_key_file": ("keys", "keys"),
     "codec": ("compress", "compress"),
+    "webhook_secret": ("s3cret", "s3cret"),
     "log_level": ("debug", "debug"),
     "log_format": ("json", "json"),
 }

@@ -278,7 +278,8 @@ def _typed(name: str, value: Any, origin: str) -> Any:
         if name in ("allow_hosts", "allow_env") and isinstance(value, str):
             return tuple(filter(None, re.split(r"[\s,]+", value)))
         if name == "resources" and isinstance(value, str):
-            value = dict(each.partition("=")[::2] for each in filter(None, re.split(r"[\s,]+", value)))
+            named = (each.partition("=") for each in re.split(r"[\s,]+", value) if each)
+            value = {resource: amount for resource, _, amount in named}
         if name in _SIZES:
             return parse_memory(value, what=name)
         if kind is bool and isinstance(value, str):

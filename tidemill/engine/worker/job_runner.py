@@ -36,6 +36,7 @@ from tidemill.engine.worker.job_transaction import JobTransaction
 from tidemill.engine.worker.log_capture import CapturedLines
 from tidemill.engine.worker.outcome import (
     OVERRUNS,
+    UnknownArgument,
     after_cancel,
     after_error,
     after_lost_machine,
@@ -79,14 +80,6 @@ class Slot(msgspec.Struct, eq=False):
     @property
     def has_returned(self) -> bool:
         return self.thread is not None and self.thread.done()
-
-
-class UnknownArgument(Exception):
-    """A job has an argument that its task does not have in the code of this worker."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
 
 
 class JobRunner:

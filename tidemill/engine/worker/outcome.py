@@ -37,6 +37,14 @@ ONE_ATTEMPT = RetryPolicy()
 
 
 @lru_cache(maxsize=1024)
+class UnknownArgument(Exception):
+    """A job has an argument that its task does not have in the code of this worker."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 def read_options(data: bytes | None) -> JobOptions:
     """A job's options; cached, because jobs of one task share theirs."""
     return NO_OPTIONS if data is None else decode(data, JobOptions)
