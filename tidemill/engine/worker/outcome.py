@@ -36,7 +36,6 @@ NO_OPTIONS = JobOptions()
 ONE_ATTEMPT = RetryPolicy()
 
 
-@lru_cache(maxsize=1024)
 class UnknownArgument(Exception):
     """A job has an argument that its task does not have in the code of this worker."""
 
@@ -45,6 +44,7 @@ class UnknownArgument(Exception):
         self.name = name
 
 
+@lru_cache(maxsize=1024)
 def read_options(data: bytes | None) -> JobOptions:
     """A job's options; cached, because jobs of one task share theirs."""
     return NO_OPTIONS if data is None else decode(data, JobOptions)
