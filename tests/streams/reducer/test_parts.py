@@ -15,7 +15,7 @@ from tidemill.store.streams.streams import Span
 from tidemill.streams.engine.circuit_breaker import Breaker, BreakerRule
 from tidemill.streams.engine.plan_statistics import PlanStatistics, percentile
 from tidemill.streams.reducer.dedupe import RecentMessages
-from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane, interleaved
 from tidemill.streams.reducer.limit_shares import LimitAsk, fair_parts, granted, whole_parts
 from tidemill.streams.reducer.token_bucket import TokenBucket
 from tidemill.streams.runner.link import EngineLink, MessageWork, ToEngine
@@ -369,3 +369,9 @@ def test_frames_arrive_whole_and_in_order_wherever_the_wire_is_cut(sizes: list[i
     for at in range(0, len(wire), piece):
         link.data_received(wire[at : at + piece])
     assert heard == sizes
+
+
+def test_messages_of_several_sources_are_mixed_evenly_and_each_keeps_its_order() -> None:
+    """None is always run last: the time that messages wait in an engine is shared, too."""
+    sent = ["before", *"ABCD", *"xy", *"1"]
+    assert interleaved(sent, [1, 5, 7, 8]) == ["A", "x", "B", "1", "C", "y", "D"]

@@ -179,7 +179,8 @@ async def test_a_slow_source_that_is_replayed_leaves_the_others_their_share(
         await replay_dead(database, DeadFilter(stream="s"))
         await eventually(lambda: dispatcher.reducer.in_flight[0])
         while Quick.done < 2800:
-            assert dispatcher.reducer.in_flight[0] <= 4, "a ninth of the slots, and what was free for a moment"
+            # A ninth of the slots, and what is free for moments in which a busy machine reads no quick messages.
+            assert dispatcher.reducer.in_flight[0] <= 9, "it takes the slots of the others"
             await asyncio.sleep(0.01)
         dispatcher.life.stop()
         dispatcher.life.stop()

@@ -11,11 +11,15 @@ short gap until its next ones arrive, and keep them for long. Nothing here waits
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
+from itertools import pairwise
+from typing import TypeVar
 
 import msgspec
 
 from tidemill.streams.reducer.token_bucket import TokenBucket
+
+T = TypeVar("T")
 
 NEVER = math.inf
 MESSAGE_COST = 0.001  # seconds in a slot that every message is charged, however quick it is
@@ -153,6 +157,20 @@ class FairShare:
         for lane, _ in waiting:
             lane.was_waiting = True
         return waiting
+
+
+def interleaved(sent: Sequence[T], bounds: Sequence[int]) -> list[T]:
+    """The messages of several lanes evenly mixed; those of each lane, which stand between two bounds, in their order.
+
+    Those that an engine runs last are in their slots for longest: no lane must be charged for that alone.
+    """
+    first = bounds[0]
+    if len(bounds) == 2:
+        return [*sent[first:]]
+    shares: list[float] = []
+    for begin, end in pairwise(bounds):
+        shares += [(at + 0.5) / (end - begin) for at in range(end - begin)]
+    return [sent[first + at] for at in sorted(range(len(shares)), key=shares.__getitem__)]
 
 
 def _fill(waiting: list[tuple[Lane, int]], free: int) -> list[tuple[Lane, int]]:

@@ -20,7 +20,7 @@ from tidemill.sources.base import Source
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import MessageFailure
 from tidemill.streams.reducer.dedupe import RecentMessages
-from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane
+from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane, interleaved
 from tidemill.streams.reducer.history import note_attempts, note_loss
 from tidemill.streams.reducer.key_order import KeyOrder
 from tidemill.streams.reducer.lane_limits import apply_limits, what_holds
@@ -175,10 +175,12 @@ class StreamReducer:
             picks = self._fair.pick(free, now)
             if not picks:
                 break
-            before = len(choice.send)
+            bounds = [len(choice.send)]
             for lane, count in picks:
                 self._take(lane, count, choice, now, wall)
-            free -= len(choice.send) - before
+                bounds.append(len(choice.send))
+            choice.send[bounds[0] :] = interleaved(choice.send, bounds)
+            free -= bounds[-1] - bounds[0]
         return choice
 
     def wakes_at(self, now: float) -> float:
