@@ -24,7 +24,7 @@ import psutil
 from benchmarks import contenders, report, server
 from benchmarks.venv import ROOT
 from tidemill import App
-from tidemill.engine.load_app import load_app
+from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 
