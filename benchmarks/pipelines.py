@@ -64,8 +64,10 @@ class Ours:
     def __init__(self, dsn: str, root: Path) -> None:
         self.root = root
         self.dsn = dsn
+        # A user's Python keeps its byte code, and so do the environments of the peers.
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._environment = {
-            **os.environ,
+            **kept,
             "TIDEMILL_DATABASE_URL": dsn,
             "PIPELINE_ROOT": str(root),
             "PYTHONPATH": str(PIPELINE.parent.parent),
@@ -101,7 +103,7 @@ class Ours:
                 [*RUN, str(PIPELINE)], env=self._environment, cwd=self.root, stdout=log, stderr=log
             )
         try:
-            until(lambda: b"drives the pipeline" in (self.root / "run.log").read_bytes())
+            until(lambda: b"driving the pipeline" in (self.root / "run.log").read_bytes())
             seen = sorted(self._change(number) for number in range(changes))
             known = psutil.Process(process.pid)
             yield Live(seen[len(seen) // 2], known.memory_info().rss / 1e6), known

@@ -139,7 +139,10 @@ class Declarations:
         """The pipelines."""
         from tidemill.pipelines.definition.declared import Pipelines
 
-        return Pipelines(self.tasks, self.reach, self._workflow_folder, self.lifespan)
+        async def ask(*question: Any) -> int:
+            return await self.runs.ask(*question)  # They are loaded only if something asks.
+
+        return Pipelines(self.tasks, self.reach, self._workflow_folder, self.lifespan, ask)
 
     def states(self, pipeline: Any) -> PipelineStates:
         """The states of a pipeline, or of the only one, to be written from outside."""

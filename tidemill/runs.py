@@ -14,7 +14,7 @@ from tidemill.core.codec import encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.jobs.job import Origin, check_name
-from tidemill.dags.definition.model import Dag, queues_of
+from tidemill.dags.definition.model import Dag, input_node, node, queues_of
 from tidemill.dags.definition.run_args import args_of_run, declared_args, read_args
 from tidemill.dags.runner.dag_handle import DagHandle
 from tidemill.dags.runner.runner import DagInput, DagKind
@@ -260,6 +260,25 @@ class Runs:
     async def wait(self, run: Any, *, timeout: float | None = None) -> Any:
         """The result of a run, once it has ended."""
         return await (await self.get(run if isinstance(run, int) else run.id)).result(timeout=timeout)
+
+    async def ask(
+        self, name: str, questions: Iterable[Any], task: str, args: Mapping[str, Any], progress: Any, key: str
+    ) -> int:
+        """Start a run that asks people, and then runs a task with `args`, `progress` and the answers by their names.
+
+        The texts are arguments of the run, because a prompt is a template.
+        """
+        every = list(questions)
+        asked = [
+            input_node(each.name, prompt=f"{{{{$.run.prompts.{each.name}}}}}", schema=each.schema) for each in every
+        ]
+        answers = {each.name: {"$from": each.name} for each in every}
+        given = {each: {"$from": f"run.args.{each}"} for each in args}
+        resumed = {"progress": {"$from": "run.progress"}, "answers": answers}
+        dag = Dag(name, [*asked, node("continue", task, args={**given, "resumed": resumed})])
+        prompts = {each.name: each.prompt for each in every}
+        run_args = {"prompts": prompts, "args": dict(args), "progress": progress}
+        return (await self.start(dag, run_args, None, {"unique_key": key})).id
 
     async def _start_child(
         self,

@@ -14,15 +14,16 @@ at /pages/blog/ of the server shows it beside its states. The program
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from apps.autoblog.page import blog_page
 from apps.autoblog.site import read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
-from apps.autoblog.writing import compose, describe_writer, speak, summarise
+from apps.autoblog.writing import PICTURE, compose, describe_writer, is_picture, speak, summarise
 from tidemill import App
-from tidemill.pipelines import Pipeline
+from tidemill.pipelines import File, Pipeline
 
 ROOT = Path(os.environ.get("AUTOBLOG_ROOT", "output"))
 ADDRESS = os.environ.get("AUTOBLOG_URL", "https://blog.example/")
@@ -35,16 +36,18 @@ podcast = Pipeline("daily-podcast", root=ROOT)
 
 
 @blog.stage(
-    input="daily/{date:date}/*.txt",
+    input="daily/{date:date}/*",
     output="summary/{date}.txt",
     min_size=40,
     max_concurrency=8,
     params={"writer": WRITER},
 )
 async def summary(entity, files, writer):
-    """What happened on a day, in a few sentences."""
-    entity.note(f"{len(files)} logs, written by {writer}")
-    return await summarise(entity.date, [file.text() for file in files], writer)
+    """What happened on a day, in a few sentences; the pictures of the day follow."""
+    pictures = [file.name for file in files if is_picture(file.name)]
+    logs = [file.text() for file in files if file.name.endswith(".txt")]
+    entity.note(f"{len(logs)} logs, written by {writer}")
+    return await summarise(entity.date, logs, writer, pictures)
 
 
 @blog.stage(
@@ -64,10 +67,31 @@ def digest(entity, files):
     return f"# {month}: {len(posts)} posts\n\n" + "\n\n".join(parts) + "\n"
 
 
-@blog.stage(input="blog/{date:date}.md", output="site/posts/{date}.html", params={"audio": VOICE is not None})
-def page(entity, text, audio):
+@blog.stage(
+    input="daily/{date:date}/{file}",
+    output="site/images/{date}/{file}",
+    filter=f"file.matches('(?i){PICTURE}')",
+    in_process=True,
+)
+def picture(entity, file: File):
+    """A picture of the day."""
+    return file.pieces()
+
+
+@blog.stage(input="blog/{date:date}.md", output="blog/days.json", collect="date")
+def days(entity, files):
+    """The days that have a post, in order: each page links to those before and after it."""
+    return sorted(file.name.removesuffix(".md") for file in files)
+
+
+@blog.stage(
+    input={"text": "blog/{date:date}.md", "order": "blog/days.json"},
+    output="site/posts/{date}.html",
+    params={"audio": VOICE is not None},
+)
+def page(entity, text, order, audio):
     """The day's page of the site."""
-    return write_page(read_post(entity.date, text), audio=audio)
+    return write_page(read_post(entity.date, text), json.loads(order), audio=audio)
 
 
 @blog.stage(input="blog/{date:date}.md", output="site/index.html", collect="date")
@@ -76,10 +100,16 @@ def index(entity, files):
     return write_index([read_post(file.name.removesuffix(".md"), file.text()) for file in files])
 
 
-@blog.stage(input="blog/{date:date}.md", output="site/feed.xml", collect="date", params={"address": ADDRESS})
-def feed(entity, files, address):
-    """The feed of the newest posts."""
-    return write_feed([read_post(file.name.removesuffix(".md"), file.text()) for file in files], address)
+@blog.stage(
+    input="blog/{date:date}.md",
+    output="site/feed.xml",
+    collect="date",
+    params={"address": ADDRESS, "audio": VOICE is not None},
+)
+def feed(entity, files, address, audio):
+    """The feed of the newest posts, with their sound."""
+    posts = [read_post(file.name.removesuffix(".md"), file.text()) for file in files]
+    return write_feed(posts, address, audio=audio)
 
 
 @podcast.stage(input="blog/{date:date}.md", output="podcast/{date}.txt", min_size=40, params={"writer": WRITER})
@@ -97,7 +127,9 @@ def audio(entity, text):
 
 if VOICE is not None:
 
-    @podcast.stage(input="podcast/{date:date}.txt", output="audio/{date}.wav", min_size=1000, params={"voice": VOICE})
+    @podcast.stage(
+        input="podcast/{date:date}.txt", output="site/audio/{date}.wav", min_size=1000, params={"voice": VOICE}
+    )
     def recording(entity, text, voice):
         """The post, read aloud."""
         return read_aloud(text, voice)

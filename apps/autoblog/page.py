@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mimetypes import guess_type
 from pathlib import Path
 
 from litestar import Response, get
@@ -21,6 +22,9 @@ def blog_page(root: Path) -> Page:
         found = (site / path.lstrip("/")).resolve()
         if not found.is_relative_to(site) or not found.is_file():
             raise NotFoundError(f"the site has no {path.lstrip('/')!r} yet: it appears when its states are built")
-        return Response(found.read_bytes(), media_type="text/plain; charset=utf-8")
+        kind = guess_type(found.name)[0] or ""
+        # A document is shown as text: nothing of the site runs as a page of the console.
+        shown = kind if kind.startswith("image/") else "text/plain; charset=utf-8"
+        return Response(found.read_bytes(), media_type=shown)
 
     return Page("blog", "Blog", Path(__file__).parent / "page", handlers=[get_site_file])

@@ -34,7 +34,8 @@ ul { padding-left: 1.2rem } li { margin: .35rem 0 }
 .posts a { font-size: 1.2rem; font-weight: 600; text-decoration: none }
 .posts p { margin: .25rem 0 0; color: var(--soft) }
 audio { width: 100%; margin: 1rem 0 } img { max-width: 100%; height: auto; border-radius: .25rem }
-nav { display: flex; justify-content: space-between; margin-top: 3rem } footer { margin-top: 3rem }
+nav { display: flex; justify-content: space-between; gap: 1rem; margin-top: 3rem; border-top: 1px solid var(--line);
+  padding-top: 1rem } footer { margin-top: 3rem }
 """
 
 
@@ -71,14 +72,32 @@ def read_post(date: str, text: str) -> Post:
     return Post(date, fields.get("title") or date, fields.get("summary") or plain, "\n".join(lines).strip())
 
 
-def write_page(post: Post, *, audio: bool) -> str:
-    """The page of a post."""
-    source = f"../../audio/{post.date}.wav"
+def write_page(post: Post, days: Sequence[str], *, audio: bool) -> str:
+    """The page of a post; `days` are those of all posts, in order."""
+    source = f"../audio/{post.date}.wav"
     listen = f'<audio controls preload="none" src="{source}">The post, read aloud</audio>' if audio else ""
-    lead = f'<p class="lead">{escape(post.summary)}</p>' if post.summary and post.summary not in post.body else ""
-    body = MarkdownIt("commonmark", {"html": False}).render(post.body)
+    is_said = all(part in post.body for part in post.summary.split(". "))
+    lead = "" if is_said else f'<p class="lead">{escape(post.summary)}</p>'
     title = f'<h1>{escape(post.title)}</h1><time datetime="{post.date}">{post.spoken_date}</time>'
-    return _document(post.title, post.summary, f"<article>{title}{lead}{listen}{body}</article>", up="../")
+    article = f"<article>{title}{lead}{listen}{_html(post, '../')}</article>"
+    return _document(post.title, post.summary, article + _neighbours(post.date, days), up="../")
+
+
+def _html(post: Post, up: str) -> str:
+    """The text of a post; `up` is the way to the site, which its pictures are in."""
+    return MarkdownIt("commonmark", {"html": False}).render(post.body).replace('src="../site/', f'src="{up}')
+
+
+def _neighbours(day: str, days: Sequence[str]) -> str:
+    earlier = [each for each in days if each < day][-1:]
+    later = [each for each in days if each > day][:1]
+    links = [f'<a rel="prev" href="{each}.html">← {_spoken(each)}</a>' for each in earlier] or ["<span></span>"]
+    links += [f'<a rel="next" href="{each}.html">{_spoken(each)} →</a>' for each in later]
+    return f'<nav aria-label="Posts">{"".join(links)}</nav>'
+
+
+def _spoken(day: str) -> str:
+    return f"{date.fromisoformat(day):%-d %B %Y}"
 
 
 def write_index(posts: Sequence[Post]) -> str:
@@ -91,13 +110,20 @@ def write_index(posts: Sequence[Post]) -> str:
     return _document(NAME, ABOUT, f'<h1>{NAME}</h1><p class="lead">{ABOUT}</p><ul class="posts">{items}</ul>')
 
 
-def write_feed(posts: Sequence[Post], address: str) -> str:
-    """An Atom feed of the newest posts."""
+def write_feed(posts: Sequence[Post], address: str, *, audio: bool) -> str:
+    """An Atom feed of the newest posts, whole, each with its sound."""
+
+    def sound(post: Post) -> str:
+        return (
+            f'<link rel="enclosure" type="audio/wav" href="{escape(address)}audio/{post.date}.wav"/>' if audio else ""
+        )
+
     newest = sorted(posts, key=lambda post: post.date, reverse=True)[:30]
     entries = "".join(
         f"<entry><title>{escape(post.title)}</title><id>{escape(address)}posts/{post.date}.html</id>"
         f'<link href="{escape(address)}posts/{post.date}.html"/><updated>{post.date}T00:00:00Z</updated>'
-        f"<summary>{escape(post.summary)}</summary></entry>"
+        f"{sound(post)}<summary>{escape(post.summary)}</summary>"
+        f'<content type="html">{escape(_html(post, address))}</content></entry>'
         for post in newest
     )
     updated = newest[0].date if newest else "1970-01-01"

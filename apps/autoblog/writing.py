@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from apps.autoblog.site import read_post, write_front_matter
 from tidemill.pipelines.workflows.llm import ask, is_configured
@@ -27,7 +28,10 @@ SPEECH_PROMPT = """Turn this blog post into what a podcast's speaker reads aloud
 {text}"""
 
 OFFLINE = "offline: sentences picked by the words that they share"
-SENTENCES = 7
+SENTENCES = 9
+LONG = 6  # sentences of which the body leaves out those of the title and the lead
+#: The end of a picture's name.
+PICTURE = r"[.](png|jpe?g|gif|webp|svg)$"
 MOST_OF_ONE = 2  # sentences that begin with the same words
 ALIKE = 0.8  # the share of their words that two sentences of one kind have in common
 _HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
@@ -42,6 +46,7 @@ _HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
     ("What was done", frozenset()),
 )
 _WORD = re.compile(r"[^\W\d_]{3,}")
+_PICTURES = re.compile(r"^!\[[^\]\n]*\]\([^)\n]*\)$", re.MULTILINE)
 _STAMP = re.compile(
     r"^\s*(?:\[?\d{1,2}:\d{2}(?::\d{2})?\]?\s*)?(?:(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b:?\s*)?", re.MULTILINE
 )
@@ -55,30 +60,44 @@ def describe_writer() -> str:
     return "language model" if is_configured() else OFFLINE
 
 
-async def summarise(date: str, logs: Sequence[str], writer: str) -> str:
-    """One paragraph about a day."""
+def is_picture(name: str) -> bool:
+    """Whether a file is a picture."""
+    return re.search(PICTURE, name, re.IGNORECASE) is not None
+
+
+async def summarise(date: str, logs: Sequence[str], writer: str, pictures: Sequence[str] = ()) -> str:
+    """One paragraph about a day, and a line in Markdown for each picture."""
     text = "\n".join(logs)
+    shown = "".join(f"\n![{_caption(name)}](../site/images/{date}/{quote(name)})" for name in pictures)
     if writer != OFFLINE:
-        return await asyncio.to_thread(ask, SUMMARY_PROMPT.format(date=date, text=text))
+        return await asyncio.to_thread(ask, SUMMARY_PROMPT.format(date=date, text=text)) + shown
     picked = pick_sentences(text, SENTENCES)
-    return f"{date}, from {len(logs)} logs. " + " ".join(picked) + "\n"
+    return f"{date}, from {len(logs)} logs. " + " ".join(picked) + f"\n{shown}"
+
+
+def _caption(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name.rpartition(".")[0]).strip()
 
 
 async def compose(date: str, summary: str, writer: str) -> str:
-    """A post about a day."""
+    """A post about a day, with its pictures."""
+    pictures = "".join(f"\n\n{line}" for line in _PICTURES.findall(summary))
+    summary = _PICTURES.sub("", summary).rstrip()
     if writer != OFFLINE:
         post = read_post(date, await asyncio.to_thread(ask, POST_PROMPT.format(date=date, text=summary)))
-        return write_front_matter(date, post.title, post.summary, post.body)
+        return write_front_matter(date, post.title, post.summary, post.body + pictures)
     sentences = split_sentences(summary.partition(". ")[2] or summary)
     title = re.sub(r"\s*\(and \d+ more like it\)", "", sentences[0]).rstrip(".") if sentences else "A quiet day"
+    lead = sentences[1:3] or sentences
+    # What the title and the lead say is not said again, unless that leaves too little.
+    rest = sentences[3:] if len(sentences) >= LONG else sentences
     parts: dict[str, list[str]] = {heading: [] for heading, _ in _HEADINGS}
-    for sentence in sentences:
+    for sentence in rest:
         words = set(_words(sentence))
         heading = next(heading for heading, typical in _HEADINGS if words & typical or not typical)
         parts[heading].append(f"- {sentence}")
     body = "\n\n".join(f"## {heading}\n\n" + "\n".join(points) for heading, points in parts.items() if points)
-    lead = " ".join(sentences[1:3] or sentences)
-    return write_front_matter(date, title, lead, f"{body}\n\n*Put together {writer}.*")
+    return write_front_matter(date, title, " ".join(lead), f"{body}{pictures}\n\n*Put together {writer}.*")
 
 
 async def speak(date: str, post: str, writer: str) -> str:
@@ -86,9 +105,10 @@ async def speak(date: str, post: str, writer: str) -> str:
     if writer != OFFLINE:
         return await asyncio.to_thread(ask, SPEECH_PROMPT.format(text=post))
     read = read_post(date, post)
-    plain = re.sub(r"^[#*-]+\s*|\*", "", read.body, flags=re.MULTILINE)
+    plain = re.sub(r"^[#*-]+\s*|\*", "", _PICTURES.sub("", read.body), flags=re.MULTILINE)
     lines = [line if line[-1] in ".!?" else f"{line}." for line in plain.splitlines() if line.strip()]
-    return f"Welcome to the digest of {date}.\n\n" + "\n\n".join([f"{read.title}.", *lines]) + "\n"
+    told = [f"{read.title}.", *([] if read.summary in read.body else [read.summary]), *lines]
+    return f"Welcome to the digest of {date}.\n\n" + "\n\n".join(told) + "\n"
 
 
 def pick_sentences(text: str, most: int) -> list[str]:

@@ -69,6 +69,7 @@ async function showSite() {
   const content = /<main>([\s\S]*)<\/main>/.exec(text)?.[1] ?? "";
   const found = new DOMParser().parseFromString(content, "text/html").body;
   for (const each of found.querySelectorAll("audio")) each.remove();
+  for (const each of found.querySelectorAll("img")) each.src = `api/site/${each.getAttribute("src").replace(/^(\.\.\/)+/, "")}`;
   at("site").replaceChildren(...found.childNodes);
 }
 

@@ -19,7 +19,7 @@ import pytest
 from apps.autoblog.logs import write_history
 from apps.autoblog.site import read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import read_aloud
-from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, summarise
+from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, speak, summarise
 from tidemill.pipelines.workflows.llm import ModelCallError, ask
 
 LOG = "10:02 INFO The importer was restarted.\n10:30 INFO Ada asked whether the importer is still needed.\n"
@@ -120,18 +120,38 @@ async def test_a_post_becomes_a_page_an_entry_of_the_index_and_of_the_feed() -> 
     )
     post = read_post("2026-01-15", text)
     assert (post.title, post.summary) == ("Ada fixed <b>it</b>", "Grace asked whether it holds.")
-    page = write_page(post, audio=True)
+    page = write_page(post, ["2026-01-12", "2026-01-15", "2026-01-16"], audio=True)
+    assert '<a rel="prev" href="2026-01-12.html">' in page
+    assert '<a rel="next" href="2026-01-16.html">' in page
+    assert 'class="lead"' not in page  # The body says it.
     assert "<h2>What was done</h2>" in page
     assert "<h2>What is open</h2>" in page
     assert "<b>it</b>" not in page
-    assert 'src="../../audio/2026-01-15.wav"' in page
+    assert 'src="../audio/2026-01-15.wav"' in page
     assert "Thursday, 15 January 2026" in page
     newer = read_post("2026-01-16", "# A title\n\nA line.")
     index = write_index([post, newer])
     assert index.index("2026-01-16") < index.index("2026-01-15")
-    feed = ElementTree.fromstring(write_feed([post, newer], "https://blog.example/"))
+    feed = ElementTree.fromstring(write_feed([post, newer], "https://blog.example/", audio=True))
     titles = [each.text for each in feed.iter("{http://www.w3.org/2005/Atom}title")]
     assert titles == ["Daily digest", "A title", "Ada fixed <b>it</b>"]
+    links = [each.get("href", "") for each in feed.iter("{http://www.w3.org/2005/Atom}link")]
+    assert "https://blog.example/audio/2026-01-15.wav" in links
+
+
+async def test_the_pictures_of_a_day_are_in_its_post_and_nothing_is_said_twice() -> None:
+    log = "\n".join(f"The {part} was {deed}." for part, deed in zip(
+        ("importer", "archive", "gauge", "index", "mail", "report", "mill"),
+        ("restarted", "moved", "lost", "changed", "read", "written", "built"), strict=True))  # fmt: skip
+    summary = await summarise("2026-01-15", [log], OFFLINE, ["new wheel.png"])
+    post = read_post("2026-01-15", await compose("2026-01-15", summary, OFFLINE))
+    page = write_page(post, ["2026-01-15"], audio=False)
+    assert '<img src="../images/2026-01-15/new%20wheel.png" alt="new wheel"' in page
+    feed = write_feed([post], "https://blog.example/", audio=False)
+    assert "https://blog.example/images/2026-01-15/new%20wheel.png" in feed
+    article = page.partition("<article>")[2]
+    assert all(article.count(f"The {part} was") == 1 for part in ("importer", "archive", "gauge", "index", "mill"))
+    assert "wheel" not in await speak("2026-01-15", await compose("2026-01-15", summary, OFFLINE), OFFLINE)
 
 
 def test_any_program_may_read_aloud_and_one_that_fails_says_why(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ async def test_a_builder_takes_over_what_a_killed_one_was_building(
 
 async def have_sessions(database: Database, many: int) -> bool:
     """Whether so many builders have a session."""
-    found = await database.fetch("SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted")
+    found = await database.fetch("SELECT DISTINCT pid FROM pg_locks WHERE locktype = 'advisory' AND granted")
     return len(found) >= many
 
 

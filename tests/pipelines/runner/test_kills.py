@@ -219,3 +219,97 @@ async def test_a_builder_killed_at_any_moment_of_a_commit_costs_nothing_but_what
     assert not list((tmp_path / "states").rglob(".tidemill-*"))
     assert not list((tmp_path / "states").rglob("*.tmp"))
     assert await database.fetch("SELECT FROM tidemill.state_building") == []
+
+
+DYING_WORKERS = '''
+import os, signal
+from tidemill import App
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.stores.files import FileStates
+
+app = App("kills")
+
+def die(moment):
+    if os.environ.get("DIES") == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Dying(FileStates):
+    """Dies at one moment of a commit."""
+    async def prepare(self, drafts):
+        die("called")
+        done = await super().prepare(drafts)
+        die("prepared")
+        return done
+
+    async def publish(self, prepared):
+        die("intended")
+        done = await super().publish(prepared)
+        die("published")
+        return done
+
+    async def discard(self, prepared):
+        die("committed")
+        await super().discard(prepared)
+
+class Store:
+    def open(self, database):
+        return Dying(p.root)
+
+p = Pipeline("p", root="states", store=Store(), scan_interval=1, approve_above=None)
+
+@p.stage(input="in/{id}.txt", output="out/{id}.txt", version="1")
+def only(entity, text):
+    with open("calls.txt", "a") as calls:
+        calls.write(entity.id + " ")
+    die("leased")
+    return text.upper()
+
+app.pipeline(p)
+'''
+
+
+async def test_a_worker_killed_at_any_moment_of_a_commit_leaves_one_build_of_each_state(
+    tmp_path: Path, database_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app.py").write_text(DYING_WORKERS)
+    put(tmp_path / "states", {"in/first.txt": "first"})
+    worker = ("worker", "app.py", "--only=jobs")
+    roles = [
+        start(tmp_path, database_url, "maintenance", "app.py"),
+        start(tmp_path, database_url, "pipeline", "run", "app.py"),
+    ]
+    try:
+        for moment in ("leased", "called", "prepared", "intended", "published", "committed"):
+            monkeypatch.setenv("DIES", moment)
+            dying = start(tmp_path, database_url, *worker)
+            monkeypatch.delenv("DIES")
+            roles.append(dying)
+            put(tmp_path / "states", {f"in/{moment}.txt": moment})
+            assert await asyncio.to_thread(dying.wait, 120) == -signal.SIGKILL, (tmp_path / "said.txt").read_text()
+            await lapse(database, dying.pid)
+            roles.append(start(tmp_path, database_url, *worker))
+
+            async def is_recorded(moment: str = moment) -> bool:
+                reading = "SELECT FROM tidemill.state WHERE entity = $1 AND content IS NOT NULL"
+                jobs = "SELECT FROM tidemill.job WHERE task = 'p/only'"
+                return bool(await database.fetch(reading, moment)) and not await database.fetch(jobs)
+
+            await eventually(is_recorded, timeout=120)
+            roles[-1].kill()
+            roles[-1].wait()
+    finally:
+        for role in roles:
+            if role.poll() is None:
+                role.kill()
+            role.wait()
+    names = ("first", "leased", "called", "prepared", "intended", "published", "committed")
+    rows = await database.fetch("SELECT entity, outcome FROM tidemill.state_build")
+    assert sorted(row["entity"] for row in rows) == sorted(names)
+    assert {row["entity"]: row["outcome"] for row in rows if row["outcome"] != "built"} in (
+        {}, {"published": "finished"}, {"first": "finished"},
+    )  # fmt: skip
+    assert tree(tmp_path / "states") == {
+        **{f"in/{name}.txt": name for name in names}, **{f"out/{name}.txt": name.upper() for name in names},
+    }  # fmt: skip
+    assert not list((tmp_path / "states").rglob(".tidemill-*"))
+    assert await database.fetch("SELECT FROM tidemill.state_building") == []

@@ -209,6 +209,42 @@ def test_feeds_and_json_answers_of_models_become_items(monkeypatch: pytest.Monke
         assert json.loads(requests[-1].body)["max_tokens"] == 100
 
 
+@pytest.mark.parametrize(
+    ("dialect", "ended", "text", "told"),
+    [
+        ("OPENAI", "length", "half a sen", "the answer was cut off after 70 tokens, at 'half a sen'"),
+        ("OPENAI", "content_filter", "", "withholds its answer (content_filter)"),
+        ("OPENAI", "stop", " ", "an empty answer (stop)"),
+        ("ANTHROPIC", "max_tokens", "half a sen", "the answer was cut off after 70 tokens, at 'half a sen'"),
+        ("ANTHROPIC", "refusal", "no", "withholds its answer (refusal)"),
+    ],
+)
+async def test_an_answer_that_was_cut_off_or_withheld_is_a_failure_of_its_state(
+    dialect: str, ended: str, text: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, database: Database
+) -> None:
+    answer = {
+        "choices": [{"message": {"content": text}, "finish_reason": ended}],
+        "content": [{"type": "text", "text": text}], "stop_reason": ended,
+    }  # fmt: skip
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.delenv(f"{name}_API_KEY", raising=False)
+    monkeypatch.setenv(f"{dialect}_API_KEY", "k")
+    written = staged(
+        {"id": "src", "type": "source", "pattern": "in/{id}.txt"},
+        {"id": "ask", "type": "transform", "input": "src", "pattern": "out/{id}.txt",
+         "node": {"typeId": "llm", "data": {"prompt": "{{$.src.content}}", "maxTokens": 70}}},
+    )  # fmt: skip
+    (pipeline,) = parse_workflow(written, "f").pipelines
+    put(tmp_path / "states", {"in/a.txt": "a"})
+    with asked((200, json.dumps(answer).encode())) as (url, _):
+        monkeypatch.setenv(f"{dialect}_BASE_URL", url)
+        await update(database, pipeline)
+    assert "out/a.txt" not in tree(tmp_path / "states")
+    (failure,) = await database.fetch("SELECT error, attempts, retry_at FROM tidemill.state_failure")
+    assert told in failure["error"]
+    assert (failure["attempts"], failure["retry_at"] is not None) == (1, True)
+
+
 def test_a_message_goes_to_discord_with_the_credential_and_no_secret_comes_back() -> None:
     with asked(lambda request: (200, b'{"id": "9", "content": "hi", "echo": "t0ken-secret"}')) as (url, requests):
         keep_credentials(discord={"token": "t0ken-secret", "url": url})

@@ -20,7 +20,7 @@ from tests.support.operate import create_token
 from tests.support.server import TestServer
 from tests.support.web import API, LOGIN_NEEDED, WebServer
 from tidemill.dags.definition.kinds import ABOUT, KINDS
-from tidemill.pipelines.workflows import node_graph, nodes, read
+from tidemill.pipelines.workflows import node_graph, nodes, questions, read
 from tidemill.pipelines.workflows.checks import kinds
 from tidemill.store.database import Database, DatabaseSettings
 
@@ -144,7 +144,7 @@ def test_an_editor_is_told_every_kind_of_node_with_its_fields(place: Place) -> N
 
 def test_the_fields_that_editors_offer_are_those_that_the_code_reads() -> None:
     elsewhere = reads(read._schedule) | reads(read._signature) | reads(node_graph.Wiring) | reads(node_graph.wire)
-    elsewhere |= reads(node_graph._min_size)
+    elsewhere |= reads(node_graph._min_size) | reads(questions._question)
     everywhere = {"mayFail", *kinds.PINNED}
     for name, known in nodes.NODE_TYPES.items():
         if known.fields is not None:

@@ -37,6 +37,7 @@ from tidemill.cli.pipelines.page import (
     print_plan,
     print_problems,
 )
+from tidemill.cli.pipelines.terminal_answers import answer_at_terminal
 from tidemill.cli.render import out, print_json
 from tidemill.cli.run.roles import Part, child, run_role, run_supervised
 from tidemill.core.codec import decode
@@ -276,12 +277,13 @@ def trigger(
 
 
 async def _run_trigger(workflow: TriggerWorkflow, payload: Any, settings: Settings) -> dict[str, Any]:
+    answer = answer_at_terminal if sys.stdin.isatty() else None
     if not credential_names(workflow.graph.nodes.values()):
         grant_access(settings)
-        return await workflow.run(payload)
+        return await workflow.run(payload, answer=answer)
     async with Database(settings.database(), label="tidemill cli") as database:
         grant_access(settings, database)
-        return await workflow.run(payload)
+        return await workflow.run(payload, answer=answer)
 
 
 async def _plans(at: Operator, pipeline: str | None, *, limit: int) -> list[PlanReport]:

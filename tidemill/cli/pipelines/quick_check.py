@@ -13,7 +13,6 @@ from pathlib import Path
 
 import asyncpg
 
-import tidemill.cli.plain_structlog  # noqa: F401 - before anything loads structlog
 from tidemill.core.errors import TidemillError
 from tidemill.pipelines.definition.load_target import is_workflow, load_target
 from tidemill.pipelines.definition.pipeline import Pipeline
@@ -28,6 +27,8 @@ def check_quickly(arguments: Sequence[str]) -> int | None:
     """The exit status, after saying how many states are fresh; None if the command itself must do it."""
     if len(arguments) not in (1, 2) or is_workflow(arguments[0]):
         return None
+    if _may_load_structlog(arguments[0]):
+        import tidemill.cli.plain_structlog  # noqa: F401 - before the application loads it
     try:
         target = load_target(arguments[0])
         settings = _settings(target.app)
@@ -38,6 +39,14 @@ def check_quickly(arguments: Sequence[str]) -> int | None:
     except TidemillError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 1
+
+
+def _may_load_structlog(target: str) -> bool:
+    """Whether a program may declare an application, which logs; one with pipelines alone is checked without that."""
+    try:
+        return b"App" in Path(target).read_bytes()
+    except OSError:
+        return True  # such as a module by its name
 
 
 def _settings(app: object) -> DatabaseSettings:

@@ -15,6 +15,7 @@ from tidemill.dags.view.load import load_state, load_view, load_view_at
 from tidemill.dags.view.view import NodeView, nodes_of, why_run
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
+from tidemill.ops.operator.task_roles import check_tasks, tasks_in
 from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
 from tidemill.store.large_values import SHOWN_BYTES, VALUES, cut_value
 from tidemill.store.runs.claims import DAG_KIND
@@ -123,6 +124,8 @@ async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | No
     await find_run(tx, args.id)
     edited = UNSET if args.edited is msgspec.UNSET else args.edited
     row, program, state = await load_state(tx.database, dag_kind(declared), args.id)
+    if edited is not UNSET and declared is not None:
+        check_tasks(tx, declared, tasks_in(decode(row["input"])["dag"]))
     number, created = await start_run(
         tx,
         workflow=row["workflow"],

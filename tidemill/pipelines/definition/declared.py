@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # slow to load, and rarely needed
     from tidemill.pipelines.view.pipeline_cache import PipelineCache
     from tidemill.pipelines.workflows import TriggerWorkflow
     from tidemill.pipelines.workflows.folder import WorkflowFolder
+    from tidemill.pipelines.workflows.questions import AskLater
 
 QUEUE = "pipelines"
 #: The owner of tasks that run the text of a workflow that need not be saved: `workflow-draft/NAME`.
@@ -38,8 +39,12 @@ class Pipelines:
         reach: Reach,
         folder: Callable[[], str | None] = lambda: None,
         lifespan: Lifespan | None = None,
+        ask: AskLater | None = None,
     ) -> None:
-        """`folder` returns the folder of workflow files, if there is one, once the application is used."""
+        """`folder` returns the folder of workflow files, if there is one, once the application is used.
+
+        `ask` has people asked what nodes of workflow files ask.
+        """
         self.declared: dict[str, Pipeline] = {}
         self.declared_triggers: dict[str, TriggerWorkflow] = {}
         self._tasks = tasks
@@ -47,6 +52,7 @@ class Pipelines:
         self._where = folder
         self._folder: WorkflowFolder | None = None
         self._lifespan = lifespan or Lifespan()
+        self._ask = ask
         self._filed_tasks: dict[str, Task[Any, Any]] = {}
         self._filed_version = 0
         self.cache: PipelineCache | None = None
@@ -106,7 +112,7 @@ class Pipelines:
             raise ConfigError(f"two workflows are called {workflow.name!r}: give one of them another name")
         from tidemill.pipelines.workflows.schedules import trigger_task
 
-        task = trigger_task(workflow)
+        task = trigger_task(workflow, self._ask)
         self._tasks.add(task)
         self.declared_triggers[workflow.name] = workflow
         return task
@@ -125,7 +131,7 @@ class Pipelines:
             elif owner == "workflow" and stage in folder.triggers:
                 from tidemill.pipelines.workflows.schedules import trigger_task
 
-                self._filed_tasks[name] = trigger_task(folder.triggers[stage])
+                self._filed_tasks[name] = trigger_task(folder.triggers[stage], self._ask)
             elif owner == DRAFT and stage:
                 from tidemill.pipelines.workflows.trials.draft_run import draft_task
 

@@ -22,14 +22,14 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, check_name
 from tidemill.core.limits.resources import Needs, Resources, parse_resources
-from tidemill.engine.application.lifespan import Lifespan
 from tidemill.pipelines.definition.code_hash import CodeHash, hash_code, remember_sources
 from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import Pattern, derive, entity_values
 from tidemill.pipelines.reducer.staleness import BACKOFF, OnEdit, StalenessRules
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # slow to load: a check of everything must start fast
     from tidemill.core.expressions.conditions import Condition
+    from tidemill.engine.application.lifespan import Lifespan
 
 OnOrphan = Literal["keep", "archive", "delete"]
 
@@ -215,7 +215,7 @@ class Pipeline:
         self.full_scan = parse_duration(full_scan, what="full_scan")
         self.watch, self.queue = watch, check_name("queue", queue)
         self.stages: dict[str, Stage] = {}
-        self.lifespan = Lifespan()  # that of the application that declares it
+        self.lifespan: Lifespan | None = None  # that of the application that declares it
         self.defaults = StageOptions(
             backoff=_waits(backoff),
             approve_above=approve_above,

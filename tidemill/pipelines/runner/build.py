@@ -24,6 +24,7 @@ from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError, TidemillError, words_of
 from tidemill.core.jobs.injected import is_injected
 from tidemill.core.limits.size_limits import check_output
+from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.worker.threads import WorkThreads
@@ -163,7 +164,8 @@ class StageCaller:
         self._validator = _validator(stage)
         self._params = {name: value for name, value in stage.options.params.items() if name in names}
         name = f"{stage.pipeline.name}/{stage.name}"
-        self._function = surrounded(stage.pipeline.lifespan, "stage", name, stage.function, _entity_path)
+        lifespan = stage.pipeline.lifespan or Lifespan()
+        self._function = surrounded(lifespan, "stage", name, stage.function, _entity_path)
 
     def arguments(self, entity: Entity, groups: Sequence[Sequence[File]]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the function."""

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, run_node
+from tidemill.pipelines.workflows.nodes import Node, NodeError, filled, pinned_results, run_node
+from tidemill.pipelines.workflows.questions import ASKING, Outputs, Progress
 
 PASSING = ("state_clear_failure",)
 
@@ -85,13 +86,31 @@ class Graph(msgspec.Struct):
         raise ConfigError(f"there is no node {target!r}")
 
     async def run_all(
-        self, nodes: Iterable[Node], seeds: Mapping[str, Any], base: Mapping[str, Any]
+        self,
+        nodes: Iterable[Node],
+        seeds: Mapping[str, Any],
+        base: Mapping[str, Any],
+        *,
+        progress: Progress | None = None,
     ) -> dict[str, list[Any]]:
-        """The results of these nodes by name, an entry for each item; `seeds` are outputs that are known already."""
-        outputs: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        """The results of these nodes by name, an entry for each item; `seeds` are outputs that are known already.
+
+        With `progress`, which is updated, what is done in it is not done again, and the run stops at nodes that ask a
+        person; without it, such a node fails.
+        """
+        outputs: Outputs = {} if progress is None else progress.outputs
+        waiting = set[str]()
         for node in nodes:
+            if node.id in outputs:
+                continue
+            if any(link.source in waiting for link in self.into(node.id)):
+                waiting.add(node.id)
+                continue
             items = self.arriving(node, outputs, base)
-            if node.name in seeds or node.type in PASSING:
+            if progress is not None and node.type in ASKING and items and pinned_results(node, items) is None:
+                progress.ask(node, items)
+                waiting.add(node.id)
+            elif node.name in seeds or node.type in PASSING:
                 outputs[node.id] = [(item, seeds.get(node.name)) for item in items]
             else:
                 outputs[node.id] = await run_node(node, items) if items else []

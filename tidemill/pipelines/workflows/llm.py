@@ -57,7 +57,7 @@ def ask(prompt: str, *, model: str | None = None, system: str | None = None, lim
 
 def _whole(text: str | None, ended: str | None, limit: int) -> str:
     """The answer, unless it was cut off, withheld or is empty."""
-    if ended in ("max_tokens", "length"):
+    if ended in ("max_tokens", "length", "model_context_window_exceeded"):
         raise ModelCallError(
             f"the answer was cut off after {limit} tokens, at {(text or '')[-60:]!r}: allow more, or ask for less"
         )

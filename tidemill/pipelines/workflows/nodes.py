@@ -11,7 +11,7 @@ under the node's name. A custom type is a function:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -158,8 +158,13 @@ def pinned_results(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[s
     output, kind = node.data["pinnedOutput"], NODE_TYPES.get(node.type)
     is_many = kind is not None and (kind.expands or not kind.per_item) and isinstance(output, list)
     if kind is not None and not kind.per_item:
-        items = [{}]
+        items = [only_item(items)]
     return [(item, each) for item in items or [{}] for each in (output if is_many else [output])]
+
+
+def only_item(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the outputs of a node over all items are added to: the item, if there is one; of several, none."""
+    return items[0] if len(items) == 1 else {}
 
 
 async def _results(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Any]]:
@@ -168,7 +173,8 @@ async def _results(node: Node, items: list[dict[str, Any]]) -> list[tuple[dict[s
     kind = find_type(node)
     if not kind.per_item:
         value = await _called(node, kind, {"items": items, **(items[0] if items else {})}, items)
-        return [({}, each) for each in value] if isinstance(value, list) else [({}, value)]
+        item = only_item(items)
+        return [(item, each) for each in value] if isinstance(value, list) else [(item, value)]
     results: list[tuple[dict[str, Any], Any]] = []
     for item in items:
         value = await _called(node, kind, item, item)

@@ -20,6 +20,7 @@ from tidemill.pipelines.workflows.expressions.names import credential_names, mas
 from tidemill.pipelines.workflows.graph import Graph, concurrency_limit, read_graph, read_groups
 from tidemill.pipelines.workflows.node_graph import read_wired
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, find_type
+from tidemill.pipelines.workflows.questions import AnswerAtOnce, AskLater, Progress
 from tidemill.pipelines.workflows.stage_list import read_stages
 
 _STARTS = ("start", "scheduled", "webhook")
@@ -47,15 +48,43 @@ class TriggerWorkflow(msgspec.Struct):
         nodes = self.graph.nodes.values()
         return [node.name for node in nodes if node.type in NODE_TYPES and NODE_TYPES[node.type].role == "admin"]
 
-    async def run(self, payload: Any = None, *, until: str | None = None) -> dict[str, Any]:
+    async def run(
+        self, payload: Any = None, *, until: str | None = None, answer: AnswerAtOnce | None = None
+    ) -> dict[str, Any]:
         """Run it once, or only what leads to the node `until`; returns the results of each node by name.
 
-        A result is a list with an entry for each item.
+        A result is a list with an entry for each item. `answer` answers the questions of its nodes; without it, a node
+        that asks a person fails.
         """
+        progress = Progress()
+        while True:
+            results, _ = await self._advance(payload, until, None if answer is None else progress)
+            if answer is None or not progress.asked:
+                return results
+            progress.take_answers(await answer(progress.questions))
+
+    async def run_until_asked(
+        self, payload: Any, until: str | None, resumed: Mapping[str, Any] | None, *, ask: AskLater, task: str, key: str
+    ) -> dict[str, Any]:
+        """Run it, or go on with what `ask` was given, until it is done or asks people; then a job of `task` goes on."""
+        progress = Progress()
+        if resumed is not None:
+            progress = msgspec.convert(resumed["progress"], Progress)
+            progress.take_answers(resumed["answers"])
+        results, stored = await self._advance(payload, until, progress)
+        if not progress.asked:
+            return results
+        args = {"payload": payload, "until": until}
+        run = await ask(self.name, progress.questions, task, args, stored, key)
+        asking = {self.graph.nodes[id].name: [{"asked": f"r{run}"}] * len(each) for id, each in progress.asked.items()}
+        return {**results, **asking}
+
+    async def _advance(self, payload: Any, until: str | None, progress: Progress | None) -> tuple[dict[str, Any], Any]:
+        """Run the nodes whose inputs are known; returns their results and the progress as JSON, without secrets."""
         nodes = self.graph.order() if until is None else self.graph.above(self._id_of(until))
         async with with_names(credential_names(self.graph.nodes.values())) as held:
-            results = await self.graph.run_all(nodes, {}, {"payload": payload})
-            return masked(results, held)
+            results = await self.graph.run_all(nodes, {}, {"payload": payload}, progress=progress)
+            return masked(results, held), masked(msgspec.to_builtins(progress), held)
 
     def _id_of(self, name: str) -> str:
         known = {node.name: id for id, node in self.graph.nodes.items()}

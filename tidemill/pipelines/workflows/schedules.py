@@ -10,6 +10,7 @@ from tidemill.engine.worker.context import find_current_job
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.workflows.node_runs import recorded
 from tidemill.pipelines.workflows.nodes import NodeError
+from tidemill.pipelines.workflows.questions import AskLater
 from tidemill.pipelines.workflows.read import TriggerWorkflow
 from tidemill.store.jobs.schedules.schedules import DeclaredSchedule
 
@@ -18,13 +19,19 @@ QUEUE = "pipelines"
 FILES = "workflow files"
 
 
-def trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
-    """The task whose jobs run a workflow once."""
+def trigger_task(workflow: TriggerWorkflow, ask: AskLater | None = None) -> Task[Any, Any]:
+    """The task whose jobs run a workflow once; `ask` has people asked what its nodes ask."""
+    name = f"workflow/{workflow.name}"
 
-    async def run(payload: Any = None, until: str | None = None) -> dict:
+    async def run(payload: Any = None, until: str | None = None, resumed: dict | None = None) -> dict:
+        job = find_current_job()
+        payload = _with_fire_time(payload)
         with recorded() as runs:
             try:
-                return await workflow.run(_with_fire_time(payload), until=until)
+                if ask is None or job is None:
+                    return await workflow.run(payload, until=until)
+                key = f"question of job {job.id}"
+                return await workflow.run_until_asked(payload, until, resumed, ask=ask, task=name, key=key)
             except NodeError:
                 for each in runs():  # A failed job has no result: its log says how far it came.
                     log.info("node", node=each.name, items=each.items, fields=each.fields, outputs=each.outputs)
@@ -37,7 +44,7 @@ def trigger_task(workflow: TriggerWorkflow) -> Task[Any, Any]:
         concurrency_key=workflow.concurrency_key,
         max_concurrency=workflow.max_concurrency,
     )
-    return Task(run, f"workflow/{workflow.name}", options)
+    return Task(run, name, options)
 
 
 def _with_fire_time(payload: Any) -> Any:

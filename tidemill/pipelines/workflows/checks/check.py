@@ -28,6 +28,7 @@ from tidemill.pipelines.workflows.checks.kinds import (
     LABELS,
     LINK_FIELDS,
     NODE_FIELDS,
+    NOT_OF_PIPELINES,
     REFUSED,
     STAGE,
     STAGE_FIELDS,
@@ -227,6 +228,8 @@ def _node_problems(
     if type not in NODE_TYPES and not is_pipeline:
         yield WorkflowProblem((*place, "typeId"), f"{type} is about states: it needs the mode pipeline")
         return
+    if is_pipeline and type in NOT_OF_PIPELINES:
+        yield WorkflowProblem((*place, "typeId"), NOT_OF_PIPELINES[type])
     yield from data_problems(type, data, (*place, "data"))
     yield from template_problems(type, data, (*place, "data"))
     roots = {*before, "items", "entity" if is_pipeline else "payload"}
@@ -320,6 +323,8 @@ def _stage_node(node: Mapping[str, Any], place: Path, roots: set[str]) -> Iterat
         yield WorkflowProblem(where, "data is an object, or is left out")
     elif type not in TRANSFORMS and type not in NODE_TYPES:
         yield _unknown_type(type, [*NODE_TYPES, *TRANSFORMS], place)
+    elif type in NOT_OF_PIPELINES:
+        yield WorkflowProblem((*place, "typeId"), NOT_OF_PIPELINES[type])
     elif type not in TRANSFORMS:
         read = {name: value for name, value in data.items() if not (type == "if" and name == "then")}
         yield from data_problems(type, read, where)

@@ -17,6 +17,7 @@ import msgspec
 
 from tidemill.pipelines.workflows import node_types as _builtin  # noqa: F401 - registers them
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
+from tidemill.pipelines.workflows.questions import ASKING
 
 Fields = Mapping[str, Mapping[str, Any]]
 
@@ -83,6 +84,16 @@ _LLM: Fields = {
     "prompt": _text("The prompt for the language model.", format="textarea"),
     "system": _text("The system prompt.", format="textarea"),
     "model": _text("The model; the default is the configured one."),
+}
+_QUESTION: Fields = {
+    "message": _text("What the person is asked.", format="textarea"),
+    "title": _text("A title before it."),
+    "buttons": _text("The answers to choose from, with commas between them: Publish, Discard. The default is OK."),
+    "showInput": {
+        "type": "boolean",
+        "description": "Whether the person can also write a text; the default is no for a dialog, yes for a prompt.",
+    },
+    "defaultInput": _text("The text as it is at first."),
 }
 _FIELDS = {
     "type": ["array", "object"],
@@ -201,6 +212,8 @@ FIELDS: dict[str, Fields] = {
         "message": _text("What the notice says.", format="textarea"),
         "title": _text("Its title."),
     },
+    "dialog": _QUESTION,
+    "prompt": _QUESTION,
     "discord_send": {
         "channel_id": _text("The channel's number."),
         "message": _text("The message.", format="textarea"),
@@ -213,8 +226,6 @@ FIELDS: dict[str, Fields] = {
 #: Kinds of other products' files that cannot run here, and what to use.
 REFUSED: dict[str, str] = {
     "discord_trigger": "messages of Discord need a lasting connection to it: have a bot post them to a webhook node",
-    "dialog": "a workflow file cannot ask a person: use a dag with an input node",
-    "prompt": "a workflow file cannot ask a person: use a dag with an input node; a language model is the node llm",
 }
 #: Fields that are understood and refused while they have a value.
 REFUSED_FIELDS: dict[str, dict[str, str]] = {
@@ -231,6 +242,11 @@ IDLE_FIELDS: dict[str, dict[str, str]] = {
         "cwd": "this has no effect: the model is called without tools",
     },
 }
+#: Kinds that only a workflow that runs once can have, and what a pipeline uses.
+NOT_OF_PIPELINES: dict[str, str] = dict.fromkeys(
+    ASKING,
+    "a pipeline cannot ask a person: let a state_gate wait for a state that a person writes (`tidemill pipeline write`)",
+)
 #: Kinds whose fields may read `$credentials`: their values go to another system, and are not kept.
 OUTWARD = ("http", "rss", "postgres_query", "notification", "discord_send", "llm", "claude_agent", "claude_json")
 #: Required fields: one name, or one of several.
@@ -255,6 +271,8 @@ NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "claude_agent": (("prompt",),),
     "claude_json": (("prompt",),),
     "notification": (("message",),),
+    "dialog": (("message",),),
+    "prompt": (("message",),),
     "discord_send": (("channel_id",), ("message", "content")),
 }
 #: Fields that every executable node may have.
@@ -299,7 +317,7 @@ def kinds() -> list[WorkflowNodeKind]:
                 "starts" if is_start else "own" if own else "imported" if name in IMPORTED else "work",
                 about,
                 schema_of(name),
-                modes=("trigger",) if is_start else ("pipeline", "trigger"),
+                modes=("trigger",) if is_start or name in NOT_OF_PIPELINES else ("pipeline", "trigger"),
                 per_item=known.per_item,
                 is_start=is_start,
                 exits=("true", "false") if name == "if" else (),

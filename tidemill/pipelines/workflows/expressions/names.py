@@ -58,4 +58,4 @@ def _masked(value: Any, secrets: list[str]) -> Any:
         return value
     if isinstance(value, Mapping):
         return {key: _masked(each, secrets) for key, each in value.items()}
-    return [_masked(each, secrets) for each in value] if isinstance(value, list) else value
+    return [_masked(each, secrets) for each in value] if isinstance(value, list | tuple) else value

@@ -15,7 +15,7 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.dry_run import Field
 from tidemill.pipelines.workflows.expressions.javascript import ExpressionError, bare, expressions_in, fill, roots_of
 from tidemill.pipelines.workflows.graph import PASSING, Graph
-from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, pinned_results
+from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, only_item, pinned_results
 
 #: Types without side effects.
 COMPUTING = ("start", "scheduled", "webhook", "hardwired", "set", "transform", "if")
@@ -103,11 +103,12 @@ def dry_run_node(node: Node, items: Sequence[dict[str, Any]]) -> tuple[DryRunNod
         return msgspec.structs.replace(shown, output=node.data["pinnedOutput"], note="pinned"), pinned
     if kind is None or node.type not in COMPUTING:
         given = Unknown(f"what {node.name} gives is not known before it runs")
-        made = [(item, given) for item in items] if kind is None or kind.per_item else [({}, given)]
+        made = [(item, given) for item in items] if kind is None or kind.per_item else [(only_item(items), given)]
         return msgspec.structs.replace(shown, note="not run in a dry run"), made
     if not kind.per_item:
         value = _computed(node, kind.run, {"items": list(items), **items[0]}, items)
-        made = [({}, each) for each in value] if isinstance(value, list) else [({}, value)]
+        item = only_item(items)
+        made = [(item, each) for each in value] if isinstance(value, list) else [(item, value)]
         return _shown(shown, value), made
     given = [_computed(node, kind.run, item, item) for item in items]
     if node.type == "if" and any(isinstance(each, Unknown) for each in given):

@@ -1,7 +1,8 @@
 /** The list of workflow files, and the page that edits one of them. */
 import { useQuery } from "@tanstack/react-query";
-import { useCallback, useRef, useState } from "react";
+import { useCallback, useMemo, useRef, useState } from "react";
 import { get, Problem } from "../../api/client";
+import type { List, Schemas } from "../../api/types";
 import { Link, useLocation } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
@@ -101,9 +102,12 @@ const isNotFound = (error: unknown): boolean => error instanceof Problem && erro
 export function EditorPage({ id }: { id: string }) {
   const { query } = useLocation();
   const wanted = query.get("new");
-  const kinds = useQuery({ queryKey: ["workflow-kinds"], queryFn: () => get<Kinds>("/workflow-kinds"), staleTime: 60_000 });
+  const kinds = useQuery({ queryKey: ["workflow-kinds"], queryFn: () => get<Omit<Kinds, "credentials">>("/workflow-kinds"), staleTime: 60_000 });
+  // Only an operator may see their names; for others the field has no suggestions.
+  const credentials = useQuery({ queryKey: ["credentials"], queryFn: () => get<List<Schemas["Credential"]>>("/credentials"), enabled: useMay("operator"), staleTime: 60_000 });
   const files = useFiles();
   const file = useQuery({ queryKey: ["workflow-file", id], queryFn: () => get<WorkFile>(fileUrl(id)), refetchInterval: 8000, retry: false });
+  const known = useMemo(() => kinds.data && { ...kinds.data, credentials: credentials.data?.items.map((each) => each.name) ?? [] }, [kinds.data, credentials.data]);
   const { refetch } = file;
   const reload = useCallback(() => void refetch(), [refetch]);
   // While a missing file is requested again its error is gone: the editor of a new file must stay as it is.
@@ -123,6 +127,6 @@ export function EditorPage({ id }: { id: string }) {
       </>
     );
   }
-  if (!kinds.data || (file.isPending && !isMissing)) return <Loading lines={10} />;
-  return <Workbench path={id} file={file.data ?? null} first={isTemplate(wanted) ? newFileText(wanted, id) : ""} kinds={kinds.data} files={files.data?.items.map((each) => each.path) ?? []} onReload={reload} />;
+  if (!known || (file.isPending && !isMissing)) return <Loading lines={10} />;
+  return <Workbench path={id} file={file.data ?? null} first={isTemplate(wanted) ? newFileText(wanted, id) : ""} kinds={known} files={files.data?.items.map((each) => each.path) ?? []} onReload={reload} />;
 }

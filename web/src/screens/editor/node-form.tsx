@@ -32,7 +32,7 @@ function Fields({ section, props }: { section: Section; props: FormProps }) {
   const { schema, value, place, hide } = section;
   const known = Object.entries(schema.properties).filter(([name, each]) => !hide.includes(name) && (!each.deprecated || name in value));
   const others = Object.keys(value).filter((name) => !(name in schema.properties) && !hide.includes(name));
-  const lists: Record<string, string[]> = { tasks: props.kinds.tasks, queues: props.kinds.queues, transforms: props.kinds.transforms, files: props.files, credentials: [] };
+  const lists: Record<string, string[]> = { tasks: props.kinds.tasks, queues: props.kinds.queues, transforms: props.kinds.transforms, files: props.files, credentials: props.kinds.credentials };
   const groups = (schema.allOf ?? []).map((group) => group.anyOf.map((each) => each.required[0] ?? ""));
   const isNeeded = (name: string) => (schema.required?.includes(name) ?? false) || groups.some((group) => group[0] === name && !group.some((each) => each !== name && each in value));
   const change = (name: string, next: unknown) => props.onEdit([{ path: [...place, name], value: next }], [...place, name].join("."));

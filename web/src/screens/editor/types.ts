@@ -31,6 +31,8 @@ export interface Kind extends Omit<Schemas["WorkflowKind"], "form" | "schema"> {
 export interface Kinds extends Omit<Schemas["WorkflowKinds"], "kinds" | "files"> {
   kinds: Kind[];
   files: Record<Form, DataSchema>;
+  /** Names of credentials, which `credentialName` suggests. */
+  credentials: string[];
 }
 
 export type FileProblem = Schemas["TextProblem"];
