@@ -311,5 +311,5 @@ async def test_a_worker_killed_at_any_moment_of_a_commit_leaves_one_build_of_eac
     assert tree(tmp_path / "states") == {
         **{f"in/{name}.txt": name for name in names}, **{f"out/{name}.txt": name.upper() for name in names},
     }  # fmt: skip
-    assert not list((tmp_path / "states").rglob(".tidemill-*"))
+    assert not list((tmp_path / "states").rglob("*.tmp"))
     assert await database.fetch("SELECT FROM tidemill.state_building") == []

@@ -119,10 +119,11 @@ def test_a_pipeline_asks_no_person_and_says_what_to_use() -> None:
         ]
     }  # fmt: skip
     (told,) = map(str, find_problems(data, "f"))
-    assert told.startswith("stages[1].node.typeId: a pipeline cannot ask a person: let a state_gate")
+    assert told.startswith("stages[1].node.typeId: a pipeline asks no person: let a state_gate")
     graph = {
         "nodes": [node("files", "state_scan", pattern="in/{id}.txt"), node("ask", "prompt", message="Why?"),
                   node("out", "state_write", pattern="out/{{$.files.id}}.txt", content="{{$.ask.input}}")],
-        "connections": [{"sourceNodeId": "files", "targetNodeId": "ask"}, {"sourceNodeId": "ask", "targetNodeId": "out"}],
+        "connections": [{"sourceNodeId": "files", "targetNodeId": "ask"},
+                        {"sourceNodeId": "ask", "targetNodeId": "out"}],
     }  # fmt: skip
     assert [each.place for each in find_problems(graph, "f")] == [("nodes", 1, "typeId")]

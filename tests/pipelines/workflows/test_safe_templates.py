@@ -18,6 +18,7 @@ from tidemill.pipelines.workflows.expressions.javascript import naming
 from tidemill.pipelines.workflows.expressions.safe_templates import shell_template, sql_template
 from tidemill.pipelines.workflows.load import parse_workflow
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, Node, NodeError, run_node
+from tidemill.pipelines.workflows.questions import ASKING, Progress
 
 #: Pieces that mean something to a shell or to SQL, and plain text between them.
 HOSTILE = st.lists(
@@ -314,7 +315,7 @@ def test_a_value_stays_a_value_in_every_kind_of_node(
     assert set(EVERY_KIND) <= set(NODE_TYPES)
     ours = "tidemill.pipelines.workflows.node_types"
     own = {name for name, known in NODE_TYPES.items() if not known.run.__module__.startswith(ours)}
-    assert set(NODE_TYPES) - own == set(EVERY_KIND), "a kind of node that this test does not try"
+    assert set(NODE_TYPES) - own == {*EVERY_KIND, *ASKING}, "a kind of node that this test does not try"
     monkeypatch.chdir(tmp_path)
     asked: list[bytes] = []
 
@@ -333,6 +334,9 @@ def test_a_value_stays_a_value_in_every_kind_of_node(
         @settings(max_examples=25)
         @given(HOSTILE)
         def try_all(text: str) -> None:
+            progress = Progress()
+            progress.ask(node("dialog", message="{{$.payload}}!"), [{"payload": text}])
+            assert progress.questions[0].prompt == f"{text}!".strip()
             for type, (data, expected) in EVERY_KIND.items():
                 filled = {
                     name: value.replace("{server}", server.url).replace("{database}", database_url)

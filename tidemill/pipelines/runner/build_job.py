@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.states.build_jobs import free_keys
-from tidemill.store.states.leases import LeaseHolder, Wanted, release_leases, take_leases
+from tidemill.store.states.leases import LeaseHolder, Wanted, list_alive, release_leases, take_leases
 from tidemill.store.states.states import NEWEST_CODE, StatesChanged, notify_states
 
 CHUNK = 500
@@ -157,6 +157,8 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
         raise Snooze(WAIT_FOR_OTHERS, f"another builder has the lease of {stage.name}/{step.entity}")
     if leased.outdated:
         return await _dropped(database, news, "another builder has built it, or it was changed")
+    if current_job().attempt > 1:
+        await _sweep_earlier(database, states, step, holder)
     world = PipelineFacts()
     intents, named = leased.intents, pipeline.name
     if await finish_intents(database, states, [step], intents, world, pipeline=named, by=builder, holder=holder):
@@ -168,6 +170,18 @@ async def _build(caller: StageCaller, database: Database, step: BuildStep, code:
     if why is not None:  # Told when the lease is free: the next build may begin at once.
         return await _dropped(database, news, why, every)
     return outcome
+
+
+async def _sweep_earlier(database: Database, states: States, step: BuildStep, holder: LeaseHolder) -> None:
+    """Delete what earlier attempts of this job have left beside its output: their workers were killed."""
+    if step.stage.scatter:
+        return  # Its outputs may be in any folder: the process that drives the pipeline sweeps all of them.
+
+    async def alive(builders: Iterable[str]) -> set[str]:
+        return await list_alive(database, builders) - {holder.id}
+
+    folder, slash, _ = step.stage.quick_path(step.entity).rpartition("/")
+    await states.sweep([folder + slash], alive)
 
 
 async def _build_leased(

@@ -128,7 +128,7 @@ async def lock_session(connection: Connection, lock: int) -> None:
 
 async def become_first(connection: Connection, pipeline: str) -> bool:
     """Make a session the first builder of a pipeline until its connection closes; returns whether it is."""
-    return await connection.fetchval(BECOME_FIRST, pipeline)
+    return bool(await connection.fetchval(BECOME_FIRST, pipeline))
 
 
 async def wait_for_first(database: Database, pipeline: str, *, seconds: float) -> bool:

@@ -245,7 +245,7 @@ IDLE_FIELDS: dict[str, dict[str, str]] = {
 #: Kinds that only a workflow that runs once can have, and what a pipeline uses.
 NOT_OF_PIPELINES: dict[str, str] = dict.fromkeys(
     ASKING,
-    "a pipeline cannot ask a person: let a state_gate wait for a state that a person writes (`tidemill pipeline write`)",
+    "a pipeline asks no person: let a state_gate wait for a state that a person writes (`tidemill pipeline write`)",
 )
 #: Kinds whose fields may read `$credentials`: their values go to another system, and are not kept.
 OUTWARD = ("http", "rss", "postgres_query", "notification", "discord_send", "llm", "claude_agent", "claude_json")
