@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemill.cli.render import out
-from tidemill.pipelines.workflows.questions import Question
+from tidemill.pipelines.workflows.questions import WorkflowQuestion
 
 
-async def answer_at_terminal(questions: list[Question]) -> Mapping[str, Any]:
+async def answer_at_terminal(questions: list[WorkflowQuestion]) -> Mapping[str, Any]:
     """The answers to questions, by their names, as a person types them."""
     return {each.name: await asyncio.to_thread(_ask, each) for each in questions}
 
 
-def _ask(question: Question) -> dict[str, str]:
+def _ask(question: WorkflowQuestion) -> dict[str, str]:
     out().print(question.prompt, markup=False)
     answer: dict[str, str] = {}
     if "input" in question.schema["properties"]:

@@ -26,7 +26,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 Outputs = dict[str, list[tuple[dict[str, Any], Any]]]
 
 
-class Question(msgspec.Struct, frozen=True):
+class WorkflowQuestion(msgspec.Struct, frozen=True):
     """A question to a person; `schema` is the JSON Schema of the answer."""
 
     name: str
@@ -40,7 +40,7 @@ class AskedItem(msgspec.Struct, frozen=True):
     """An item that reached a node that asks, and its question."""
 
     item: dict[str, Any]
-    question: Question
+    question: WorkflowQuestion
 
 
 class Progress(msgspec.Struct):
@@ -50,7 +50,7 @@ class Progress(msgspec.Struct):
     asked: dict[str, list[AskedItem]] = {}
 
     @property
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[WorkflowQuestion]:
         return [each.question for asked in self.asked.values() for each in asked]
 
     def ask(self, node: Node, items: list[dict[str, Any]]) -> None:
@@ -70,13 +70,13 @@ class Progress(msgspec.Struct):
 
 
 #: Answers questions at once, by their names.
-AnswerAtOnce = Callable[[list[Question]], Awaitable[Mapping[str, Any]]]
+AnswerAtOnce = Callable[[list[WorkflowQuestion]], Awaitable[Mapping[str, Any]]]
 
 
 #: Has people asked, and a task run afterwards: its arguments are the name of the workflow, the questions, the task, its
 #: arguments, the progress for its argument `resumed`, and a key: the same key asks once. Returns the id of the run that
 #: asks.
-AskLater = Callable[[str, list[Question], str, dict[str, Any], Any, str], Awaitable[int]]
+AskLater = Callable[[str, list[WorkflowQuestion], str, dict[str, Any], Any, str], Awaitable[int]]
 
 
 def _free_name(node: str, taken: set[str]) -> str:
@@ -85,7 +85,7 @@ def _free_name(node: str, taken: set[str]) -> str:
     return next(name for number in count(1) if (name := base if number == 1 else f"{base}_{number}") not in taken)
 
 
-def _question(node: Node, item: Mapping[str, Any], name: str) -> Question:
+def _question(node: Node, item: Mapping[str, Any], name: str) -> WorkflowQuestion:
     data = filled(node, item)
     told = [str(each).strip() for each in (data.get("title"), data.get("message")) if each]
     buttons = list(dict.fromkeys(each.strip() for each in str(data.get("buttons") or "OK").split(",") if each.strip()))
@@ -97,10 +97,10 @@ def _question(node: Node, item: Mapping[str, Any], name: str) -> Question:
     schema = {"type": "object", "properties": fields, "additionalProperties": False}
     if len(buttons) > 1:
         schema["required"] = ["button"]
-    return Question(name, ": ".join(told) or node.name, schema, buttons, default)
+    return WorkflowQuestion(name, ": ".join(told) or node.name, schema, buttons, default)
 
 
-def _answer(question: Question, given: Any) -> dict[str, Any]:
+def _answer(question: WorkflowQuestion, given: Any) -> dict[str, Any]:
     """What a node that asked returns: the button, and the input."""
     answer = given if isinstance(given, Mapping) else {}
     button = answer.get("button", question.buttons[0] if len(question.buttons) == 1 else None)
