@@ -156,6 +156,15 @@ class Signature:
                 found[each.name] = each.default
         return found
 
+    @cached_property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of the arguments; None if an annotation has none."""
+        try:
+            (made,), parts = msgspec.json.schema_components([self._struct])
+        except TypeError:
+            return None
+        return {**parts[made["$ref"].rpartition("/")[2]], "$defs": parts}
+
     def unknown_arguments(self, data: bytes | str) -> list[str]:
         """The names of arguments that the function does not have; none if the data is not an object."""
         given = msgspec.json.decode(data)

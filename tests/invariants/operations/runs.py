@@ -174,6 +174,7 @@ CASES: dict[str, Case] = {
         command="runs migrate --flow Asking --app=APP --json",
     ),
     "list_workflows": Case(Nothing()),
+    "list_startable": Case(Nothing()),
     "get_dag_tree": Case(
         dags.GetTree(id=2),
         begun_runs,

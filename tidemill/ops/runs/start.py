@@ -12,9 +12,9 @@ from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.engine.runs.start_options import START_OPTIONS
 from tidemill.ops.jobs.jobs import EnqueueJob, enqueue_job
-from tidemill.ops.operator.operation import Arguments, doc, operation
+from tidemill.ops.operator.operation import Arguments, ListOf, Nothing, doc, operation
 from tidemill.ops.runs.runs import StartRun, start_run
-from tidemill.store.transaction import Transaction
+from tidemill.store.transaction import Reader, Transaction
 
 
 class StartWork(Arguments, frozen=True, kw_only=True):
@@ -30,12 +30,31 @@ class StartWork(Arguments, frozen=True, kw_only=True):
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
 
 
+class Startable(msgspec.Struct, frozen=True):
+    """A task, flow or dag that can be started by its name."""
+
+    name: str
+    kind: Literal["task", "flow", "dag"]
+    schema: Annotated[Any, doc("The JSON Schema of its arguments; null if it declares none.")] = None
+
+
 class WorkStarted(msgspec.Struct, frozen=True):
     """The job or run; `created` is false when one with this unique key existed already."""
 
     kind: Literal["job", "run"]
     id: int
     created: Annotated[bool, doc("False when a job or run with this unique key existed already.")]
+
+
+@operation("GET /start", role="viewer")
+async def list_startable(at: Reader, args: Nothing, declared: Declarations) -> ListOf[Startable]:
+    """List the tasks, flows and dags of the application, with the arguments that they take."""
+    from tidemill.flows.runner.steps.human_input import schema_of_start
+
+    tasks = [Startable(task.name, "task", task.signature.schema) for task in declared.tasks.values()]
+    runs = declared.runs
+    flows = [Startable(name, "flow", schema_of_start(kind.workflow)) for name, kind in runs.flows.items()]
+    return ListOf([*tasks, *flows, *(Startable(name, "dag", dag.args) for name, dag in runs.dags.items())])
 
 
 @operation("POST /start", role="operator", status=201)

@@ -19,7 +19,7 @@ export const JOB_STATES = ["ready", THROTTLED, NO_WORKER, "running", "succeeded"
 export const WAITING_JOB_STATES = ["ready", THROTTLED, NO_WORKER];
 export const LIVE_JOB_STATES = [...WAITING_JOB_STATES, "running"];
 
-export const RUN_STATES = ["running", NEEDS_ATTENTION, "succeeded", "failed", "timed_out", "cancelled"];
+export const RUN_STATES = ["running", NEEDS_ATTENTION, "succeeded", "failed", "timed_out", "cancelled", "expired"];
 export const LIVE_RUN_STATES = ["running", NEEDS_ATTENTION];
 export const FAILED_RUN_STATES = ["failed", "timed_out", NEEDS_ATTENTION];
 

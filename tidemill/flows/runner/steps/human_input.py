@@ -19,6 +19,7 @@ from pydantic import PydanticUserError
 from tidemill.core.codec import encode, storable
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Noted, Tick
+from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent, SleepEnded
 from tidemill.flows.definition.topology import Topology
 from tidemill.flows.reducer.state import FlowState, Work
@@ -137,6 +138,11 @@ def schema_of(asked: Question) -> bytes | None:
     return encode(
         {**schema, "properties": fields, "required": [name for name in schema.get("required", ()) if name in fields]}
     )
+
+
+def schema_of_start(workflow: object) -> dict[str, Any] | None:
+    """Return the JSON Schema of the fields that a run of a workflow is started with; None if it declares none."""
+    return _schema(declared(workflow).start_event_class)
 
 
 @lru_cache(maxsize=256)

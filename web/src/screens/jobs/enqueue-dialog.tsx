@@ -1,12 +1,12 @@
-/** A dialog that enqueues a job. */
+/** A dialog that enqueues a job: a form from the parameters of its task. */
 import { type FormEvent, useState } from "react";
 import { post } from "../../api/client";
 import { useAction } from "../../api/use-action";
 import { go } from "../../app/router";
 import { Button } from "../../components/button";
-import { parseJson } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
 import { ErrorMessage } from "../../components/feedback";
+import { NOTHING, StartForm } from "../../components/forms/start-form";
 
 interface Started {
   id: number;
@@ -14,13 +14,11 @@ interface Started {
 }
 
 export function EnqueueDialog({ onClose }: { onClose: () => void }) {
-  const [task, setTask] = useState("");
-  const [args, setArgs] = useState("{}");
+  const [choice, setChoice] = useState(NOTHING);
   const [queue, setQueue] = useState("");
   const [delay, setDelay] = useState("");
-  const read = parseJson(args);
   const action = useAction<void, Started>({
-    request: () => post<Started>("/jobs", { task: task.trim(), args: read.value, queue: queue.trim() || null, delay: delay.trim() || null }),
+    request: () => post<Started>("/jobs", { task: choice.name, args: choice.args, queue: queue.trim() || null, delay: delay.trim() || null }),
     message: (job) => (job.created ? `Enqueued job ${job.id}.` : `Job ${job.id} already exists.`),
     onSuccess: (job) => {
       onClose();
@@ -34,16 +32,7 @@ export function EnqueueDialog({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Enqueue a job" onClose={onClose}>
       <form className="form" onSubmit={submit}>
-        <label>
-          <span>Task</span>
-          <input className="field" value={task} onChange={(event) => setTask(event.target.value)} required autoFocus />
-          <small>The name of a task: a function decorated with @app.task.</small>
-        </label>
-        <label>
-          <span>Arguments</span>
-          <textarea className="field" rows={4} value={args} onChange={(event) => setArgs(event.target.value)} aria-invalid={read.wrong !== undefined} />
-          {read.wrong ? <small className="wrong">{read.wrong}</small> : <small>A JSON object with the task's parameters by name.</small>}
-        </label>
+        <StartForm label="Task" kinds={["task"]} onChange={setChoice} />
         <label>
           <span>Queue</span>
           <input className="field" value={queue} onChange={(event) => setQueue(event.target.value)} placeholder="the task's default" />
@@ -53,7 +42,7 @@ export function EnqueueDialog({ onClose }: { onClose: () => void }) {
           <input className="field" value={delay} onChange={(event) => setDelay(event.target.value)} placeholder="none, or 10s, 5m" />
         </label>
         {action.error && <ErrorMessage error={action.error} />}
-        <Button kind="main" type="submit" busy={action.isPending} disabled={read.wrong !== undefined}>
+        <Button kind="main" type="submit" busy={action.isPending} disabled={choice.isInvalid}>
           Enqueue
         </Button>
       </form>
