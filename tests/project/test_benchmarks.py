@@ -1,4 +1,4 @@
-"""Each suite of the benchmarks still runs: ours at toy size, without peers. What the figures are is not tested."""
+"""Suites of the benchmarks still run: ours at toy size, without peers. What the figures are is not tested."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -22,9 +21,7 @@ from benchmarks import (
     growth,
     jobs,
     monitors_ours,
-    pipelines,
     report,
-    server_api,
 )
 from benchmarks.server import Server
 from tests.support.processes import ROOT
@@ -109,14 +106,7 @@ def test_costs_are_measured_at_three_sizes(toy: ToyServer) -> None:
 
 
 @pytest.mark.long
-def test_pipelines_and_the_server_are_measured(toy: ToyServer) -> None:
-    assert complete(pipelines.Run(toy, pipelines.Plan(entities=20, many=None, rounds=1, peers=())).rows())
-    plan = server_api.Plan(jobs=200, runs=20, seconds=0.5, clients=3, changes_per_s=10)
-    assert complete(server_api.run(toy, plan)[:3])
-
-
-@pytest.mark.long
-def test_the_demo_and_commands_are_measured(tmp_path: Path) -> None:
+def test_the_demo_and_commands_are_measured() -> None:
     rows = footprint.run(footprint.Plan(settle_s=0.0, starts=1))
     assert complete(rows)
 
