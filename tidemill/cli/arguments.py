@@ -6,13 +6,16 @@ def jobs(args: ListJobs, *, json: Json = False, place: ServerOptions = ANYWHERE)
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from cyclopts import Parameter
 
+from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.ops.operator.operation import bare_type
 
@@ -29,6 +32,24 @@ Application = Annotated[str, Parameter(help="The application: app.py, app.py:nam
 AppOption = Annotated[str | None, Parameter(help="The application, for its code: app.py. A server has it.")]
 RunId = Annotated[str, Parameter(help="The run, as `tidemill runs` shows it: r12.")]
 Follow = Annotated[bool, Parameter(help="Show the run until it has ended; the exit status says whether it succeeded.")]
+
+
+#: Options that are a moment in the past, or how long ago it was.
+PAST_MOMENTS = {"since", "until"}
+
+
+def read_moment(text: str | None, option: str) -> datetime | None:
+    """A moment in the past: a date, a date and time (here, if it names no time zone), or how long ago it was."""
+    if text is None:
+        return None
+    with contextlib.suppress(ConfigError):
+        return datetime.now(UTC) - timedelta(seconds=parse_duration(text))
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigError(
+            f"--{option} {text!r} is not a moment: write 2026-03-02, 2026-03-02T08:00Z, or how long ago it was: 2h"
+        ) from None
 
 
 def run_number(id: str) -> int:
@@ -70,6 +91,7 @@ def options_of(
         def run(*values: Any, **options: Any) -> Any:
             given = {**missing, **dict(zip(positional, values, strict=False))}
             given |= {name: options.pop(name) for name in list(options) if name in fields}
+            given |= {name: read_moment(given[name], name) for name in PAST_MOMENTS & given.keys()}
             given = {name: value for name, value in given.items() if value is not None or name in missing}
             return command(arguments(**given), *values[len(positional) :], **options)
 
@@ -96,7 +118,9 @@ def with_parameters(run: Command, command: Command, parameters: Iterable[inspect
 
 
 def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter:
-    bare = bare_type(field.type)
+    bare, help = bare_type(field.type), _help(field.type)
+    if field.name in PAST_MOMENTS:
+        bare, help = str | None, f"{help} A date and time, or how long ago: 2h."
     placed = kind is inspect.Parameter.POSITIONAL_ONLY
     default = inspect.Parameter.empty if field.required or placed else field.default
     if get_origin(bare) is tuple:
@@ -104,7 +128,7 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter
     if default is None and type(None) not in get_args(bare):
         bare = bare | None
     return inspect.Parameter(
-        field.name, kind, default=default, annotation=Annotated[bare, Parameter(help=_help(field.type))]
+        field.name, kind, default=default, annotation=Annotated[bare, Parameter(help=help)]
     )
 
 

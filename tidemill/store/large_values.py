@@ -20,13 +20,15 @@ from tidemill.store.database import Database
 
 SHOWN_BYTES = 65_536
 PIECE_BYTES = 4 << 20
+SHORT_BYTES = 2000
+SHORT_CHARACTERS = 200
 CUT = "$cut"
 VALUES = "/api/v1/values"
 
 #: What means something in the path of a URL, and in the ids of entities and events.
 _ENCODED = "replace(replace(replace(replace({0}::text, '%', '%25'), '/', '%2F'), '?', '%3F'), '#', '%23')"
 #: Whether a value has to be read as a whole: it holds a secret, or something sealed.
-_SECRET = f'''position('"{SECRET}"' in {{column}}::text) + position('{SEALED}' in {{column}}::text) > 0'''
+_SECRET = f'''(position('"{SECRET}"' in {{column}}::text) + position('{SEALED}' in {{column}}::text) > 0)'''
 
 
 def cut(column: str, place: str) -> str:
@@ -36,6 +38,16 @@ def cut(column: str, place: str) -> str:
         f"CASE WHEN octet_length({column}::text) > {SHOWN_BYTES} THEN json_build_object('{CUT}', "
         f"json_build_object('first', CASE WHEN {secret} THEN '' ELSE left({column}::text, {SHOWN_BYTES}) END, "
         f"'bytes', octet_length({column}::text), 'whole', '{VALUES}/' || {place})) ELSE {column} END"
+    )
+
+
+def shortened(column: str) -> str:
+    """SQL for the beginning of a JSON column as text; null if it is large, holds a secret or is sealed."""
+    secret = _SECRET.format(column=column)
+    # The stored size is known without reading a large value.
+    return (
+        f"CASE WHEN pg_column_size({column}) <= {SHORT_BYTES} AND NOT {secret} "
+        f"THEN left({column}::text, {SHORT_CHARACTERS}) END"
     )
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from tidemill.cli.arguments import Json, Shown, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import job_page
+from tidemill.cli.jobs.queues import unused_queue
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, print_json, short, show, state, table
 from tidemill.ops.jobs.jobs import GetJob, JobLine, ListJobs, get_job, list_jobs
@@ -20,6 +21,9 @@ def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, place: Server
     """List jobs, the newest first."""
     rows, cursor = place.run(lambda at: read_pages(at, list_jobs, args, limit))
     none = "no jobs yet: tidemill enqueue app.py TASK '{...}'" if args == ListJobs() else "no job matches"
+    if not rows and args.queue is not None and not json:
+        queue = args.queue
+        none = f"{none}\n{place.run(lambda at: unused_queue(at, queue))}".rstrip()
     show(rows, jobs_table, json=json, none=none, cursor=cursor)
 
 

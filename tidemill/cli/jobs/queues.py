@@ -13,7 +13,9 @@ from rich.text import Text
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import out, rate, short, show, table
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.ops.jobs.queues import LimitQueue, ListQueues, QueueLine, WeighKey, limit_queue, list_queues, weigh_key
+from tidemill.ops.operator.operation import Operator
 
 RECENT = 3600.0
 
@@ -34,6 +36,7 @@ def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
     wanted = None if args.rate == "none" else args.rate
     place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}")
+    out().print(place.run(lambda at: unused_queue(at, args.name)), style="yellow", end="")
 
 
 @commands.command
@@ -42,6 +45,14 @@ def weight(args: WeighKey, *, place: ServerOptions = ANYWHERE) -> None:
     """Set the share that a fair key has of a queue; keys without a weight have 1."""
     place.do(weigh_key, args)
     out().print(f"queue {args.name}: fair key {args.fair_key} has weight {args.weight}")
+
+
+async def unused_queue(at: Operator, name: str) -> str:
+    """A note, if no job is in a queue and no worker takes jobs from it; nothing otherwise."""
+    known = [row.name for row in (await at.do(list_queues, ListQueues(internal=True))).items]
+    if name in (*known, "*"):
+        return ""
+    return f"note: queue {name} has no jobs and no workers{did_you_mean(name, known)}\n"
 
 
 def queues_table(rows: Sequence[QueueLine], now: datetime) -> Table:

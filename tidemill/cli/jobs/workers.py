@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
+from tidemill.cli.jobs.queues import unused_queue
 from tidemill.cli.render import ago, names, out, show, state, table
 from tidemill.ops.jobs.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
 from tidemill.ops.operator.operation import Operator
@@ -109,6 +110,7 @@ def _control(place: ServerOptions, args: ControlWorkers, mode: Mode, *, wait: bo
         verb = "runs again" if mode == "run" else mode
         who = "1 worker" if done.workers == 1 else f"{done.workers} workers"
         out().print(f"{done.host}/{done.queue}: {verb} (was {done.before}); {who} concerned now")
+        out().print(await unused_queue(at, done.queue), style="yellow", end="")
         if wait:
             await wait_until_drained(at, done.host, done.queue)
             out().print("drained")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -15,7 +13,6 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import out, print_json
 from tidemill.cli.streams.view import dead_page, dead_table
-from tidemill.core.duration import parse_duration
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.dead_letters import (
     DeadLetterLine,
@@ -29,17 +26,16 @@ from tidemill.ops.streams.dead_letters import (
 )
 
 Stream = Annotated[str | None, Parameter(help="Only of this stream.")]
-Since = Annotated[str | None, Parameter(help="Only those given up within this time, such as 2h.")]
 Ids = Annotated[list[int] | None, Parameter(help="Only this one; may be repeated.")]
 
 
 @options_of(ListDeadLetters)
 def dead_letters(
-    args: ListDeadLetters, stream: Stream = None, /, *, since: Since = None, limit: Shown = 25, json: Json = False,
+    args: ListDeadLetters, stream: Stream = None, /, *, limit: Shown = 25, json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """List messages that were given up, the newest first; one alone is shown in full."""
-    wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since))
+    wanted = msgspec.structs.replace(args, stream=stream)
 
     async def work(at: Operator) -> list[DeadLetterLine]:
         letters, _ = await read_pages(at, list_dead_letters, wanted, limit)
@@ -55,11 +51,11 @@ def dead_letters(
 
 @options_of(ReplayDeadLetters, without=("ids", "up_to"))
 def replay(
-    args: ReplayDeadLetters, stream: Stream = None, /, *, since: Since = None, id: Ids = None, yes: Yes = False,
+    args: ReplayDeadLetters, stream: Stream = None, /, *, id: Ids = None, yes: Yes = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:  # fmt: skip
     """Try dead letters again, with all their attempts; prints how many."""
-    wanted = msgspec.structs.replace(args, stream=stream, since=_moment(since), ids=id or None)
+    wanted = msgspec.structs.replace(args, stream=stream, ids=id or None)
 
     async def work(at: Operator) -> int | None:
         meant = wanted
@@ -73,9 +69,3 @@ def replay(
     count = place.run(work)
     if count is not None:
         out().print(f"{count} dead letters are tried again")
-
-
-def _moment(within: str | None) -> datetime | None:
-    if within is None:
-        return None
-    return datetime.fromtimestamp(time.time() - parse_duration(within, what="--since"), UTC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from tidemill.core.codec import SECRET, decode, mask_secrets
 from tidemill.core.errors import ConfigError
@@ -22,8 +22,12 @@ def value_of(stored: bytes | None) -> Any:
     return None if stored is None else mask_secrets(decode(stored)) if SECRET.encode() in stored else decode(stored)
 
 
-def zoned(moment: datetime) -> datetime:
-    """A date and time with its time zone; an error if it has none."""
-    if moment.tzinfo is None:
+@overload
+def zoned(moment: datetime) -> datetime: ...
+@overload
+def zoned(moment: None) -> None: ...
+def zoned(moment: datetime | None) -> datetime | None:
+    """A date and time with its time zone, if one is given; an error if it has none."""
+    if moment is not None and moment.tzinfo is None:
         raise ConfigError("a date and time needs its time zone, as in 2026-03-02T08:00:00Z")
     return moment

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.job import check_name
@@ -88,7 +89,7 @@ def check_budget(specs: Iterable[ModelSpec], budget: int | None) -> None:
 def require_model(name: str | None, known: Mapping[str, ModelSpec], *, where: str = "") -> None:
     """Raise an error that lists the declared models, unless this is one of them or None."""
     if name is not None and name not in known:
-        declared = ", ".join(sorted(known)) or "none"
+        declared = f"{', '.join(sorted(known)) or 'none'}{did_you_mean(name, known)}"
         raise ConfigError(f"{where}there is no model {name!r}; this application declares: {declared}")
 
 

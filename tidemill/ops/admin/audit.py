@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.encoding.json_rows import readable
+from tidemill.core.encoding.json_rows import readable, zoned
 from tidemill.ops.operator.cursor import following, read_cursor
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, PageOf, doc, operation
 from tidemill.store.access.audit import page_audit
@@ -22,6 +22,9 @@ class ListAudit(Arguments, frozen=True, kw_only=True):
     action: Annotated[
         Annotated[str, Meta(max_length=100)] | None, doc("Entries of this action: `job.cancel`, or `job` for a kind.")
     ] = None
+    target: Annotated[Annotated[str, Meta(max_length=400)] | None, doc("Entries about this object: r12, mail.")] = None
+    since: Annotated[datetime | None, doc("Entries of this time or later.")] = None
+    until: Annotated[datetime | None, doc("Entries before this time.")] = None
     limit: Limit = 50
     cursor: Cursor = None
 
@@ -42,7 +45,15 @@ class AuditEntry(msgspec.Struct, frozen=True):
 @operation("GET /audit", role="viewer")
 async def list_audit(at: Reader, args: ListAudit) -> PageOf[AuditEntry]:
     """List what operators did, newest first."""
-    before = read_cursor(args.cursor)
-    rows = await page_audit(at.database, who=args.who, action=args.action, before=before, limit=args.limit)
+    rows = await page_audit(
+        at.database,
+        who=args.who,
+        action=args.action,
+        target=args.target,
+        since=zoned(args.since),
+        until=zoned(args.until),
+        before=read_cursor(args.cursor),
+        limit=args.limit,
+    )
     entries = [AuditEntry(**readable(row, ("before", "after"))) for row in rows]
     return PageOf(entries, following([entry.id for entry in entries], args.limit))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from tidemill.core.encoding.json_rows import readable
+from tidemill.core.encoding.json_rows import readable, zoned
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.batch import BATCH_FACTS, NewBatch
 from tidemill.core.jobs.job import Callback
@@ -46,6 +46,9 @@ class ListBatches(Arguments, frozen=True, kw_only=True):
     """Which batches to list, and which page of them."""
 
     state: Annotated[str | None, doc("Batches in this state: running, succeeded, failed or cancelled.")] = None
+    name: Annotated[Word | None, doc("Batches whose name contains this text.")] = None
+    since: Annotated[datetime | None, doc("Batches that were created at this time or later.")] = None
+    until: Annotated[datetime | None, doc("Batches that were created before this time.")] = None
     limit: Limit = 50
     cursor: Cursor = None
 
@@ -97,7 +100,8 @@ async def list_batches(at: Reader, args: ListBatches) -> PageOf[BatchLine]:
     """List batches, the newest first."""
     if args.state is not None and args.state not in STATES:
         raise ConfigError(f"there is no state {args.state!r} of batches; the states are {', '.join(STATES)}")
-    rows = await at.fetch(LIST_BATCHES, read_cursor(args.cursor) or 2**63 - 1, args.limit, args.state)
+    before, times = read_cursor(args.cursor) or 2**63 - 1, (zoned(args.since), zoned(args.until))
+    rows = await at.fetch(LIST_BATCHES, before, args.limit, args.state, args.name, *times)
     lines = [BatchLine(**{name: row[name] for name in BatchLine.__struct_fields__}) for row in rows]
     return PageOf(lines, following([line.id for line in lines], args.limit))
 

@@ -95,6 +95,9 @@ class JobLine(JobFacts, frozen=True, kw_only=True):
     priority: int
     tags: list[str] | None
     run_id: int | None
+    arguments: Annotated[
+        str | None, doc("In a list the beginning of its arguments, as JSON; null if they are large, secret or sealed.")
+    ] = None
 
 
 class Job(JobLine, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tidemill.core.codec import decode
 from tidemill.core.encoding.json_rows import zoned
-from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import check_name
 from tidemill.core.schedule import Catchup, Overlap, Schedule as Spec, describe, preview
 from tidemill.declarations import Declarations
@@ -151,7 +151,7 @@ async def explain_schedule(at: Reader, args: ScheduleRef) -> ScheduleExplained:
     """When a schedule fires next, what its last fire has started, and which fires it has skipped and why."""
     rows = await read_schedules(at.database, args.name)
     if not rows:
-        raise NotFoundError(f"there is no schedule {args.name!r}: `tidemill schedules` lists them")
+        raise await store.unknown_schedule(at, args.name)
     line = _line(rows[0])
     fires = [ScheduleFire(**row) for row in await read_fires(at.database, args.name, PAST_FIRES)]
     return ScheduleExplained(line, explain(line, fires), fires)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tidemill.core.duration import parse_duration
-from tidemill.core.encoding.json_rows import value_of
+from tidemill.core.encoding.json_rows import value_of, zoned
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.monitors.reducer.entity_state import HISTORY
 from tidemill.monitors.view.alert_reasons import why_opened
@@ -34,6 +34,8 @@ class ListAlerts(Arguments, frozen=True, kw_only=True):
     entity: Annotated[Word | None, doc("Only of this entity.")] = None
     trigger: Annotated[Word | None, doc("Only of this trigger.")] = None
     current: Annotated[bool, doc("Only open ones, and those that were resolved in the last two minutes.")] = False
+    since: Annotated[datetime | None, doc("Only those that opened at this time or later.")] = None
+    until: Annotated[datetime | None, doc("Only those that opened before this time.")] = None
     limit: Annotated[int, doc("How many to show on a page.", ge=1, le=500)] = 100
     cursor: Cursor = None
 
@@ -173,6 +175,8 @@ async def list_alerts(at: Reader, args: ListAlerts) -> PageOf[Alert]:
         entity=args.entity,
         trigger=args.trigger,
         current=args.current,
+        since=zoned(args.since),
+        until=zoned(args.until),
         before=read_cursor(args.cursor),
         limit=args.limit,
     )

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from tidemill.core.accounts import AccountRole
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import NotFoundError
 from tidemill.core.schedule import describe
 from tidemill.declarations import Declarations
@@ -70,8 +71,8 @@ async def run_trigger(tx: Transaction, args: RunTrigger, declared: Declarations)
     `GET /jobs/{id}` has what each node returned. With an `Idempotency-Key`, an event that is sent twice runs once.
     """
     if args.name not in declared.pipelines.triggers:
-        known = ", ".join(declared.pipelines.triggers) or "none"
-        raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known}")
+        known, hint = ", ".join(declared.pipelines.triggers), did_you_mean(args.name, declared.pipelines.triggers)
+        raise NotFoundError(f"there is no workflow {args.name!r} for events; there are: {known or 'none'}{hint}")
     task = declared.pipelines.trigger_task(args.name)
     check_tasks(tx, declared, [task.name])
     origin = origin_here(tx.by)

@@ -89,6 +89,9 @@ class RunLine(RunFacts, frozen=True, kw_only=True):
     owned: bool
     awake: bool
     asks: int
+    parent_work: Annotated[int | None, doc("The piece of work of its parent that waits for it; ticks name its step.")] = (
+        None
+    )
 
 
 class Run(RunFacts, frozen=True, kw_only=True):

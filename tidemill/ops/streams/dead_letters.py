@@ -152,7 +152,7 @@ def _matching(
     if any(not 0 < each < 2**63 for each in (*(ids or ()), up_to or 1)):
         raise NotFoundError("there is no such dead letter")
     fields = {name: getattr(args, name) for name in DeadLetterFilter.__struct_fields__}
-    fields["since"] = None if args.since is None else zoned(args.since)
+    fields |= {"since": zoned(args.since), "until": zoned(args.until)}
     return DeadFilter(**fields, stream=stream, ids=None if ids is None else tuple(ids), up_to=up_to)
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from tidemill.core.codec import decode, encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
@@ -110,7 +111,11 @@ async def control_stream(tx: Transaction, args: ControlStream, declared: Declara
     sinks = set(stream.sinks) if stream is not None else set()
     sinks |= {sink["name"] for each in running for sink in each.get("sinks", ())}
     if stream is None and not running:
-        raise NotFoundError(f"there is no stream {args.name!r} that runs or is declared; see `tidemill stream status`")
+        known = {*_declared(declared), *(row["stream"] for row in await store.read_status(tx.database))}
+        raise NotFoundError(
+            f"there is no stream {args.name!r} that runs or is declared: `tidemill stream status` lists them"
+            f"{did_you_mean(args.name, known)}"
+        )
     _check(args, sources, sinks)
     control = StreamChanged(args.source, args.mode, args.weight, args.max_qps, args.burst, args.enabled)
     wanted = msgspec.structs.asdict(control)

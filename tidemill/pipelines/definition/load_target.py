@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError
 from tidemill.engine.application.load_app import is_app, load_app, load_module
 from tidemill.pipelines.definition.pipeline import Pipeline, check_order
@@ -24,8 +25,10 @@ class PipelineTarget(NamedTuple):
             return self.pipelines
         found = [pipeline for pipeline in self.pipelines if pipeline.name == name]
         if not found:
-            known = ", ".join(pipeline.name for pipeline in self.pipelines)
-            raise ConfigError(f"there is no pipeline {name!r}; there are: {known}")
+            known = [pipeline.name for pipeline in self.pipelines]
+            raise ConfigError(
+                f"there is no pipeline {name!r}; there are: {', '.join(known)}{did_you_mean(name, known)}"
+            )
         return found
 
 

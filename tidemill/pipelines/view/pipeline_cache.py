@@ -10,6 +10,7 @@ import asyncio
 import time
 
 from tidemill.core.codec import decode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import NotFoundError, PayloadError
 from tidemill.pipelines.definition.declared import Pipelines
 from tidemill.pipelines.definition.pipeline import Pipeline, share_place
@@ -61,7 +62,8 @@ class PipelineCache:
         """The pipeline of this name, as it is declared now."""
         found = self.known.get(name)
         if found is None:
-            raise NotFoundError(f"there is no pipeline {name!r}; there are: {', '.join(self._known) or 'none'}")
+            known = ", ".join(self._known) or "none"
+            raise NotFoundError(f"there is no pipeline {name!r}; there are: {known}{did_you_mean(name, self._known)}")
         return found
 
     def on_notify(self, payload: str) -> None:

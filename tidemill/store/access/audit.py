@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import asyncpg
 
@@ -54,6 +55,8 @@ SELECT id, at, application, who, action, target, {cut("before", place_of("audit/
        {cut("after", place_of("audit/after", "id"))} AS after FROM installation.audit
 WHERE ($1::text IS NULL OR who = $1) AND ($2::text IS NULL OR action = $2 OR split_part(action, '.', 1) = $2)
   AND ($3::bigint IS NULL OR id < $3) AND ($5::text IS NULL OR application IS NULL OR application = $5)
+  AND ($6::text IS NULL OR target = $6) AND ($7::timestamptz IS NULL OR at >= $7)
+  AND ($8::timestamptz IS NULL OR at < $8)
 ORDER BY id DESC LIMIT $4
 """
 
@@ -63,8 +66,11 @@ async def page_audit(
     *,
     who: str | None = None,
     action: str | None = None,
+    target: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     before: int | None = None,
     limit: int = 50,
 ) -> list[asyncpg.Record]:
     """The matching entries, newest first, starting below an id."""
-    return await database.fetch(PAGE_AUDIT, who, action, before, limit, database.application)
+    return await database.fetch(PAGE_AUDIT, who, action, before, limit, database.application, target, since, until)

@@ -15,10 +15,12 @@ import asyncpg
 import msgspec
 from msgspec import Meta
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ArgumentError, ConfigError
 from tidemill.core.jobs.job import FINAL_STATES, LIVE_STATES
 from tidemill.store.database import Database
 from tidemill.store.jobs.history.day_index import days_of
+from tidemill.store.large_values import shortened
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.runs import LIVE_RUN_STATES, OWN_KEY
 
@@ -31,14 +33,15 @@ RunId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 RUN_STATES = (*LIVE_RUN_STATES, "succeeded", "failed", "cancelled", "timed_out", "expired")
 
-_SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at"
-_LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress, note, tags, run_id FROM tidemill.job"
-_PAST = f"SELECT {_SHARED}, finished_at, NULL::real AS progress, note, tags, run_id FROM tidemill.job_history"
+_SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at, note, tags, run_id"
+_SHARED += f", {shortened('args')} AS arguments"
+_LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress FROM tidemill.job"
+_PAST = f"SELECT {_SHARED}, finished_at, NULL::real AS progress FROM tidemill.job_history"
 
 _RUN = f"""
 SELECT r.id, r.workflow, CASE WHEN r.kind = '{DAG_KIND}' THEN 'dag' ELSE 'flow' END AS shape, r.state,
        CASE WHEN r.key < '~' THEN r.key END AS key, r.seq, r.owner IS NOT NULL AS owned, r.awake, r.note,
-       r.created_at, r.ended_at, r.forked_from, r.parent,
+       r.created_at, r.ended_at, r.forked_from, r.parent, r.parent_work,
        CASE WHEN r.ended_at IS NULL THEN (SELECT count(*) FROM tidemill.run_input AS i WHERE i.run_id = r.id)
             ELSE 0 END AS asks
 FROM tidemill.run AS r
@@ -57,7 +60,8 @@ SELECT coalesce(json_agg(line), '[]') AS items, count(*) AS count, min(line.id) 
 FROM (SELECT {columns} FROM ({page}) AS page) AS line
 """
 _RUN_LINE = """
-id, workflow, shape, state, key, seq AS ticks, owned, awake, note, created_at, ended_at, forked_from, parent, asks
+id, workflow, shape, state, key, seq AS ticks, owned, awake, note, created_at, ended_at, forked_from, parent,
+parent_work, asks
 """
 
 
@@ -89,8 +93,9 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         arguments_json(self.arg)
         for state in self.state:
             if state not in LIVE_STATES + FINAL_STATES:
+                known = LIVE_STATES + FINAL_STATES
                 raise ConfigError(
-                    f"there is no job state {state!r}; the states are {', '.join(LIVE_STATES + FINAL_STATES)}"
+                    f"there is no job state {state!r}; the states are {', '.join(known)}{did_you_mean(state, known)}"
                 )
         return self
 
@@ -131,7 +136,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         arguments_json(self.arg)
         for state in self.state:
             if state not in RUN_STATES:
-                raise ConfigError(f"there is no run state {state!r}; the states are {', '.join(RUN_STATES)}")
+                listed = f"{', '.join(RUN_STATES)}{did_you_mean(state, RUN_STATES)}"
+                raise ConfigError(f"there is no run state {state!r}; the states are {listed}")
         if self.shape not in (None, "flow", "dag"):
             raise ConfigError(f"there is no shape {self.shape!r}; runs are of flows or of dags")
         if self.key is not None and self.key.startswith(OWN_KEY):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import asyncpg
@@ -75,7 +76,7 @@ WHERE ($1::text IS NULL OR a.monitor = $1) AND ($2::text IS NULL OR a.entity = $
   AND ($3::text IS NULL OR a.trigger = $3)
   AND (NOT $4::boolean OR a.resolved_at IS NULL OR a.resolution IS DISTINCT FROM 'history'
        AND (a.kind = 'momentary' AND a.acked_at IS NULL OR a.resolved_at > now() - make_interval(secs => $5)))
-  AND ($6::float8 IS NULL OR a.opened_at >= to_timestamp($6))
+  AND ($6::timestamptz IS NULL OR a.opened_at >= $6) AND ($9::timestamptz IS NULL OR a.opened_at < $9)
   AND ($8::bigint IS NULL OR (a.opened_at, a.id) < (SELECT opened_at, id FROM tidemill.alert WHERE id = $8))
 ORDER BY a.opened_at DESC, a.id DESC LIMIT $7
 """
@@ -229,12 +230,13 @@ async def list_alerts(
     trigger: str | None = None,
     current: bool = False,
     linger: float = 120.0,
-    since: float | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     before: int | None = None,
     limit: int = 100,
 ) -> list[asyncpg.Record]:
     """Alerts, newest first, starting below one; `current` excludes those resolved longer ago than `linger`."""
-    return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit, before)
+    return await database.fetch(LIST_ALERTS, monitor, entity, trigger, current, linger, since, limit, before, until)
 
 
 async def list_current(

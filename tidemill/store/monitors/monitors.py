@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import LeaseLostError, NotFoundError
 from tidemill.store.database import Database, Executor
 from tidemill.store.transaction import Transaction
@@ -316,13 +317,16 @@ async def declare_monitor(database: Database, name: str, version: str, *, keep: 
 
 
 async def read_monitor(at: Database | Transaction, name: str) -> asyncpg.Record:
-    return require_monitor(await at.fetchrow(READ_MONITOR, name), name)
+    row = await at.fetchrow(READ_MONITOR, name)
+    known = [] if row is not None else [each["name"] for each in await at.fetch("SELECT name FROM tidemill.monitor")]
+    return require_monitor(row, name, known)
 
 
-def require_monitor(row: asyncpg.Record | None, name: str) -> asyncpg.Record:
+def require_monitor(row: asyncpg.Record | None, name: str, known: Sequence[str] = ()) -> asyncpg.Record:
     """The row of a monitor, or an error if there is none."""
     if row is None:
-        raise NotFoundError(f"there is no monitor {name!r}: start it with `tidemill monitor run app.py`")
+        hint = did_you_mean(name, known)
+        raise NotFoundError(f"there is no monitor {name!r}: start it with `tidemill monitor run app.py`{hint}")
     return row
 
 

@@ -33,7 +33,7 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::int[], $6::float8[], $7::tex
 _DEAD_FILTER = """
 ($1::text IS NULL OR stream = $1) AND ($2::text IS NULL OR source = $2) AND ($3::text IS NULL OR $3 = ANY(plans))
 AND ($4::text IS NULL OR why = $4) AND ($5::text IS NULL OR error ILIKE '%' || $5 || '%')
-AND ($6::timestamptz IS NULL OR buried_at >= $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
+AND ($6::tstzrange IS NULL OR buried_at <@ $6) AND ($7::bigint[] IS NULL OR id = ANY($7))
 AND ($8::bigint IS NULL OR id <= $8) AND ($9::text IS NULL OR sink = $9)
 """
 
@@ -90,6 +90,7 @@ class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ] = None
     error: Annotated[Word | None, Meta(description="Only those whose error contains this text.")] = None
     since: Annotated[datetime | None, Meta(description="Only those given up at this moment or later.")] = None
+    until: Annotated[datetime | None, Meta(description="Only those given up before this moment.")] = None
 
 
 class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
@@ -101,7 +102,8 @@ class DeadFilter(DeadLetterFilter, frozen=True, kw_only=True):
 
     def arguments(self) -> tuple[Any, ...]:
         ids = None if self.ids is None else list(self.ids)
-        return self.stream, self.source, self.plan, self.why, self.error, self.since, ids, self.up_to, self.sink
+        times = None if self.since is self.until is None else asyncpg.Range(self.since, self.until)
+        return self.stream, self.source, self.plan, self.why, self.error, times, ids, self.up_to, self.sink
 
 
 async def add_dead_letters(

@@ -18,6 +18,7 @@ const QUERIES: Record<string, string[]> = {
 
 const BATCH_MS = 700;
 const RECONNECT_MS = 2000;
+const LONGEST_REFRESH_MS = 10_000;
 
 let state: LiveState = "connecting";
 const listeners = new Set<() => void>();
@@ -48,11 +49,18 @@ export function followChanges(client: QueryClient): () => void {
   let missed = false;
   const stale = new Set<string>();
 
-  const refresh = () => {
-    batch = undefined;
+  // One refresh at a time: one that began while queries are under way would cancel them, and slow ones would never end.
+  const refresh = async () => {
     const names = new Set(stale);
     stale.clear();
-    void client.invalidateQueries({ predicate: ({ queryKey: [kind, id] }) => names.has(String(kind)) || names.has(`${kind} ${id}`) });
+    const done = client.invalidateQueries({ predicate: ({ queryKey: [kind, id] }) => names.has(String(kind)) || names.has(`${kind} ${id}`) });
+    await Promise.race([done, new Promise((resolve) => window.setTimeout(resolve, LONGEST_REFRESH_MS))]);
+    batch = undefined;
+    if (stale.size > 0 && !stopped) schedule();
+  };
+
+  const schedule = () => {
+    batch ??= window.setTimeout(() => void refresh(), BATCH_MS);
   };
 
   const handle = (message: ChangeMessage) => {
@@ -61,7 +69,7 @@ export function followChanges(client: QueryClient): () => void {
     if (message.runs?.length || message.all_runs) for (const name of ["runs", "overview", "inputs"]) stale.add(name);
     if (message.all_runs) for (const name of ["run", "ticks", "tree", "runjobs"]) stale.add(name);
     for (const kind of message.kinds ?? []) for (const name of QUERIES[kind] ?? [kind, "overview"]) stale.add(name);
-    if (stale.size > 0) batch ??= window.setTimeout(refresh, BATCH_MS);
+    if (stale.size > 0) schedule();
   };
 
   const refetchAll = () => void client.invalidateQueries();

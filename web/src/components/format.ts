@@ -15,5 +15,16 @@ export function bytes(size: number): string {
 /** A count with its noun: 1 job, 2 jobs. */
 export const plural = (value: number, what: string): string => `${count(value)} ${what}${value === 1 ? "" : "s"}`;
 
+/** The arguments of a job from its line in a list, such as order_id=7; the beginning of longer ones. */
+export function argumentsText(text: string | null | undefined): string {
+  if (!text) return "";
+  try {
+    const value = JSON.parse(text) as Record<string, unknown>;
+    return Object.entries(value).map(([name, each]) => `${name}=${typeof each === "string" ? each : JSON.stringify(each)}`).join(", ");
+  } catch {
+    return `${text}…`;
+  }
+}
+
 /** A number with separators for thousands. */
 export const count = (value: number): string => value.toLocaleString("en-GB");

@@ -78,7 +78,12 @@ FROM tidemill.batch AS b CROSS JOIN LATERAL ({COUNTS.replace("AS b ", "AS o ").r
 SHOW_BATCH = f"{_SHOWN} WHERE b.id = $1"
 
 #: Batches below an id, the newest first; `$3` is a state, or null.
-LIST_BATCHES = f"{_SHOWN} WHERE b.id < $1 AND ($3::text IS NULL OR {_STATE} = $3) ORDER BY b.id DESC LIMIT $2"
+LIST_BATCHES = f"""
+{_SHOWN} WHERE b.id < $1 AND ($3::text IS NULL OR {_STATE} = $3)
+  AND ($4::text IS NULL OR position(lower($4) IN lower(b.name)) > 0)
+  AND ($5::timestamptz IS NULL OR b.created_at >= $5) AND ($6::timestamptz IS NULL OR b.created_at < $6)
+ORDER BY b.id DESC LIMIT $2
+"""
 
 FIND_UNFINISHED_BATCHES = "SELECT id FROM tidemill.batch WHERE id = ANY ($1::bigint[]) AND ended_at IS NULL"
 

@@ -14,6 +14,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import decode, encode, storable
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.encoding.sealing import seal_members
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError, TidemillError
 from tidemill.core.jobs.job import JobRef, NewJob, Origin
@@ -30,7 +31,7 @@ from tidemill.store.jobs.schedules.schedule_fires import (
 )
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import store_run
-from tidemill.store.transaction import Transaction
+from tidemill.store.transaction import Reader, Transaction
 
 #: Notifies schedulers that a schedule was added, changed, resumed or removed.
 SCHEDULES_CHANNEL = "schedules"
@@ -99,6 +100,8 @@ SELECT name, CASE WHEN run IS NULL THEN 'job' ELSE 'run' END AS kind, task, queu
        json_array_length(waiting) AS waiting, made_by
 FROM tidemill.schedule WHERE $1::text IS NULL OR name = $1 ORDER BY name
 """
+
+SCHEDULE_NAMES = "SELECT name FROM tidemill.schedule"
 
 #: One schedule, locked for a change.
 LOCK_SCHEDULE = """
@@ -398,5 +401,13 @@ async def run_now(tx: Transaction, name: str) -> tuple[Literal["job", "run"], in
 async def _lock(tx: Transaction, name: str) -> asyncpg.Record:
     row = await tx.fetchrow(LOCK_SCHEDULE, name)
     if row is None:
-        raise NotFoundError(f"there is no schedule {name!r}: `tidemill schedules` lists them")
+        raise await unknown_schedule(tx, name)
     return row
+
+
+async def unknown_schedule(at: Reader | Transaction, name: str) -> NotFoundError:
+    """The error for a schedule that does not exist."""
+    known = [row["name"] for row in await at.fetch(SCHEDULE_NAMES)]
+    return NotFoundError(
+        f"there is no schedule {name!r}: `tidemill schedules` lists them{did_you_mean(name, known)}"
+    )

@@ -60,16 +60,16 @@ export function Search({ label, value, onChange, list }: { label: string; value:
 const SPANS: [string, string][] = [["15m", "15 minutes"], ["1h", "1 hour"], ["1d", "1 day"], ["7d", "7 days"]];
 const SECONDS: Record<string, number> = { "15m": 900, "1h": 3600, "1d": 86_400, "7d": 604_800 };
 
-/** The time from which on something was created, and until when, as the API takes them. */
-export function createdWithin(query: URLSearchParams): { since?: string; until?: string } {
+/** The time from which on something happened, and until when, as the API takes them. */
+export function timeRange(query: URLSearchParams): { since?: string; until?: string } {
   const iso = (text: string | null) => (text && !Number.isNaN(Date.parse(text)) ? new Date(text).toISOString() : undefined);
   const seconds = SECONDS[query.get("within") ?? ""];
   if (seconds) return { since: new Date(Date.now() - seconds * 1000).toISOString() };
   return { since: iso(query.get("since")), until: iso(query.get("until")) };
 }
 
-/** Selects when something was created: lately, or between two times. */
-export function CreatedFilter({ query, onChange }: { query: URLSearchParams; onChange: (changes: Record<string, string | null>) => void }) {
+/** Selects when something happened (`Created`, `Opened`): lately, or between two times. */
+export function TimeFilter({ what = "Created", query, onChange }: { what?: string; query: URLSearchParams; onChange: (changes: Record<string, string | null>) => void }) {
   const within = query.get("within") ?? "";
   const [isOwn, setOwn] = useState(query.has("since") || query.has("until"));
   const choose = (value: string) => {
@@ -78,19 +78,19 @@ export function CreatedFilter({ query, onChange }: { query: URLSearchParams; onC
   };
   return (
     <>
-      <select className="field" aria-label="Created" value={isOwn ? "own" : within} onChange={(event) => choose(event.target.value)}>
-        <option value="">Created at any time</option>
+      <select className="field" aria-label={what} value={isOwn ? "own" : within} onChange={(event) => choose(event.target.value)}>
+        <option value="">{what} at any time</option>
         {SPANS.map(([value, label]) => (
           <option key={value} value={value}>
-            Created in the last {label}
+            {what} in the last {label}
           </option>
         ))}
-        <option value="own">Created between …</option>
+        <option value="own">{what} between …</option>
       </select>
       {isOwn && (
         <>
-          <input className="field time" type="datetime-local" aria-label="Created since" value={query.get("since") ?? ""} onChange={(event) => onChange({ since: event.target.value || null })} />
-          <input className="field time" type="datetime-local" aria-label="Created before" value={query.get("until") ?? ""} onChange={(event) => onChange({ until: event.target.value || null })} />
+          <input className="field time" type="datetime-local" aria-label={`${what} since`} value={query.get("since") ?? ""} onChange={(event) => onChange({ since: event.target.value || null })} />
+          <input className="field time" type="datetime-local" aria-label={`${what} before`} value={query.get("until") ?? ""} onChange={(event) => onChange({ until: event.target.value || null })} />
         </>
       )}
     </>

@@ -34,6 +34,13 @@ export function depsOf(node: DeclaredNode, names: Set<string>): string[] {
   return [...found].filter((name) => names.has(name) && name !== node.name);
 }
 
+/** The declaration of a node; the names of nodes of sub-dags begin with those of the sub-dags. */
+export function findSpec(definition: Definition, name: string): DeclaredNode | undefined {
+  const [head = "", ...rest] = name.split("/");
+  const found = definition.nodes.find((node) => node.name === head);
+  return rest.length > 0 && found?.dag ? findSpec(found.dag, rest.join("/")) : found;
+}
+
 /** The nodes and edges of a dag, flat. */
 export function dagGraph(definition: Definition, scope = ""): Drawn {
   const drawn: Drawn = { nodes: [], edges: [] };

@@ -2,6 +2,7 @@
 import { Background, BackgroundVariant, Controls, type Edge as FlowEdge, Handle, type Node as FlowNode, type NodeProps, Position, ReactFlow, useReactFlow, useStore } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
 import { memo, useCallback, useEffect, useMemo, useRef } from "react";
+import { go } from "../../app/router";
 import { useTheme } from "../../app/theme";
 import { labelOf, toneOf } from "../states";
 import type { Edge } from "./dag-edges";
@@ -10,6 +11,10 @@ import { layoutGraph } from "./layout";
 
 export type Box = {
   name: string;
+  /** Shown instead of the name. */
+  label?: string;
+  /** The page that a click opens; without one, a click chooses the box. */
+  to?: string;
   state: string;
   /** The second line, after the state: task, queue or progress. */
   about: string;
@@ -19,9 +24,9 @@ type BoxNode = FlowNode<Box & { chosen: boolean }, "box">;
 
 const BoxView = memo(function BoxView({ data }: NodeProps<BoxNode>) {
   return (
-    <div className={`node ${toneOf(data.state)} ${data.chosen ? "chosen" : ""}`}>
+    <div className={`node ${toneOf(data.state)} ${data.chosen ? "chosen" : ""} ${data.to ? "away" : ""}`}>
       <Handle type="target" position={Position.Left} isConnectable={false} />
-      <b title={data.name}>{data.name}</b>
+      <b title={data.label ?? data.name}>{data.label ?? data.name}</b>
       <span>
         {labelOf(data.state)}
         {data.about && ` · ${data.about}`}
@@ -72,7 +77,7 @@ export default function Graph({ label, boxes, edges, chosen, onChoose, onFar }: 
         data: { ...box, chosen: box.name === chosen },
         draggable: false,
         connectable: false,
-        ariaLabel: `${box.name}, ${box.state}`,
+        ariaLabel: `${box.label ?? box.name}, ${box.state}`,
         width: WIDE,
         height: 46,
       })),
@@ -91,16 +96,23 @@ export default function Graph({ label, boxes, edges, chosen, onChoose, onFar }: 
       })),
     [edges, states, boxes.length],
   );
-  const choose = useCallback((_: unknown, node: BoxNode) => onChoose(node.id), [onChoose]);
+  const choose = useCallback(
+    (name: string) => {
+      const to = boxes.find((box) => box.name === name)?.to;
+      if (to) go(to);
+      else onChoose(name);
+    },
+    [boxes, onChoose],
+  );
   return (
     <ReactFlow
       key={shape.length}
       nodes={nodes}
       edges={lines}
       nodeTypes={KINDS}
-      onNodeClick={choose}
+      onNodeClick={(_, node) => choose(node.id)}
       onNodesChange={(changes) => {
-        for (const change of changes) if (change.type === "select" && change.selected) onChoose(change.id);
+        for (const change of changes) if (change.type === "select" && change.selected) choose(change.id);
       }}
       onViewportChange={({ zoom }) => onFar(zoom < FAR)}
       onInit={({ getZoom }) => window.setTimeout(() => onFar(getZoom() < FAR), 60)}

@@ -19,18 +19,23 @@ interface BulkProps<R> {
   message: (result: R) => string;
   danger?: boolean;
   note?: ReactNode;
+  /** Whether the operation takes the conditions themselves, not a `filter`. */
+  flat?: boolean;
   onClose: () => void;
 }
 
 /** A bulk action: shows how many objects match, then acts on exactly those. */
-export function BulkDialog<R>({ verb, what, path, filter, filtered, message, danger = false, note, onClose }: BulkProps<R>) {
+export function BulkDialog<R>({ verb, what, path, filter, filtered, message, danger = false, note, flat = false, onClose }: BulkProps<R>) {
   const [preview, setPreview] = useState<Preview | null>(null);
   const [error, setError] = useState<unknown>(null);
   useEffect(() => {
     post<Preview>(`${path}/preview`, filter).then(setPreview, setError);
   }, [path, filter]);
   const action = useAction<void, R>({
-    request: () => post<R>(path, { filter: { ...filter, up_to: preview?.up_to } }),
+    request: () => {
+      const selected = { ...filter, up_to: preview?.up_to };
+      return post<R>(path, flat ? selected : { filter: selected });
+    },
     message,
     onSuccess: onClose,
   });

@@ -3,7 +3,7 @@ import { useMemo } from "react";
 import type { AuditEntry } from "../../api/types";
 import { Link, useFilters } from "../../app/router";
 import { Empty, LoadStatus } from "../../components/feedback";
-import { Search } from "../../components/forms/filters";
+import { Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
 import { MoreRows, usePages } from "../../components/lists/paging";
 import { Table } from "../../components/lists/table";
@@ -14,7 +14,8 @@ export function Audit() {
   const text = query.toString();
   const filter = useMemo(() => {
     const found = new URLSearchParams(text);
-    return { who: found.get("who") ?? undefined, action: found.get("action") ?? undefined };
+    const word = (name: string) => found.get(name) ?? undefined;
+    return { who: word("who"), action: word("action"), target: word("target"), ...timeRange(found) };
   }, [text]);
   const pages = usePages<AuditEntry>("audit", "/audit", filter);
   return (
@@ -22,7 +23,9 @@ export function Audit() {
       <PageHeader title="Audit log" subtitle="Changes made by people and programs, newest first." />
       <div className="filters">
         <Search label="User" value={filter.who ?? ""} onChange={(who) => change({ who })} />
-        <Search label="Action" value={filter.action ?? ""} list={["job", "run", "queue", "worker", "schedule", "token", "session"]} onChange={(action) => change({ action })} />
+        <Search label="Action" value={filter.action ?? ""} list={["job", "run", "queue", "worker", "schedule", "batch", "stream", "alert", "pipeline", "workflow", "token", "session"]} onChange={(action) => change({ action })} />
+        <Search label="Target" value={filter.target ?? ""} onChange={(target) => change({ target })} />
+        <TimeFilter what="Changed" query={query} onChange={change} />
       </div>
       <LoadStatus query={pages} lines={8} />
       {pages.data && <Panel>

@@ -7,7 +7,7 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { count } from "../../components/format";
-import { Chips } from "../../components/forms/filters";
+import { Chips, Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { Meter, PageHeader } from "../../components/layout";
 import { type Column, ListPanel } from "../../components/lists/list-panel";
 import { usePages } from "../../components/lists/paging";
@@ -47,8 +47,13 @@ const COLUMNS: Column<Batch>[] = [
 export function Batches() {
   const [query, change] = useFilters();
   const may = useMay("operator");
-  const state = query.get("state") ?? undefined;
-  const pages = usePages<Batch>("batches", "/batches", useMemo(() => ({ state }), [state]));
+  const text = query.toString();
+  const filter = useMemo(() => {
+    const found = new URLSearchParams(text);
+    return { state: found.get("state") ?? undefined, name: found.get("name") ?? undefined, ...timeRange(found) };
+  }, [text]);
+  const { state } = filter;
+  const pages = usePages<Batch>("batches", "/batches", filter);
   const cancel = useAction<{ ids: number[]; clear: () => void }, Batch[]>({
     request: ({ ids }) => Promise.all(ids.map((id) => post<Batch>(`/batches/${id}/cancel`))),
     message: (_, { ids }) => `Cancelled ${ids.length === 1 ? "1 batch" : `${count(ids.length)} batches`}: waiting jobs at once, running ones are asked to stop.`,
@@ -59,13 +64,15 @@ export function Batches() {
       <PageHeader title="Batches" subtitle="Jobs that are followed and cancelled as one, and how many of them have ended." />
       <div className="filters">
         <Chips label="State" options={STATES.map((value) => ({ value, tone: toneOf(value) }))} value={state ? [state] : []} onChange={(next) => change({ state: next.at(-1) ?? null })} />
+        <Search label="Name" value={filter.name ?? ""} onChange={(name) => change({ name })} />
+        <TimeFilter query={query} onChange={change} />
       </div>
       <ListPanel
         what="batches"
         pages={pages}
         columns={COLUMNS}
         may={may}
-        filtered={state !== undefined}
+        filtered={text !== ""}
         empty={
           <>
             Enqueue one in Python with <code>await app.batch(calls)</code>, or on the command line with <code>tidemill batch enqueue</code>.

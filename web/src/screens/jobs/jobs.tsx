@@ -7,8 +7,8 @@ import { useAction } from "../../api/use-action";
 import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
-import { plural } from "../../components/format";
-import { Chips, completeArguments, CreatedFilter, createdWithin, Search } from "../../components/forms/filters";
+import { argumentsText, plural } from "../../components/format";
+import { Chips, completeArguments, Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { Meter, PageHeader } from "../../components/layout";
 import { BulkDialog, describeFilter } from "../../components/lists/bulk-dialog";
 import { type Column, ListPanel, Note } from "../../components/lists/list-panel";
@@ -34,7 +34,7 @@ const COLUMNS: Column<JobLine>[] = [
     kind: "name",
     cell: (job) => (
       <div className="name-cell" title={job.task}>
-        <span className="cut">{job.task}</span> {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
+        <span className="cut">{job.task}</span> {job.arguments && job.arguments !== "{}" && <span className="cut faint arguments" title={job.arguments}>{argumentsText(job.arguments)}</span>} {job.tags?.map((tag) => <Tag key={tag}>{tag}</Tag>)}
       </div>
     ),
   },
@@ -71,7 +71,7 @@ export function Jobs() {
   const filter = useMemo(() => {
     const found = new URLSearchParams(text);
     const word = (name: string) => found.get(name) ?? undefined;
-    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined, batch: found.get("batch") ? Number(found.get("batch")) : undefined, arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
+    return { state: found.getAll("state"), queue: word("queue"), task: word("task"), tag: word("tag"), key: word("key"), run: found.get("run") ? Number(found.get("run")) : undefined, batch: found.get("batch") ? Number(found.get("batch")) : undefined, arg: completeArguments(found), error: word("error"), ...timeRange(found) };
   }, [text]);
   const pages = usePages<JobLine>("jobs", "/jobs", filter);
   const queues = useQuery({ queryKey: ["queues"], queryFn: () => get<List<Queue>>("/queues") });
@@ -101,7 +101,7 @@ export function Jobs() {
         <Search label="Key" value={filter.key ?? ""} onChange={(key) => change({ key })} />
         <Search label="Argument: order_id=7" value={query.get("arg") ?? ""} onChange={(arg) => change({ arg })} />
         <Search label="Error text" value={filter.error ?? ""} onChange={(error) => change({ error })} />
-        <CreatedFilter query={query} onChange={change} />
+        <TimeFilter query={query} onChange={change} />
         {filter.run !== undefined && (
           <Button kind="quiet" onClick={() => change({ run: null })}>
             Run r{filter.run} ✕

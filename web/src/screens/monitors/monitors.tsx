@@ -1,6 +1,6 @@
 /** Monitors: alerts with their actions and history, and the entities of each monitor. */
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { get, post } from "../../api/client";
 import type { List } from "../../api/types";
 import { useAction } from "../../api/use-action";
@@ -9,8 +9,9 @@ import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
-import { Chips } from "../../components/forms/filters";
+import { Chips, Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { PageHeader, Panel } from "../../components/layout";
+import { MoreRows, usePages } from "../../components/lists/paging";
 import { RowActions, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { Ago, Took } from "../../components/times";
@@ -33,12 +34,19 @@ export function Monitors() {
   const [history, setHistory] = useState<number | null>(null);
   const [backtesting, setBacktesting] = useState<Monitor | null>(null);
   const monitors = useQuery({ queryKey: ["monitors"], queryFn: () => get<List<Monitor>>("/monitors"), refetchInterval: 15_000 });
-  const alerts = useQuery({ queryKey: ["alerts", monitor, showAll], queryFn: () => get<List<Alert>>("/alerts", { monitor, current: !showAll }), refetchInterval: 15_000 });
+  const text = query.toString();
+  const filter = useMemo(() => {
+    const found = new URLSearchParams(text);
+    const word = (name: string) => found.get(name) ?? undefined;
+    return { monitor: word("monitor"), entity: word("entity"), trigger: word("trigger"), current: found.get("alerts") !== "all", ...timeRange(found) };
+  }, [text]);
+  const alerts = usePages<Alert>("alerts", "/alerts", filter, 15_000);
+  const isFiltered = filter.entity !== undefined || filter.trigger !== undefined || filter.since !== undefined || filter.until !== undefined;
   const ack = useAction<Alert, { ids: number[] }>({ request: (alert) => post<{ ids: number[] }>("/alerts/ack", { ids: [alert.id] }), message: (result, alert) => (result.ids.length ? `Acknowledged ${alert.trigger} of ${alert.entity}.` : "This alert was already acknowledged.") });
   const [silencing, setSilencing] = useState<Alert | null>(null);
   const pause = useAction<Monitor>({ request: (each) => post(`${monitorApi(each.name)}/${each.paused ? "resume" : "pause"}`), message: (_, each) => `${each.paused ? "Resumed" : "Paused"} monitor ${each.name}.` });
   const switchTrigger = useAction<{ monitor: string; trigger: string; on: boolean }>({ request: ({ monitor: name, trigger, on }) => post(`${monitorApi(name)}/triggers/${encodeURIComponent(trigger)}/${on ? "on" : "off"}`), message: (_, { trigger, on }) => (on ? `Enabled trigger ${trigger}. All entities are evaluated again.` : `Disabled trigger ${trigger}. Its open alerts are resolved.`) });
-  const shown = alerts.data?.items ?? [];
+  const shown = alerts.rows;
   return (
     <>
       <PageHeader title="Monitors" subtitle="Open alerts, and the entities of each monitor.">
@@ -54,11 +62,18 @@ export function Monitors() {
       ) : (
         <div className="columns">
           <div className="stack">
-            <Panel title="Alerts" aside={alerts.data && <span className="faint" title={showAll ? undefined : "Open, not acknowledged, or resolved a short time ago"}>{count(shown.length)}{showAll ? "" : " current"}</span>}>
+            <Panel title="Alerts" aside={alerts.data && <span className="faint" title={showAll ? undefined : "Open, not acknowledged, or resolved a short time ago"}>{count(shown.length)}{alerts.hasNextPage ? " or more" : ""}{showAll ? "" : " current"}</span>}>
+              {(isFiltered || shown.length > 0) && (
+                <div className="filters inside">
+                  <Search label="Entity" value={filter.entity ?? ""} onChange={(entity) => change({ entity })} />
+                  <Search label="Trigger" value={filter.trigger ?? ""} list={[...new Set(monitors.data?.items.flatMap((each) => each.triggers))]} onChange={(trigger) => change({ trigger })} />
+                  <TimeFilter what="Opened" query={query} onChange={change} />
+                </div>
+              )}
               {!alerts.data ? (
                 <LoadStatus query={alerts} />
               ) : shown.length === 0 ? (
-                <Empty good title={showAll ? "No alerts" : "No current alerts"}>An alert appears here when a trigger fires.</Empty>
+                isFiltered ? <Empty title="No alerts match these filters" /> : <Empty good title={showAll ? "No alerts" : "No current alerts"}>An alert appears here when a trigger fires.</Empty>
               ) : (
                 <Table label="Alerts" heads={["Entity", "Trigger", "State", "Opened", "Duration"]} hasActions>
                   {shown.map((alert) => (
@@ -81,6 +96,7 @@ export function Monitors() {
                   ))}
                 </Table>
               )}
+              <MoreRows pages={alerts} />
             </Panel>
             {monitor && <Entities key={monitor} monitor={monitor} alerts={shown} triggers={monitors.data?.items.find((each) => each.name === monitor)?.triggers ?? []} may={may} />}
             <Silences may={may} />

@@ -1,5 +1,5 @@
 /** One run, live: its state and why, graph, timeline, steps, and its state after any tick. */
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useCallback, useMemo, useState } from "react";
 import { get } from "../../api/client";
 import type { Declared, Input, Job, JobLine, List, Page, Run, StateAt, Tick, Ticks, Tree } from "../../api/types";
@@ -12,12 +12,13 @@ import { FollowedPanel } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
 import { Empty, ErrorMessage, Loading, LoadStatus } from "../../components/feedback";
 import { askingStep } from "../../components/forms/input-form";
-import { dagGraph } from "../../components/graph/dag-edges";
+import { dagGraph, findSpec } from "../../components/graph/dag-edges";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
 import { absolute, Ago, duration, Took } from "../../components/times";
 import { describeTick, describeWaits, flowGraph, stepNamesByWork } from "./journal";
+import { drawRelated, useRelatedRuns } from "./related-runs";
 import { CancelNode, CancelRun, ForkRun, RerunDag, RetryRun, SendEvent } from "./run-dialogs";
 import "./runs.css";
 import { DagStep, FlowStep, type NodeState, unpack } from "./step-panel";
@@ -28,12 +29,12 @@ const Graph = lazy(() => importOrReload(() => import("../../components/graph/gra
 
 const MAX_TICKS = 5000;
 
-/** The whole journal, or the beginning of a very long one. */
-async function readTicks(id: string): Promise<Ticks> {
-  const items: Tick[] = [];
+/** The whole journal, or the beginning of a very long one; ticks that are known do not change and are not read again. */
+async function readTicks(id: string, known: Ticks | undefined): Promise<Ticks> {
+  const items: Tick[] = [...(known?.items ?? [])];
   for (;;) {
     const page = await get<Ticks>(`/runs/${id}/ticks`, { after: items.at(-1)?.seq ?? 0, limit: 1000 });
-    items.push(...page.items);
+    items.push(...page.items.slice(0, MAX_TICKS - items.length));
     if (page.items.length < 1000 || items.length >= MAX_TICKS) return { items, total: page.total };
   }
 }
@@ -58,7 +59,8 @@ export function RunPage({ id: named }: { id: string }) {
   const at = query.get("at") === null ? null : Number(query.get("at"));
   const chosen = query.get("step");
   const choose = useCallback((name: string) => change({ step: name }), [change]);
-  const ticks = useQuery({ queryKey: ["ticks", id], queryFn: () => readTicks(id), enabled: run !== undefined });
+  const client = useQueryClient();
+  const ticks = useQuery({ queryKey: ["ticks", id], queryFn: () => readTicks(id, client.getQueryData<Ticks>(["ticks", id])), enabled: run !== undefined });
   const tree = useQuery({ queryKey: ["tree", id, at], queryFn: () => get<Tree>(`/runs/${id}/tree`, { at }), enabled: isDag, placeholderData: keepPreviousData });
   const state = useQuery({ queryKey: ["run", id, "state", at], queryFn: () => get<StateAt>(`/runs/${id}/state`, { at }), enabled: run !== undefined && (isDag || at !== null), placeholderData: keepPreviousData, retry: false });
   const asks = useQuery({ queryKey: ["inputs", Number(id)], queryFn: () => get<List<Input>>("/inputs", { run: id }), enabled: run !== undefined && LIVE_RUN_STATES.includes(run.state) });
@@ -105,7 +107,7 @@ export function RunPage({ id: named }: { id: string }) {
           <Panel title="Explanation">
             <Explanation lines={at !== null && tree.data ? tree.data.why : [...run.why, ...(isLive && !isDag ? describeWaits(journal) : [])]} />
           </Panel>
-          <GraphPanel run={run} tree={tree.data} ticks={shown} total={run.ticks} at={at} chosen={step} onChoose={choose} onAt={(next) => change({ at: next === null ? null : String(next) })} journal={journal} isLoading={ticks.isPending || (isDag && tree.isPending)} error={ticks.error ?? tree.error} />
+          <GraphPanel run={run} tree={tree.data} ticks={shown} total={run.ticks} at={at} until={until} chosen={step} onChoose={choose} onAt={(next) => change({ at: next === null ? null : String(next) })} journal={journal} isLoading={ticks.isPending || (isDag && tree.isPending)} error={ticks.error ?? tree.error} />
           <Bars run={run} tree={isDag ? tree.data : undefined} jobs={jobs.data ?? []} ticks={shown} states={nodeStates} isLoading={ticks.isPending || (isDag && (tree.isPending || jobs.isPending))} until={until} chosen={step} onChoose={choose} />
           {at !== null && !isDag && (
             <Panel title={`State after tick ${at}`}>{state.error ? <ErrorMessage error={state.error} /> : state.data ? <JsonView value={state.data.state} label={`state after tick ${at}`} /> : <Loading />}</Panel>
@@ -113,7 +115,7 @@ export function RunPage({ id: named }: { id: string }) {
         </div>
         <div className="stack">
           {step && isDag && tree.data?.nodes.some((node) => node.node === step) && (
-            <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} state={nodeStates[step]} isPast={at !== null} may={may} isLive={isLive} onRerun={(node) => { setStart(node); setAct("rerun"); }} onCancel={(node) => { setStart(node); setAct("cancel_node"); }} />
+            <DagStep key={step} runId={run.id} node={tree.data.nodes.find((node) => node.node === step) as Tree["nodes"][number]} spec={findSpec(tree.data.definition, step)} state={nodeStates[step]} isPast={at !== null} may={may} isLive={isLive} onRerun={(node) => { setStart(node); setAct("rerun"); }} onCancel={(node) => { setStart(node); setAct("cancel_node"); }} />
           )}
           {step && !isDag && <FlowStep key={step} runId={run.id} name={step} ticks={shown} isLive={isLive && at === null} may={may} />}
           {!step && <Panel title="Step"><Empty title="Select a step">Click a node of the graph or a line of the timeline to see its input and output.</Empty></Panel>}
@@ -142,6 +144,7 @@ interface GraphProps {
   journal: Tick[];
   total: number;
   at: number | null;
+  until: number | null;
   chosen: string | null;
   onChoose: (name: string) => void;
   onAt: (at: number | null) => void;
@@ -149,7 +152,7 @@ interface GraphProps {
   error: unknown;
 }
 
-function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, onAt, isLoading, error }: GraphProps) {
+function GraphPanel({ run, tree, ticks, journal, total, at, until, chosen, onChoose, onAt, isLoading, error }: GraphProps) {
   const [big, setBig] = useState(false);
   const [isFar, setFar] = useState(false);
   const definition = tree ? JSON.stringify(tree.definition) : "";
@@ -158,7 +161,8 @@ function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, on
   const isOver = at === null && run.ended_at !== null;
   const declared = useQuery({ queryKey: ["workflows"], queryFn: () => get<List<Declared>>("/workflows"), enabled: run.shape === "flow", staleTime: 60_000 });
   const graph = declared.data?.items.find((each) => each.name === run.workflow && each.shape === "flow")?.graph ?? null;
-  const { boxes, edges } = useMemo(() => {
+  const related = useRelatedRuns(run);
+  const { boxes: own, edges: ownEdges } = useMemo(() => {
     if (run.shape === "flow") return flowGraph(ticks, isOver, graph);
     const known = new Map(tree?.nodes.map((node) => [node.node, node]));
     const nodes = (drawn?.nodes ?? []).filter(({ name }) => known.has(name));
@@ -174,13 +178,20 @@ function GraphPanel({ run, tree, ticks, journal, total, at, chosen, onChoose, on
       edges: (drawn?.edges ?? []).filter((edge) => names.has(edge.from) && names.has(edge.to)),
     };
   }, [run.shape, ticks, isOver, graph, tree, drawn]);
+  const { boxes, edges } = useMemo(() => {
+    const reached = new Set(ownEdges.map((edge) => edge.to));
+    const roots = own.some((box) => box.name === "start") ? ["start"] : own.filter((box) => !reached.has(box.name)).map((box) => box.name);
+    const around = drawRelated(run, related, stepNamesByWork(ticks), roots, until);
+    return { boxes: [...own, ...around.boxes], edges: [...ownEdges, ...around.edges] };
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [run, own, ownEdges, ticks, until, related.above[0]?.run, related.children, related.forks]);
   const moment = at === null ? null : journal.find((tick) => tick.seq === at)?.at;
   return (
     <Panel
       title="Graph"
       aside={
         <span className="row">
-          <span className="faint">{boxes.length} {run.shape === "dag" ? "nodes" : graph ? "steps and events" : "steps so far"}</span>
+          <span className="faint">{own.length} {run.shape === "dag" ? "nodes" : graph ? "steps and events" : "steps so far"}</span>
           <Button kind="quiet" aria-pressed={big} onClick={() => setBig(!big)}>
             {big ? "Shrink" : "Enlarge"}
           </Button>

@@ -8,7 +8,7 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { count, plural } from "../../components/format";
-import { Chips, completeArguments, CreatedFilter, createdWithin, Search } from "../../components/forms/filters";
+import { Chips, completeArguments, Search, TimeFilter, timeRange } from "../../components/forms/filters";
 import { PageHeader } from "../../components/layout";
 import { BulkDialog, describeFilter } from "../../components/lists/bulk-dialog";
 import { type Column, ListPanel, Note } from "../../components/lists/list-panel";
@@ -60,7 +60,7 @@ export function Runs() {
     const found = new URLSearchParams(text);
     const number = (name: string) => (found.get(name) ? Number(found.get(name)) : undefined);
     const word = (name: string) => found.get(name) ?? undefined;
-    return { state: found.getAll("state"), shape: word("shape"), workflow: word("workflow"), key: word("key"), parent: number("parent"), forked_from: number("forked_from"), tag: word("tag"), arg: completeArguments(found), error: word("error"), ...createdWithin(found) };
+    return { state: found.getAll("state"), shape: word("shape"), workflow: word("workflow"), key: word("key"), parent: number("parent"), forked_from: number("forked_from"), tag: word("tag"), arg: completeArguments(found), error: word("error"), ...timeRange(found) };
   }, [text]);
   const pages = usePages<RunLine>("runs", "/runs", filter);
   const declared = useQuery({ queryKey: ["workflows"], queryFn: () => get<List<Declared>>("/workflows") });
@@ -85,7 +85,7 @@ export function Runs() {
         <Search label="Tag" value={filter.tag ?? ""} onChange={(tag) => change({ tag })} />
         <Search label="Argument: day=monday" value={query.get("arg") ?? ""} onChange={(arg) => change({ arg })} />
         <Search label="Error text" value={filter.error ?? ""} onChange={(error) => change({ error })} />
-        <CreatedFilter query={query} onChange={change} />
+        <TimeFilter query={query} onChange={change} />
         {filter.parent !== undefined && (
           <Button kind="quiet" onClick={() => change({ parent: null })}>
             Children of r{filter.parent} ✕

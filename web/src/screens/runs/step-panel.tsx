@@ -1,17 +1,20 @@
 /** One step of a run: its explanation, output, input, errors and log. */
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { get } from "../../api/client";
-import type { Input, Job, List, Tick, TreeNode } from "../../api/types";
+import type { DeclaredNode, Input, Job, JobLine, List, Tick, TreeNode } from "../../api/types";
 import { Link } from "../../app/router";
 import { Button } from "../../components/button";
 import { AttemptErrors } from "../../components/details/attempt-errors";
 import { Explanation } from "../../components/details/explanation";
 import { JsonView } from "../../components/details/json";
 import { JobLog, StepLog } from "../../components/details/log";
-import { Empty, Loading } from "../../components/feedback";
+import { Empty, Loading, LoadStatus } from "../../components/feedback";
+import { argumentsText } from "../../components/format";
 import { askingStep, InputForm } from "../../components/forms/input-form";
 import { Panel } from "../../components/layout";
+import { MoreRows, usePages } from "../../components/lists/paging";
+import { Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
 import { absolute, Ago, Took } from "../../components/times";
 import { describeTick, kindOf, stepNamesByWork } from "./journal";
@@ -28,6 +31,7 @@ export interface NodeState {
 interface DagStepProps {
   runId: number;
   node: TreeNode;
+  spec: DeclaredNode | undefined;
   state: NodeState | undefined;
   isPast: boolean;
   may: boolean;
@@ -37,8 +41,9 @@ interface DagStepProps {
 }
 
 /** A node of a dag. */
-export function DagStep({ runId, node, state, isPast, may, isLive, onRerun, onCancel }: DagStepProps) {
-  const [tab, setTab] = useState(node.state === "failed" ? "error" : "output");
+export function DagStep({ runId, node, spec, state, isPast, may, isLive, onRerun, onCancel }: DagStepProps) {
+  const mapped = spec?.kind === "task" && spec.map !== undefined && spec.map !== null ? spec.task : undefined;
+  const [tab, setTab] = useState(mapped ? "items" : node.state === "failed" ? "error" : "output");
   const jobId = state?.job ?? node.jobs[0]?.id;
   const job = useQuery({ queryKey: ["job", String(jobId)], queryFn: () => get<Job>(`/jobs/${jobId}`), enabled: jobId !== undefined && jobId !== null });
   const asks = useQuery({ queryKey: ["inputs", runId], queryFn: () => get<List<Input>>("/inputs", { run: runId }), enabled: node.state === "waiting" && !isPast });
@@ -72,7 +77,8 @@ export function DagStep({ runId, node, state, isPast, may, isLive, onRerun, onCa
           </Button>
         )}
       </div>
-      <Tabs tabs={["output", "input", "error", "log", "job"]} at={tab} onChange={setTab} />
+      <Tabs tabs={[...(mapped ? ["items"] : []), "output", "input", "error", "log", "job"]} at={tab} onChange={setTab} />
+      {tab === "items" && mapped && <MapItems runId={runId} task={mapped} />}
       {tab === "output" && (state?.result !== undefined ? <JsonView value={state.result} label="output" /> : state?.items?.results && Object.keys(state.items.results).length > 0 ? <JsonView value={state.items.results} label="results so far" /> : <Empty title={node.ended ? "No output" : "No output yet"} />)}
       {tab === "input" && (job.isLoading ? <Loading lines={2} /> : job.data ? <JsonView value={job.data.args} label="input" /> : state?.items?.values ? <JsonView value={state.items.values} label="items" /> : <Empty title="No input yet" />)}
       {tab === "error" &&
@@ -91,6 +97,29 @@ export function DagStep({ runId, node, state, isPast, may, isLive, onRerun, onCa
       {tab === "log" && (jobId !== undefined && jobId !== null ? <JobLog jobId={jobId} isLive={node.state === "running"} /> : <Empty title={node.total !== null ? "Each item has its own job" : "This node has no job"}>{node.total !== null && <Link to={`/jobs?run=${runId}`}>Show the jobs of this run</Link>}</Empty>)}
       {tab === "job" && (job.data ? <Explanation lines={job.data.why} /> : <Empty title={node.total !== null ? "Each item has its own job" : "This node has no job"}>{node.total !== null && <Link to={`/jobs?run=${runId}`}>Show the jobs of this run</Link>}</Empty>)}
     </Panel>
+  );
+}
+
+/** The jobs of a map: one for each item that has started, with its arguments. */
+function MapItems({ runId, task }: { runId: number; task: string }) {
+  const filter = useMemo(() => ({ run: runId, task }), [runId, task]);
+  const pages = usePages<JobLine>("jobs", "/jobs", filter);
+  if (!pages.data) return <LoadStatus query={pages} lines={3} />;
+  if (pages.rows.length === 0) return <Empty title="No item has started yet" />;
+  return (
+    <>
+      <Table label="Items" heads={["Job", "State", "Arguments", "Duration"]}>
+        {pages.rows.map((job) => (
+          <tr key={job.id}>
+            <td><Link to={`/jobs/${job.id}`}>{job.id}</Link></td>
+            <td><State state={job.state} /></td>
+            <td className="name"><div className="cut mono" title={job.arguments ?? ""}>{argumentsText(job.arguments) || "–"}</div></td>
+            <td className="nowrap"><Took from={job.started_at} to={job.finished_at} /></td>
+          </tr>
+        ))}
+      </Table>
+      <MoreRows pages={pages} />
+    </>
   );
 }
 

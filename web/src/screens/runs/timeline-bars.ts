@@ -1,5 +1,6 @@
 /** The bars of a run's timeline: one for each attempt, a thin one for each wait. */
 import type { Job, JobLine, Run, Tick, Tree } from "../../api/types";
+import { argumentsText } from "../../components/format";
 import type { Tone } from "../../components/states";
 
 export interface Bar {
@@ -13,6 +14,8 @@ export interface Bar {
 
 export interface Lane {
   name: string;
+  /** Shown instead of the name. */
+  label?: string;
   bars: Bar[];
   /** Lanes of the items of a map, shown when this one is expanded. */
   inner?: Lane[];
@@ -62,7 +65,7 @@ export function dagLanes(tree: Tree, jobs: Map<number, JobLine | Job>, jobOf: Ma
     const own = jobs.get(jobOf.get(node.node) ?? node.jobs[0]?.id ?? -1);
     if (node.total !== null) {
       const isAlone = spec?.task !== undefined && tasks.get(spec.task)?.length === 1;
-      const inner = isAlone ? [...jobs.values()].filter((job) => job.task === spec.task).sort((a, b) => a.id - b.id).map((job) => ({ name: `job ${job.id}`, bars: jobBars(job) })) : [];
+      const inner = isAlone ? [...jobs.values()].filter((job) => job.task === spec.task).sort((a, b) => a.id - b.id).map((job) => ({ name: `job ${job.id}`, label: argumentsText(job.arguments) || undefined, bars: jobBars(job) })) : [];
       return { name: node.node, bars: [whole], inner, total: node.total };
     }
     return { name: node.node, bars: own ? jobBars(own) : [whole] };

@@ -7,10 +7,12 @@ import { absolute, duration, useNow } from "../../components/times";
 import type { Bar, Lane } from "./timeline-bars";
 
 const MAX_INNER_LANES = 200;
+const MAX_LANES = 200;
 
 export function Timeline({ lanes, isLoading, from, to, chosen, onChoose }: { lanes: Lane[]; isLoading: boolean; from: number; to: number | null; chosen: string | null; onChoose: (name: string) => void }) {
   const now = useNow() / 1000;
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
+  const [most, setMost] = useState(MAX_LANES);
   const start = Math.min(from, ...lanes.flatMap((lane) => lane.bars.map((bar) => bar.from)));
   const last = Math.max(from + 0.001, ...lanes.flatMap((lane) => lane.bars.map((bar) => bar.to ?? now)));
   const end = to === null ? Math.max(now, last) : Math.max(to, last);
@@ -47,13 +49,21 @@ export function Timeline({ lanes, isLoading, from, to, chosen, onChoose }: { lan
             </span>
             <span />
           </div>
-          {lanes.map((lane) => (
+          {lanes.slice(0, most).map((lane) => (
             <Fragment key={lane.name}>
               <LaneView lane={lane} start={start} span={span} now={now} pressed={chosen === lane.name} onClick={() => { onChoose(lane.name); if (lane.inner?.length) toggle(lane.name); }} unfolded={lane.inner?.length ? open.has(lane.name) : undefined} />
               {open.has(lane.name) && lane.inner?.slice(0, MAX_INNER_LANES).map((each) => <LaneView key={each.name} lane={each} start={start} span={span} now={now} deep />)}
               {open.has(lane.name) && lane.inner && (lane.total ?? 0) > Math.min(lane.inner.length, MAX_INNER_LANES) && <p className="faint more-items">Showing {count(Math.min(lane.inner.length, MAX_INNER_LANES))} of {count(lane.total ?? 0)} items.</p>}
             </Fragment>
           ))}
+          {lanes.length > most && (
+            <p className="faint more-items">
+              Showing {count(most)} of {count(lanes.length)} steps.{" "}
+              <button type="button" className="link" onClick={() => setMost(most + MAX_LANES)}>
+                Show more
+              </button>
+            </p>
+          )}
         </div>
       )}
     </Panel>
@@ -76,10 +86,10 @@ function LaneView({ lane, start, span, now, pressed, unfolded, deep = false, onC
   const last = Math.max(...lane.bars.map((bar) => bar.to ?? now), first);
   const inside = (
     <>
-      <span className={deep ? "name faint" : "name"} title={lane.name}>
+      <span className={deep ? "name faint" : "name"} title={lane.label ? `${lane.name}: ${lane.label}` : lane.name}>
         {unfolded !== undefined && (unfolded ? "▾ " : "▸ ")}
         {deep ? "  " : ""}
-        {lane.name}
+        {lane.label ?? lane.name}
         {lane.inner?.length ? <span className="faint"> ×{count(lane.total ?? lane.inner.length)}</span> : null}
       </span>
       <span className="track">

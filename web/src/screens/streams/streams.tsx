@@ -38,7 +38,7 @@ export function Streams() {
         {found.data?.items.map((stream) => (
           <StreamPanel key={stream.name} stream={stream} may={may} onControl={change.mutate} />
         ))}
-        {found.data && found.data.items.length > 0 && <DeadLetters may={may} />}
+        {found.data && found.data.items.length > 0 && <DeadLetters may={may} streams={found.data.items.map((stream) => stream.name)} />}
       </div>
     </>
   );
