@@ -1,4 +1,4 @@
-"""Writes the reference pages of the site from the code: Python API, commands, HTTP, settings and metrics."""
+"""Writes the reference pages of the site from the code: Python API, commands, HTTP and gRPC, SQL, settings and metrics."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def write_reference(folder: Path) -> None:
         "python": python_page(),
         "commands": commands_page(),
         "http": http_page(),
+        "sql": sql_page(),
         "settings": settings_page(),
         "metrics": metrics_page(),
     }
@@ -115,18 +116,50 @@ def describe_option(argument: Any) -> Iterator[str]:
 
 
 def http_page() -> Iterator[str]:
-    """Every operation, with the role that it needs."""
+    """Every operation by its noun, with the role that it needs and its arguments."""
     from tidemill.ops.operator.registry import all_operations
+    from tidemill.server.rpc.proto import service_of
 
     yield "# HTTP and gRPC\n"
     yield (
-        "Each operation is an HTTP request below `/api/v1` and a gRPC method of the same name. The OpenAPI document of "
-        "a running server, `/api/v1/openapi.json`, has arguments, results and statuses.\n"
+        "Each operation is an HTTP request below `/api/v1` and a method of a gRPC service. Fields that are not in the "
+        "path are in the query of a GET or DELETE request and in the JSON body of others. The OpenAPI document of a "
+        "running server, `/api/v1/openapi.json`, has results, statuses and examples as well; the gRPC services are in "
+        "`tidemill/server/rpc/operations.proto`.\n"
     )
-    yield "| request | operation | role | |\n|---|---|---|---|"
-    for operation in sorted(all_operations(), key=lambda each: (each.path, each.method)):
-        text = " ".join(operation.description.partition("\n\n")[0].split()).replace("|", "\\|")
-        yield f"| `{operation.method} {operation.path}` | `{operation.name}` | {operation.role} | {text} |"
+    operations = sorted(all_operations(), key=lambda each: (service_of(each), each.path, each.method))
+    for service in dict.fromkeys(service_of(each) for each in operations):
+        yield f"## {service}\n"
+        for operation in (each for each in operations if service_of(each) == service):
+            yield f"### {operation.method} {operation.path}\n"
+            method = operation.name.title().replace("_", "")
+            yield f"`{service}.{method}`, for the role {operation.role}. {' '.join(operation.description.split())}\n"
+            fields = [describe_field(each) for each in msgspec.structs.fields(operation.args)]
+            if fields:
+                yield "| field | |\n|---|---|\n" + "\n".join(fields) + "\n"
+
+
+def describe_field(field: msgspec.structs.FieldInfo) -> str:
+    notes = [each for each in getattr(field.type, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
+    text = next((each.description for each in notes if each.description), "").replace("|", "\\|")
+    return f"| `{field.encode_name}`{' (required)' if field.required else ''} | {text} |"
+
+
+def sql_page() -> Iterator[str]:
+    """Every SQL function that has a comment: those are for users."""
+    from tidemill.store import migrate
+
+    yield "# SQL functions\n"
+    yield "In the schema of the application, for triggers and programs in other languages: see [jobs](../jobs.md).\n"
+    folder = Path(migrate.__file__).parent / "migrations"
+    source = "\n".join(path.read_text() for path in sorted(folder.glob("*.sql")) if ".down." not in path.name)
+    for name, text in sorted(dict(re.findall(r"COMMENT ON FUNCTION tidemill\.(\w+) IS '([^']+)'", source)).items()):
+        made = re.findall(rf"FUNCTION tidemill\.{name}\((.*?)\)\s*RETURNS ([\w\[\]]+)", source, re.DOTALL)
+        arguments, returned = made[-1]
+        yield f"## tidemill.{name}\n"
+        listed = ",\n    ".join(each.strip() for each in " ".join(arguments.split()).split(", "))
+        yield f"```sql\ntidemill.{name}(\n    {listed}\n) RETURNS {returned}\n```\n"
+        yield f"{text}\n"
 
 
 def settings_page() -> Iterator[str]:

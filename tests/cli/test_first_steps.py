@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from tests.support.cli import (
     listing,
     make_folder,
     ok,
+    read_until,
     run,
     wait_for,
 )
@@ -377,16 +376,6 @@ def test_on_a_terminal_up_shows_queues_and_progress_until_ctrl_c(other_folder: P
         process.kill()
         process.wait()
         os.close(master)
-
-
-def read_until(terminal: int, seen: bytes, wanted: bytes) -> bytes:
-    """What a terminal shows, until it has shown something."""
-    give_up = time.monotonic() + PATIENCE
-    while wanted not in seen:
-        ready, _, _ = select.select([terminal], [], [], max(0.0, give_up - time.monotonic()))
-        assert ready, f"{wanted!r} was not shown: {seen[-3000:]!r}"
-        seen += os.read(terminal, 65536)
-    return seen
 
 
 def test_a_warning_of_a_command_is_on_stderr_so_that_its_output_can_be_parsed() -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pty
 import signal
+import subprocess
+import termios
+import threading
 from pathlib import Path
+from urllib.request import urlopen
 
+import psutil
 import pytest
 
-from tests.support.cli import Process, asked_until, run
+from tests.support.cli import TIDEMILL, Process, all_gone, asked_until, environment, read_until, run
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE
 from tests.testing.test_plugin import run_pytest
 
 pytestmark = pytest.mark.long
@@ -54,3 +62,49 @@ def test_dev_goes_on_with_changed_code_and_waits_while_code_is_broken(shop: Path
         asked_until(lambda: (shop / "pages" / "tides.html").exists(), bool)
         dev.signal(signal.SIGINT)
         assert dev.wait() == 0, dev.output
+
+
+def test_on_a_terminal_a_key_opens_the_console_restarts_and_quits(shop: Path, database_url: str) -> None:
+    browser = shop.parent / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {shop.parent}/opened\n')
+    browser.chmod(0o755)
+    master, terminal = pty.openpty()
+    variables = {"TIDEMILL_DATABASE_URL": database_url, "BROWSER": str(browser), "TERM": "xterm"}
+    process = subprocess.Popen(
+        [*TIDEMILL, "dev", "app.py", f"--port={free_port()}"],
+        cwd=shop,
+        env=environment(**variables, COLUMNS="160", LINES="40"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    tree = [psutil.Process(process.pid)]
+    try:
+        read_until(master, b"", b"press o to open the console, r to restart, q to quit")
+        os.write(master, b"xo")
+        link = asked_until(lambda: (shop.parent / "opened").exists() and (shop.parent / "opened").read_text(), bool)
+        with urlopen(str(link).strip()) as page:
+            assert page.status == 200
+        os.write(master, b"r")
+        seen = read_until(master, b"", b"asked to restart: starting again")
+        read_until(master, seen.partition(b"starting again")[2], b"worker started")
+        tree += psutil.Process(process.pid).children(recursive=True)
+        os.write(master, b"q")
+        drain = threading.Thread(target=read_to_the_end, args=[master], daemon=True)
+        drain.start()
+        assert process.wait(PATIENCE) == 0
+        assert all_gone(tree) == []
+        assert termios.tcgetattr(master)[3] & termios.ICANON, "the terminal is as it was"
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_to_the_end(terminal: int) -> None:
+    """Read what a terminal shows, so that its program never waits for a reader."""
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 65536):
+            pass

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, Route, expect
+from playwright.sync_api import Browser, CDPSession, expect
 
 from tests.support.console import (
     STATIC,
@@ -28,8 +28,26 @@ from tests.support.console_app import LONG_NAME
 from tests.support.server import TestServer
 from tests.support.web import LOGIN_NEEDED, WebServer
 
+#: Pairs of boxes of a graph that cover each other.
+OVERLAPS = """() => {
+  const nodes = [...document.querySelectorAll(".react-flow__node")];
+  const boxes = nodes.map(each => [each.dataset.id, each.getBoundingClientRect()]);
+  boxes.sort((a, b) => a[1].left - b[1].left);
+  const found = [];
+  for (let i = 0; i < boxes.length; i += 1)
+    for (let j = i + 1; j < boxes.length && boxes[j][1].left < boxes[i][1].right - 0.1; j += 1)
+      if (boxes[i][1].top < boxes[j][1].bottom - 0.1 && boxes[j][1].top < boxes[i][1].bottom - 0.1)
+        found.push(`${boxes[i][0]} and ${boxes[j][0]}`);
+  return found.slice(0, 5);
+}"""
 FIRST_LOAD = 300_000
 FRAMES = 30
+
+#: Screens that are empty in an application without anything; the others always have something to show.
+EMPTY = (
+    *("input", "runs", "jobs", "batches", "queues", "tasks", "pipelines", "editor", "schedules", "streams", "monitors"),
+    *("workers", "audit", "accounts"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +71,11 @@ def screens(shop: Harbour) -> dict[str, str]:
     wait_until(lambda: LONG_NAME in [each["name"] for each in shop.api("/history/task")["items"]], "it is counted")
     job = shop.api("/jobs?state=failed")["items"][0]["id"]
     long = shop.api(f"/jobs?task={LONG_NAME}")["items"][0]["id"]
+    batch = shop.api("/batches", {"task": "send", "each": [{"to": "Ada"}], "name": LONG_NAME[:90]})["id"]
+    convoy = shop.start("Convoy", ships=["Ada", "Ben"])
+    shop.run_is(convoy, "succeeded")
+    fleet = shop.start("fleet")
+    shop.run_is(fleet, "succeeded")
     host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
     return {
         "home": "/",
@@ -65,7 +88,10 @@ def screens(shop: Harbour) -> dict[str, str]:
         "long-name": f"/jobs?task={LONG_NAME}",
         "long-job": f"/jobs/{long}",
         "job": f"/jobs/{job}",
+        "children": f"/runs/{convoy}",
+        "map": f"/runs/{fleet}?step=weigh",
         "batches": "/batches",
+        "batch": f"/batches/{batch}",
         "queues": "/queues",
         "queue": "/queues/mail",
         "tasks": "/tasks",
@@ -97,29 +123,8 @@ def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screen
 def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
     browser: Browser, shop: Harbour, screens: dict[str, str]
 ) -> None:
-    def answer(route: Route) -> None:
-        if failing:
-            route.fulfill(status=500, content_type="application/problem+json", body='{"detail": "the disk is full"}')
-        else:
-            held.append(route)
-
     with watched_page(browser, shop.url) as watched:
-        page = watched.page
-        for name, path in screens.items():
-            if name == "nowhere":
-                continue
-            held, failing = list[Route](), False
-            page.route(re.compile(r"/api/v1/(?!session\b|changes|pages)"), answer)
-            watched.open(path)
-            expect(page.locator("main .loading").first).to_be_visible()
-            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty while it loads"
-            failing = True
-            for route in held:
-                answer(route)
-            expect(page.get_by_role("alert").first).to_contain_text("the disk is full")
-            assert page.locator("main .empty").count() == 0, f"{name} says that it is empty although loading failed"
-            page.unroute_all(behavior="ignoreErrors")
-        watched.wrong = [each for each in watched.wrong if "500" not in each]
+        watched.loads_and_fails({name: path for name, path in screens.items() if name != "nowhere"})
 
 
 def test_the_first_load_is_small() -> None:
@@ -155,13 +160,16 @@ def test_files_of_the_console_are_kept_and_what_is_not_there_is_not_found(shop: 
 
 
 @pytest.mark.long
-def test_a_graph_of_a_thousand_nodes_is_moved_fluently(browser: Browser, shop: Harbour) -> None:
+def test_a_graph_of_two_thousand_nodes_is_drawn_and_moved_fluently(browser: Browser, shop: Harbour) -> None:
     number = shop.start("wide")
     shop.run_is(number, "succeeded")
     context = browser.new_context(viewport={"width": 1360, "height": 860})
     watched = Watched(context, shop.url)
     page = watched.open(f"/runs/{number}", "wide")
-    expect(page.locator(".react-flow__node")).to_have_count(1000, timeout=180_000)
+    expect(page.locator(".react-flow__node")).to_have_count(2000, timeout=180_000)
+    assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    expect(page.get_by_text("Showing 200 of 2,000 steps.")).to_be_visible()
     box = page.locator(".react-flow__pane").bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + 20
@@ -239,12 +247,16 @@ def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Brows
     said: dict[str, str] = {}
     with watched_page(browser, bare.url) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 844})
-        for screen in ("input", "runs", "jobs", "batches", "tasks", "pipelines", "schedules", "streams", "monitors"):
+        for screen in EMPTY:
             page = watched.open(f"/{screen}")
             empty = page.locator("main .empty").first
             expect(empty).to_be_visible()
             said[screen] = empty.inner_text()
             assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+        for screen, told in {"runs/7": "no run 7", "jobs/7": "no job 7", "batches/7": "no batch b7"}.items():
+            watched.open(f"/{screen}")
+            expect(watched.page.get_by_role("alert").first).to_contain_text(told)
+        watched.wrong = [each for each in watched.wrong if "404" not in each]
     for screen, words in said.items():
         title, _, advice = words.partition("\n")
         assert title, screen

@@ -213,6 +213,7 @@ def test_everybody_can_read_the_states(ship: Ship, console: Watched) -> None:
         "states-none": "/pipelines/logbook?text=no-such-day",
     }
     assert console.read_by_all(screens) == {}
+    console.loads_and_fails({name: path for name, path in screens.items() if name != "states-none"})
     ship.write("2026-03-09", "calm")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -201,6 +202,16 @@ class Process:
                 self._news.notify_all()
         with self._news:
             self._news.notify_all()
+
+
+def read_until(terminal: int, seen: bytes, wanted: bytes) -> bytes:
+    """What a terminal shows, until it has shown something."""
+    give_up = time.monotonic() + PATIENCE
+    while wanted not in seen:
+        ready, _, _ = select.select([terminal], [], [], max(0.0, give_up - time.monotonic()))
+        assert ready, f"{wanted!r} was not shown: {seen[-3000:]!r}"
+        seen += os.read(terminal, 65536)
+    return seen
 
 
 def all_gone(processes: list[psutil.Process]) -> list[psutil.Process]:

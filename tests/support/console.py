@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Route, ViewportSize, expect, sync_playwright
 
 from tests.support.cli import run
 from tests.support.nursery import Born, begin
@@ -313,6 +313,35 @@ class Watched:
             if found := self.seen_by_all(name):
                 problems[name] = found
         return problems
+
+    def loads_and_fails(self, screens: dict[str, str]) -> None:
+        """Check that a screen says that it loads, and why loading failed, but not that there is nothing."""
+        held: list[Route] = []
+        failing = False
+
+        def answer(route: Route) -> None:
+            if failing:
+                body = '{"detail": "the disk is full"}'
+                route.fulfill(status=500, content_type="application/problem+json", body=body)
+            else:
+                held.append(route)
+
+        for name, path in screens.items():
+            failing = False
+            self.page.route(re.compile(r"/api/v1/(?!session\b|changes|pages)"), answer)
+            self.open(path)
+            expect(self.page.locator("main .loading").first).to_be_visible()
+            assert self.page.locator("main .empty").count() == 0, f"{name} says that it is empty while it loads"
+            failing = True
+            for route in held:
+                answer(route)
+            held.clear()
+            expect(self.page.get_by_role("alert").first).to_contain_text("the disk is full")
+            assert self.page.locator("main .empty").count() == 0, (
+                f"{name} says that it is empty although loading failed"
+            )
+            self.page.unroute_all(behavior="ignoreErrors")
+        self.wrong = [each for each in self.wrong if "500" not in each]
 
     def seen_by_all(self, name: str) -> list[str]:
         """Check the open page in each look, with a screenshot of each; return the problems."""

@@ -81,7 +81,9 @@ app.dag(
 
 app.dag(Dag("doomed", nodes=[node("first", "pass_on", args={"value": 1}), node("bad", "broken", deps=["first"])]))
 
-#: A thousand nodes: forty chains between a beginning and an end.
+app.dag(Dag("fleet", nodes=[node("weigh", "pass_on", map=[3, 5, 8], args={"value": ref("item")})]))
+
+#: Two thousand nodes: forty chains between a beginning and an end.
 app.dag(
     Dag(
         "wide",
@@ -89,9 +91,9 @@ app.dag(
             node("begin", "pass_on", args={"value": 0}),
             *(
                 node(f"n{i}", "pass_on", args={"value": i}, deps=["begin"] if i < 40 else [f"n{i - 40}"])
-                for i in range(998)
+                for i in range(1998)
             ),
-            node("end", "pass_on", args={"value": 1}, deps=[f"n{i}" for i in range(958, 998)]),
+            node("end", "pass_on", args={"value": 1}, deps=[f"n{i}" for i in range(1958, 1998)]),
         ],
     )
 )
@@ -116,6 +118,24 @@ class Article(Workflow):
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"timeout": None, **options})  # pyright: ignore[reportArgumentType]
+
+
+@app.workflow
+class Pilot(Workflow):
+    """Brings one ship in."""
+
+    @step
+    async def steer(self, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=ev.ship)
+
+
+@app.workflow
+class Convoy(Workflow):
+    """Starts a run for each ship, and waits for them."""
+
+    @step
+    async def enter(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        return StopEvent(result=await asyncio.gather(*(ctx.child(Pilot, ship=ship) for ship in ev.ships)))
 
 
 class Moored(HumanResponseEvent):

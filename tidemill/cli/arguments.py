@@ -127,9 +127,7 @@ def _parameter(field: msgspec.structs.FieldInfo, kind: Any) -> inspect.Parameter
         bare, default = list[get_args(bare)[0]], None
     if default is None and type(None) not in get_args(bare):
         bare = bare | None
-    return inspect.Parameter(
-        field.name, kind, default=default, annotation=Annotated[bare, Parameter(help=help)]
-    )
+    return inspect.Parameter(field.name, kind, default=default, annotation=Annotated[bare, Parameter(help=help)])
 
 
 def _help(kind: Any) -> str:

@@ -139,6 +139,50 @@ def test_a_node_of_a_dag_is_cancelled_with_what_follows_from_it(shop: Harbour, c
     assert shop.run_is(number, "cancelled")["note"].endswith("not this week")
 
 
+def test_the_items_of_a_map_are_listed_with_their_arguments(shop: Harbour, console: Watched) -> None:
+    number = shop.start("fleet")
+    shop.run_is(number, "succeeded")
+    page = console.open(f"/runs/{number}?step=weigh", "fleet")
+    items = page.get_by_role("region", name="Items")
+    expect(items.get_by_role("row")).to_have_count(4)
+    for value in (3, 5, 8):
+        expect(items.get_by_text(f"value={value}", exact=True)).to_be_visible()
+    page.get_by_role("button", name=re.compile("^▸ weigh")).click()
+    expect(page.locator(".timeline").get_by_text("value=5")).to_be_visible()
+    console.keep("run-map")
+    items.get_by_role("link").first.click()
+    expect(page).to_have_url(re.compile(r"/jobs/\d+"))
+
+
+def test_parents_children_and_forks_are_drawn_and_opened_from_the_graph(shop: Harbour, console: Watched) -> None:
+    number = shop.start("Convoy", ships=["Ada", "Ben"])
+    shop.run_is(number, "succeeded")
+    many = shop.start("Convoy", ships=[f"ship {each}" for each in range(9)])
+    child = shop.api(f"/runs?parent={number}")["items"][0]["id"]
+    page = console.open(f"/runs/{number}", "Convoy")
+    drawn = page.get_by_label("Graph of the run").get_by_role("group")
+    expect(drawn.filter(has_text="Pilot")).to_have_count(2)
+    edge = page.locator(f"[data-id='enter → run {child}']")
+    expect(edge).to_have_count(1)
+    console.keep("run-children")
+    drawn.filter(has_text=f"r{child} Pilot").click()
+    expect(page.get_by_role("heading", level=1, name="Pilot")).to_be_visible()
+    parent = drawn.filter(has_text=f"r{number} Convoy")
+    expect(parent).to_contain_text("parent")
+    parent.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1, name="Convoy")).to_be_visible()
+    shop.run_is(many, "succeeded")
+    page = console.open(f"/runs/{many}", "Convoy")
+    drawn.filter(has_text="9 runs of Pilot").click()
+    expect(page.get_by_text(f"Children of r{many}")).to_be_visible()
+    fork = shop.api(f"/runs/{number}/fork", {"at": 1})["id"]
+    page = console.open(f"/runs/{number}", "Convoy")
+    expect(drawn.filter(has_text=f"r{fork} Convoy")).to_contain_text("fork")
+    drawn.filter(has_text=f"r{fork} Convoy").click()
+    expect(drawn.filter(has_text=f"r{number} Convoy")).to_contain_text("forked here")
+
+
 def test_a_flow_is_followed_given_its_event_and_forked(shop: Harbour, console: Watched) -> None:
     number = shop.start("Article", topic="tides")
     page = console.open(f"/runs/r{number}", "Article")  # As lists and the command line name it.

@@ -103,7 +103,7 @@ def test_what_a_dag_writes_as_json_is_a_file_that_can_be_read() -> None:
         ("budget: 10m", "task: other", "n.yaml:12: nodes[2].task: the key 'task' appears twice"),
         ("nodes:", "nodes: [", "n.yaml:3: this is not YAML: while parsing a flow node expected the node content, but found '-'"),
         ("name: nightly", "nam: nightly", "n.yaml:1: there is no field `nam`"),
-        ("name: nightly\n", "", "n.yaml:1: Object missing required field `name`"),
+        ("name: nightly\n", "", "n.yaml:1: the field `name` is missing"),
         ("name: nightly", "name: nightly\nresult: {$from: lod}", "n.yaml:2: result.$from: the result reads 'lod', but 'lod' is not a node of this dag; did you mean 'load'?"),
         ("2024-01-01", "!!python/object:os.system x", "n.yaml:15: this is not YAML: could not determine a constructor for the tag"),
         ("2024-01-01", "!!float .nan", "n.yaml: this is more than plain data: "),

@@ -37,6 +37,7 @@ from tidemill.store.database import Database
 
 WATCHED = (".py", ".yaml", ".yml", ".toml", ".sql")
 GRACE_SECONDS = 5.0
+KEYS = "press o to open the console, r to restart, q to quit"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -54,7 +55,7 @@ def dev(
 ) -> int:
     """Start everything, and start it again when code changes: jobs and runs go on with the new code.
 
-    Press o to open the console in a browser, r to restart, q or Ctrl-C to end.
+    Press o to open the console in a browser, r to restart, q or Ctrl-C to quit.
     """
     folders = watch or [_folder_of(app)]
     return asyncio.run(_run(app, [folder.resolve() for folder in folders], port or _free_port(), place))
@@ -105,7 +106,8 @@ async def _next_request(up: asyncio.subprocess.Process, requests: asyncio.Queue[
 
 
 async def _start(app: str, port: int, place: ConnectionOptions) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, f"--port={port}", *place.options()]
+    keys = [f"--keys={KEYS}"] if sys.stdin.isatty() else []
+    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, f"--port={port}", *keys, *place.options()]
     defaults = {"TIDEMILL_GRACE_SECONDS": f"{GRACE_SECONDS:g}", "TIDEMILL_LOG_FORMAT": "human"}
     environment = {**defaults, **os.environ, **place.environment()}
     return await asyncio.create_subprocess_exec(
@@ -134,8 +136,21 @@ async def _open_console(database: Database, url: str) -> None:
     """Open the console in a browser, with a link that logs it in."""
     made = await Local(database, Caller("tidemill dev", "admin")).do(create_login_link, Nothing())
     link = login_url(url, made.secret)
+    await _answers(url)
     if not await asyncio.to_thread(webbrowser.open, link):
         _say(f"no browser can be opened from here: open {link}")
+
+
+async def _answers(url: str) -> None:
+    """Wait until the server accepts connections, which takes a moment after a start; not for long."""
+    _, _, place = url.partition("://")
+    host, _, port = place.partition(":")
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.close()
+            return
+        await asyncio.sleep(0.1)
 
 
 async def _watch(folders: list[Path], requests: asyncio.Queue[str]) -> None:

@@ -38,10 +38,11 @@ Row = Mapping[str, Any]
 class Footer:
     """Owns the terminal while `up` runs. `print_line` puts a child's line above the footer."""
 
-    def __init__(self, app: App, database: Database, queues: Sequence[str], *, wide: int) -> None:
+    def __init__(self, app: App, database: Database, queues: Sequence[str], *, wide: int, keys: str) -> None:
         self._console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
         self._database = database
         self._wide = wide
+        self._keys = keys
         self._title = f"tidemill {VERSION} · {app.name} · {database.where}"
         self._status = "starting"
         self._console_at = ""
@@ -79,7 +80,7 @@ class Footer:
         """Refresh the footer until cancelled."""
         await wait_for_schema(self._database)
         if self._status == "starting":
-            self._status = "Ctrl-C ends it"
+            self._status = self._keys
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()

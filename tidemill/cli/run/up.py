@@ -53,6 +53,7 @@ def up(
         Parameter(help="Serve gRPC to this machine as well, at this address or port, such as 127.0.0.1:7434."),
     ] = None,
     metrics: Metrics = None,
+    keys: Annotated[str, Parameter(show=False)] = "Ctrl-C ends it",  # `tidemill dev` has more of them
     place: ConnectionOptions = HERE,
 ) -> int:
     """Start everything: database, maintenance, workers, server. Ctrl-C ends it."""
@@ -68,7 +69,7 @@ def up(
     if server:
         options = _served(port, read_only, trust_local, grpc)
         children.append(child("server", place, "server", app, *options))
-    return asyncio.run(_run(known, children, queues))
+    return asyncio.run(_run(known, children, queues, keys))
 
 
 def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
@@ -101,23 +102,26 @@ def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | No
     return options
 
 
-async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...], keys: str) -> int:
     database = known.database(label="tidemill up")
     try:
         # Here and not in a child, so that the end of a child is not the end of the embedded server.
         if not await opened_for_role(database):
             return 0
         if sys.stdout.isatty() and sys.stderr.isatty():
-            return await _run_on_terminal(known, database, specs, queues)
+            return await _run_on_terminal(known, database, specs, queues, keys)
         configure_logs(known.settings.log_level, known.settings.log_format)
         return await supervise(known.settings, database, specs)
     finally:
         await database.close()
 
 
-async def _run_on_terminal(known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...]) -> int:
+async def _run_on_terminal(
+    known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...], keys: str
+) -> int:
     wide, grace = max(len(spec.name) for spec in specs), known.settings.grace_seconds
-    with Footer(known, database, queues, wide=wide) as footer, contextlib.redirect_stderr(OwnLines(footer)):
+    footer = Footer(known, database, queues, wide=wide, keys=keys)
+    with footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(known.settings.log_level, "human", colours=True)
         supervisor = Supervisor(
             specs,

@@ -8,10 +8,11 @@ from tidemill.core.errors import ConfigError
 
 
 def site_of(url: str) -> str:
-    """Return scheme and host of a URL, for messages: `https://hooks.example` for `https://hooks.example/T0/s3cret`."""
+    """Return scheme, host and port of a URL, for messages: `https://a.example:81` for `https://a.example:81/s3cret`."""
     try:
         parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.hostname or '?'}"
+        port = "" if parts.port is None else f":{parts.port}"
+        return f"{parts.scheme}://{parts.hostname or '?'}{port}"
     except ValueError:
         return "the address"
 

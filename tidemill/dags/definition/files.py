@@ -205,6 +205,7 @@ def _converted(data: Any, kind: Any, place: Path) -> Any:
             for field, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", found[1]):
                 inside.append(int(index) if index else field)
         problem = _AT.sub("", message).replace("Object contains unknown field", "there is no field")
+        problem = re.sub(r"Object missing required field (.+)", r"the field \1 is missing", problem)
         raise DagError((*place, *inside), problem) from error
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ArgumentError, PayloadError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -70,7 +71,7 @@ def explained(kind: type[msgspec.Struct], error: msgspec.ValidationError) -> Arg
         return ArgumentError(_inside(field, match[1]), "is missing")
     if match := re.fullmatch(r"Object contains unknown field `(.+)`", said):
         names = [] if field else [each.encode_name for each in msgspec.structs.fields(kind)]
-        known = f"; the fields are {', '.join(names)}" if names else ""
+        known = f"; the fields are {', '.join(names)}{did_you_mean(match[1], names)}" if names else ""
         return ArgumentError(_inside(field, match[1]), f"there is no such field{known}")
     if said.startswith("Invalid enum value") and (choices := _choices(kind, field)):
         return ArgumentError(field, f"{said.removeprefix('Invalid enum value ')} is not one of {', '.join(choices)}")

@@ -89,9 +89,7 @@ class RunLine(RunFacts, frozen=True, kw_only=True):
     owned: bool
     awake: bool
     asks: int
-    parent_work: Annotated[int | None, doc("The piece of work of its parent that waits for it; ticks name its step.")] = (
-        None
-    )
+    parent_work: Annotated[int | None, doc("The work of its parent that waits for it; ticks name its step.")] = None
 
 
 class Run(RunFacts, frozen=True, kw_only=True):

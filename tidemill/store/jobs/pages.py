@@ -33,8 +33,8 @@ RunId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 RUN_STATES = (*LIVE_RUN_STATES, "succeeded", "failed", "cancelled", "timed_out", "expired")
 
-_SHARED = "id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at, note, tags, run_id"
-_SHARED += f", {shortened('args')} AS arguments"
+_SHARED = f"""id, state, queue, task, priority, attempt, failures, losses, created_at, due_at, started_at, note, tags,
+       run_id, {shortened("args")} AS arguments"""
 _LIVE = f"SELECT {_SHARED}, NULL::timestamptz AS finished_at, progress FROM tidemill.job"
 _PAST = f"SELECT {_SHARED}, finished_at, NULL::real AS progress FROM tidemill.job_history"
 

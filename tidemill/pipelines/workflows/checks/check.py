@@ -176,10 +176,10 @@ def _link_problems(
     yield from _unknown(link, LINK_FIELDS, place)
     ends = [link.get("sourceNodeId"), link.get("targetNodeId")]
     for field, end in zip(("sourceNodeId", "targetNodeId"), ends, strict=True):
-        if not isinstance(end, str) or end not in above:
-            yield WorkflowProblem(
-                (*place, field) if field in link else place, f"there is no node {end!r}{did_you_mean(end, above)}"
-            )
+        if field not in link:
+            yield WorkflowProblem(place, f"the {field} is missing: the id of a node")
+        elif not isinstance(end, str) or end not in above:
+            yield WorkflowProblem((*place, field), f"there is no node {end!r}{did_you_mean(end, above)}")
     if any(not isinstance(end, str) or end not in above for end in ends):
         return
     source, target = str(ends[0]), str(ends[1])

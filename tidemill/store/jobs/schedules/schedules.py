@@ -408,6 +408,4 @@ async def _lock(tx: Transaction, name: str) -> asyncpg.Record:
 async def unknown_schedule(at: Reader | Transaction, name: str) -> NotFoundError:
     """The error for a schedule that does not exist."""
     known = [row["name"] for row in await at.fetch(SCHEDULE_NAMES)]
-    return NotFoundError(
-        f"there is no schedule {name!r}: `tidemill schedules` lists them{did_you_mean(name, known)}"
-    )
+    return NotFoundError(f"there is no schedule {name!r}: `tidemill schedules` lists them{did_you_mean(name, known)}")

@@ -5,7 +5,7 @@ import type { List, Schemas } from "../../api/types";
 import { Link, useFilters } from "../../app/router";
 import { Empty, LoadStatus } from "../../components/feedback";
 import { count } from "../../components/format";
-import { Chips } from "../../components/forms/filters";
+import { Chips, Search } from "../../components/forms/filters";
 import { SPANS } from "../../components/history";
 import { PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
@@ -25,18 +25,22 @@ export function Tasks() {
   const order = query.get("order") ?? "time";
   const found = useQuery({ queryKey: ["history", "task", within], queryFn: () => get<List<Task>>("/history/task", { within }), refetchInterval: 15_000, placeholderData: keepPreviousData });
   const by = (ORDERS[order] ?? ORDERS.time)?.by;
-  const tasks = [...(found.data?.items ?? [])].sort((a, b) => (by ? by(b) - by(a) : 0));
+  const name = query.get("name") ?? "";
+  const tasks = (found.data?.items ?? []).filter((task) => task.name.toLowerCase().includes(name.toLowerCase())).sort((a, b) => (by ? by(b) - by(a) : 0));
   return (
     <>
       <PageHeader title="Tasks" subtitle="Attempts of each task that ended, how long they took and how many failed.">
         <Chips label="Order" options={Object.entries(ORDERS).map(([value, { label }]) => ({ value, label }))} value={[order]} onChange={(next) => change({ order: next.at(-1) ?? null })} />
         <Chips label="Period" options={SPANS} value={[within]} onChange={(next) => change({ within: next.at(-1) ?? null })} />
       </PageHeader>
+      <div className="filters">
+        <Search label="Name" value={name} onChange={(text) => change({ name: text })} />
+      </div>
       <LoadStatus query={found} lines={8} />
       {found.data && (
         <Panel>
           {tasks.length === 0 ? (
-            <Empty title="No task did anything in this period">
+            <Empty title={name ? `No task with “${name}” in its name did anything in this period` : "No task did anything in this period"}>
               A task appears here when its first job has ended. Enqueue one with <code>await app.enqueue(…)</code>.
             </Empty>
           ) : (
