@@ -1,4 +1,4 @@
-"""Writes the reference pages of the site from the code: Python API, commands, HTTP and gRPC, SQL, settings and metrics."""
+"""Writes the reference pages from the code: Python API, commands, HTTP and gRPC, SQL functions, settings, metrics."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import textwrap
 
 from tidemill.cli.summaries import SUMMARIES
 
-ABOUT = "Work on PostgreSQL: jobs, flows, dags, streams, pipelines, monitors. Start with `tidemill up app.py`."
+ABOUT = "Work on PostgreSQL: jobs, flows, dags, streams, pipelines, monitors. Start with `tidemill new shop`."
 
 #: What can be typed, by heading, and where it is. A command's module is loaded when the command is given.
 COMMANDS = {
@@ -41,7 +41,7 @@ COMMANDS = {
         "pipelines.workflow_files:commands workflow",
         "streams.commands:commands stream",
     ),
-    "The rest": (
+    "Operate": (
         "explain:explain",
         "admin.top:top",
         "jobs.workers:commands workers",
