@@ -64,7 +64,16 @@ SELECT extract(epoch FROM min(at) - now())::float8 FROM (
     UNION ALL SELECT min(least(next_fire, check_at)) FROM tidemill.schedule
         WHERE least(next_fire, check_at) > now() AND NOT paused
     UNION ALL SELECT to_timestamp(min(due_at)) FROM tidemill.monitor_entity
-    WHERE due_at > extract(epoch FROM now())) AS due
+        WHERE due_at > extract(epoch FROM now())
+    UNION ALL SELECT min(realert_at) FROM tidemill.alert WHERE realert_at > now() AND resolved_at IS NULL) AS due
+"""
+
+#: Entities whose events or timers are not evaluated yet, and alerts that are to open again, of monitors that run.
+COUNT_DUE_ENTITIES = """
+SELECT count(*) FROM tidemill.monitor AS m JOIN tidemill.monitor_entity AS e ON e.monitor = m.name
+WHERE NOT m.paused AND e.active AND (e.head > e.folded OR e.due_at <= extract(epoch FROM now()) OR EXISTS (
+    SELECT FROM tidemill.alert AS a WHERE a.monitor = e.monitor AND a.entity = e.entity AND a.resolved_at IS NULL
+    AND a.realert_at <= now()))
 """
 
 #: The jobs of a task, unfinished and finished, in the order in which they were enqueued.
@@ -160,6 +169,12 @@ def die_after(statements: int) -> None:
 async def next_due(database: Database) -> float | None:
     """Seconds until something is due; None if nothing waits for time."""
     rows = await database.fetch(NEXT_DUE)
+    return rows[0][0]
+
+
+async def count_due_entities(database: Database) -> int:
+    """How many entities of monitors have something to evaluate now."""
+    rows = await database.fetch(COUNT_DUE_ENTITIES)
     return rows[0][0]
 
 

@@ -46,6 +46,7 @@ from tidemill.sources.jsonl import JsonlSource
 from tidemill.store.database import Database
 from tidemill.store.databases_for_tests import (
     TestDatabases,
+    count_due_entities,
     count_owned_runs,
     die_after,
     end_processes,
@@ -421,12 +422,13 @@ class TestKit:
             left = await count_work(database)
             runner = app.runs.run_workers.get(self._bridge.loop)
             busy = [] if runner is None else [run for run in runner.runs.values() if not run.is_idle]
-            if not busy and not any(left):
+            entities = await count_due_entities(database) if app.monitors else 0
+            if not busy and not entities and not any(left):
                 return
             if self._monotonic() > end:
                 raise AssertionError(
                     f"not idle within {timeout:g} s: {left.jobs} jobs, {left.runs + len(busy)} runs, {left.messages} "
-                    f"messages to runs and {left.schedules} schedules are left; does a task or step wait for real time?"
+                    f"messages to runs, {left.schedules} schedules and {entities} entities of monitors are left; does a task or step wait for real time?"
                 )
             # No notification tells of all of it, and the timers of this loop follow the clock of the test.
             await asyncio.to_thread(time.sleep, POLL_SECONDS)
