@@ -428,7 +428,8 @@ class TestKit:
             if self._monotonic() > end:
                 raise AssertionError(
                     f"not idle within {timeout:g} s: {left.jobs} jobs, {left.runs + len(busy)} runs, {left.messages} "
-                    f"messages to runs, {left.schedules} schedules and {entities} entities of monitors are left; does a task or step wait for real time?"
+                    f"messages to runs, {left.schedules} schedules and {entities} entities of monitors are left; "
+                    "does a task or step wait for real time?"
                 )
             # No notification tells of all of it, and the timers of this loop follow the clock of the test.
             await asyncio.to_thread(time.sleep, POLL_SECONDS)
