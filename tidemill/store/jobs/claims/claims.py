@@ -24,14 +24,7 @@ from tidemill.core.codec import decode
 from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
-from tidemill.store.jobs.history.archive import (
-    ENDED_IN,
-    NOTIFY_CALLED,
-    NOTIFY_RUNS,
-    archive_sql,
-    callback_sql,
-    webhook_rows,
-)
+from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, end_callbacks
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.sealing import sealed_ends
 from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
@@ -104,18 +97,6 @@ def _archive_ended(where: str) -> str:
     )
 
 
-# What the options of failed jobs ask for.
-_FAILED = """
-SELECT 'failed job ' AS kind, id AS number, options -> 'on_failure' AS callback, json_build_object(
-           'job', id, 'task', task, 'args', args, 'error', error ->> 'message') AS facts
-FROM owned WHERE final = 'failed' AND options IS NOT NULL AND {where}"""
-
-
-def _call_back(where: str) -> str:
-    rows = f"{_FAILED.format(where=where)}\nUNION ALL{webhook_rows('owned', where)}"
-    return callback_sql(rows, origin="parent")
-
-
 #: Moves finished jobs to the history; returns those that the worker still owned. Locks the rows first, so that a
 #: concurrent progress report or cancel request cannot interfere.
 FINISH_JOBS = f"""
@@ -126,7 +107,7 @@ WITH locked AS MATERIALIZED (
 owned AS MATERIALIZED ({_ENDED.format("$1", "$2", "$3", "$4", "$5", "$6", "$7")}{_OWNED.format(worker="$8")}),
 gone AS (
     DELETE FROM tidemill.job AS j USING locked WHERE j.id = locked.id RETURNING j.id),
-{_archive_ended("id IN (SELECT id FROM gone)")},{_call_back("id IN (SELECT id FROM gone)")}
+{_archive_ended("id IN (SELECT id FROM gone)")},{end_callbacks("id IN (SELECT id FROM gone)")}
 SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM archived
 """
 
@@ -179,7 +160,7 @@ SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, 
         finish_and(_SUCCEEDED.format(*given), succeeded),
         finish_and(
             _ENDED.format(*given),
-            f"{_archive_ended(_GONE)},{_call_back(_GONE)}",
+            f"{_archive_ended(_GONE)},{end_callbacks(_GONE)}",
             f"{NOTIFY_RUNS} + {NOTIFY_CALLED}",
         ),
     )

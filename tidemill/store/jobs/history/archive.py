@@ -87,3 +87,16 @@ called AS (
            nullif(callback -> 'options' #>> '{{}}', '')::json,
            json_build_object('by', kind || number, '{origin}', number)
     FROM ({rows}) AS ended WHERE callback IS NOT NULL RETURNING queue)"""
+
+
+# What the options of failed jobs ask for.
+_FAILED = """
+SELECT 'failed job ' AS kind, id AS number, options -> 'on_failure' AS callback, json_build_object(
+           'job', id, 'task', task, 'args', args, 'error', error ->> 'message') AS facts
+FROM owned WHERE final = 'failed' AND options IS NOT NULL AND {where}"""
+
+
+def end_callbacks(where: str) -> str:
+    """The part `called` of a statement that ends the jobs in `owned`: what follows from failures, and webhooks."""
+    rows = f"{_FAILED.format(where=where)}\nUNION ALL{webhook_rows('owned', where)}"
+    return callback_sql(rows, origin="parent")
