@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -110,14 +109,10 @@ class Snooze(Exception):
 
 
 class RefuseJob(Exception):
-    """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt.
+    """Raised by a task: its job cannot run on this worker, and may run on another. Does not count as an attempt."""
 
-    The worker claims no job of the task for a while, or until the future `until` is done.
-    """
-
-    def __init__(self, reason: str, until: Any = None) -> None:
+    def __init__(self, reason: str) -> None:
         self.reason = reason
-        self.until = until
         super().__init__(reason)
 
 

@@ -447,9 +447,6 @@ class JobRunner:
     def _refuse(self, claim: ClaimedJob, error: RefuseJob) -> Requeue:
         """Leave a job to other workers; this one claims no job of the task for a while."""
         self.unknown.add(claim.task)
-        if error.until is not None:
-            error.until.add_done_callback(lambda _: self.unknown.discard(claim.task))
-            return Requeue(claim.id, claim.attempt, 0.0, error.reason)
         asyncio.get_running_loop().call_later(REFUSES_FOR, self.unknown.discard, claim.task)
         log.error("job refused", job=claim.id, task=claim.task, worker=self.worker, why=error.reason)
         return Requeue(claim.id, claim.attempt, 0.0, f"worker {self.worker} refuses it: {error.reason}")

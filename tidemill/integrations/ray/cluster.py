@@ -17,7 +17,6 @@ from typing import Any
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.limits.resources import Resources
-from tidemill.core.retry import RefuseJob
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import ChildDied, ChildReport, MachineLost, TaskError, order_of, result_of
@@ -39,7 +38,6 @@ class RayCluster:
     def __init__(self, most: int | None, app: str) -> None:
         self._most = most
         self._app = app
-        self._waiting: dict[str, asyncio.Future[Any]] = {}  # By task: the first report of the job that waits for room.
         self._remote: Any = ray.remote(max_retries=0, num_returns="streaming")(run_remote_job)
 
     def capacity(self) -> int:
@@ -56,7 +54,7 @@ class RayCluster:
         ).remote(self._app, encode(order_of(task, args, job)))
         try:
             outcome: ChildReport | None = None
-            async for report in _read(reports, job, needs, self._waiting):
+            async for report in _read(reports, job, needs):
                 if limits is not None:
                     (job.budget, job.stall), limits = limits, None
                     job.started = time.monotonic()
@@ -113,24 +111,14 @@ def _needs(resources: Resources) -> dict[str, Any]:
     }
 
 
-async def _read(
-    reports: Any, job: RunningJob, needs: Resources, waiting: dict[str, asyncio.Future[Any]]
-) -> AsyncIterator[ChildReport]:
-    """The reports of a job in the cluster; losses and crashes there in our own words.
-
-    Of each task, one job waits for room in the cluster; the others are given back, so that tasks that need less go on.
-    """
+async def _read(reports: Any, job: RunningJob, needs: Resources) -> AsyncIterator[ChildReport]:
+    """The reports of a job in the cluster; losses and crashes there in our own words."""
     try:
         first = asyncio.ensure_future(anext(reports))
         try:
             done, _ = await asyncio.wait([first], timeout=WAITS_AFTER)
             if not done:
-                note = f"waits for room in the Ray cluster: it needs {needs}"
-                ahead = waiting.get(job.task)
-                if ahead is not None and not ahead.done():
-                    raise RefuseJob(note, until=ahead)
-                waiting[job.task] = first
-                job.report(None, note)
+                job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
             yield _decoded(await (await first))
         finally:
             first.cancel()
