@@ -1,4 +1,4 @@
-"""Not twice, not too many at once, not too fast: unique keys, concurrency keys and rate limits."""
+"""Not twice, not too many at once, not too fast: unique keys, concurrency keys, rate limits and rate keys."""
 
 import asyncio
 import time
@@ -30,6 +30,11 @@ async def call_api(page: int) -> float:
     return time.time()
 
 
+@app.task(rate_key="{account}", rate="50/s", burst=1)
+async def post(account: str) -> float:
+    return time.time()
+
+
 async def main() -> None:
     async with app.running(max_concurrency=20):
         first = await app.enqueue(rebuild_index.call(shop=1), unique_key="shop-1", delay="2s")
@@ -44,6 +49,11 @@ async def main() -> None:
         pages = await app.enqueue_many(call_api.call(page=n) for n in range(20))
         starts = sorted([await job.result(timeout="20s") for job in pages])
         print(f"20 calls took at least 0.3 s: {starts[-1] - starts[0] > 0.3}")
+
+        posts = await app.enqueue_many(post.call(account) for account in ["large"] * 20 + ["small"])
+        *large, small = [await job.result(timeout="20s") for job in posts]
+        print(f"20 posts of an account took at least 0.3 s: {max(large) - min(large) > 0.3}")
+        print(f"another account did not wait for them: {small < max(large)}")
         await app.wait(first, timeout="10s")
 
 

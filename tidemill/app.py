@@ -184,7 +184,7 @@ class App:
         """Limit how fast jobs of a queue start, over all workers together: `rate="100/s"`; weigh its fair keys.
 
         `burst` is how many may start at once after a quiet time; a tenth of a second's worth if not given. `weights`
-        are the shares of fair keys: one of weight 3 starts three jobs for one of a key without an entry.
+        are the shares of fair keys: one of weight 3 starts three jobs for one without. `key_rate` is of each rate key.
         """
         self.declarations.limits[name] = QueueLimit.of(name, **options)
 
@@ -262,7 +262,7 @@ class App:
         unique_key       no second unfinished job of this task with this key; `unique_for` holds it for a time
         debounce         run this long after the last call with this unique key, with the arguments of that call
         concurrency_key  at most `max_concurrency` jobs with this key run at once
-        fair_key         jobs of different keys share their queue: a job does not wait for all that came before it
+        fair_key         jobs of different keys share their queue; `rate_key`: those with it start at most at its rate
         required_model   another model than the task's own
         deadline         dropped unrun after this long, or at this moment
         tags             words to find it by
@@ -322,9 +322,9 @@ class App:
     ) -> list[JobHandle[Any]]:
         """Store the jobs of many calls, of one task or of several: all of them, or none if any is wrong.
 
-        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags`, `fair_key`, `required_model`, and
-        `unique_key` ("order-{order_id}", with an argument) with `unique_for`, for all of them alike. Arguments that
-        are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
+        `options` are any of `delay`, `at`, `priority`, `queue`, `deadline`, `tags`, `fair_key`, `rate_key`,
+        `required_model`, and `unique_key` ("order-{order_id}", with an argument) with `unique_for`, for all of them
+        alike. Arguments that are data already may be given as dicts: `app.enqueue_many(send_receipt, orders)`.
         """
         calls = what if arguments is None else MappedCalls(self.declarations.task(what), arguments)
         return await self.jobs.enqueue_many(calls, conn=conn, **options)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypedDict
 
 from tidemill.core.did_you_mean import did_you_mean
-from tidemill.core.duration import Duration, parse_duration
+from tidemill.core.duration import Duration, parse_duration, parse_limit
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, check_name
 from tidemill.core.limits.memory_size import Memory, parse_memory
@@ -48,6 +48,12 @@ class TaskDeclaration(TypedDict, total=False):
     max_concurrency: int
     fair_key: str | None
     """Jobs of different keys share their queue by weight, such as "{tenant}"; see `app.queue`."""
+    rate_key: str | None
+    """Jobs that share this key start at most at its `rate`, over all workers; `{argument}` is filled in."""
+    rate: str | float | None
+    """How fast jobs of one rate key may start: "10/s". Without a rate key, all jobs of the task."""
+    burst: float | None
+    """How many of them may start at once after a quiet time."""
     required_model: str | None
     """The model of App(models=[...]) that it needs: loaded before it starts, kept until it ends."""
     on_failure: Task[Any, Any, Any] | None
@@ -108,9 +114,14 @@ def read_task_options(
     tags: Iterable[str] = (),
     on_failure: Task[Any, Any, Any] | None = None,
     webhook: str | None = None,
+    rate: str | float | None = None,
+    burst: float | None = None,
     **plain: Any,
 ) -> TaskOptions:
     """The options of a task from what is declared; those that are stored as they are given are `plain`."""
+    if burst is not None and rate is None:
+        raise ConfigError("burst= says how many jobs may start at once within a rate: add rate=")
+    per_second, at_once = parse_limit(rate, burst, what="a task")
     return TaskOptions(
         queue=check_name("queue", queue),
         priority=priority,
@@ -122,5 +133,7 @@ def read_task_options(
         tags=tuple(tags),
         on_failure=None if on_failure is None else on_failure.callback(),
         webhook=None if webhook is None else webhook_callback(webhook),
+        rate=per_second,
+        burst=at_once,
         **plain,
     )

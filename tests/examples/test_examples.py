@@ -38,6 +38,8 @@ PRINTED = {
         "the second is the first: True, created: False",
         "at most at once per customer: {1: 2, 2: 2}",
         "20 calls took at least 0.3 s: True",
+        "20 posts of an account took at least 0.3 s: True",
+        "another account did not wait for them: True",
     ],
     "models": [
         "The new movie is awesome / The new movie is so great: 0.89",

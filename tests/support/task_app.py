@@ -33,6 +33,9 @@ IS_OPEN = "SELECT count(*) FROM gate WHERE name = {}"
 
 BRIEF = 0.02
 
+#: How many calls of an account may start a second, and at once.
+RATE_OF_CALLS = 40.0, 4.0
+
 _pools: dict[asyncio.AbstractEventLoop, asyncpg.Pool] = {}
 
 
@@ -49,6 +52,11 @@ def declare(app: App) -> None:
             raise RuntimeError("out of luck")
         await note_end(token)
         return {"token": token, "attempt": job.attempt}
+
+    rate, burst = RATE_OF_CALLS
+
+    @app.task(queue="calls", rate_key="account {account}", rate=rate, burst=burst)
+    async def call_account(account: str) -> None: ...
 
     @app.task(queue="throttled")
     async def until_open(gate: str) -> dict:

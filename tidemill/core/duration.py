@@ -36,6 +36,7 @@ _RATE = re.compile(rf"({_NUMBER})\s*(?:/\s*([smhd]))?", re.ASCII)
 
 
 LONGEST = 100 * 366 * 86400.0
+MOST_BURST = 1e9
 
 
 def parse_duration(value: Duration, *, what: str = "duration") -> float:
@@ -63,6 +64,19 @@ def parse_rate(value: str | int | float, *, what: str = "rate") -> float:
     if math.isfinite(rate) and rate > 0:
         return rate
     raise ConfigError(f"{what}: {value!r} is not a rate above zero; write {ACCEPTED_RATES}")
+
+
+def parse_limit(rate: str | float | None, burst: float | None, *, what: str) -> tuple[float | None, float | None]:
+    """A rate per second and how many may start at once after a quiet time; the latter is a tenth of a second's worth
+    by default. Both are None without a rate, except a burst that is given."""
+    per_second = None if rate is None else parse_rate(rate, what=f"rate of {what}")
+    if burst is None:
+        return per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST)
+    if not burst >= 1:
+        raise ConfigError(f"{what}: a burst of {burst} would never let a job start: use 1 or more")
+    if burst > MOST_BURST:
+        raise ConfigError(f"{what}: a burst of {burst} is too large: use at most {MOST_BURST:.0f}")
+    return per_second, burst
 
 
 def format_duration(seconds: float) -> str:

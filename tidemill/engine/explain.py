@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidemill.core.duration import format_duration
+from tidemill.core.jobs.job import LANE_SEPARATOR
 
 Job = Mapping[str, Any]
 
@@ -127,20 +128,37 @@ def explain_ready(job: Job) -> list[str]:
         said.append(f"Scheduled for later: it is due in {format_duration(job['due_in'])}.")
     else:
         ahead = job["ahead"] or 0
-        fair = "" if job.get("fair_key") is None else f" with fair key {job['fair_key']}"
+        lane = job.get("fair_key") or ""
+        fair_key, rate_key = lane.partition(LANE_SEPARATOR)[0], job.get("rate_key")
+        keys = [f"{kind} key {key}" for kind, key in (("fair", fair_key), ("rate", rate_key)) if key]
+        shared = f" with {' and '.join(keys)}" if keys else ""
         said.append(
-            f"Waits behind {_count(ahead, 'job')}{fair} of queue {job['queue']}."
+            f"Waits behind {_count(ahead, 'job')}{shared} of queue {job['queue']}."
             if ahead
-            else f"It is next{fair} in queue {job['queue']}."
+            else f"It is next{shared} in queue {job['queue']}."
         )
-        if fair:
-            said.append("Jobs with other fair keys take turns with it.")
+        if keys:
+            said.append(f"Jobs with other {'fair' if fair_key else 'rate'} keys take turns with it.")
     hindered = [*explain_workers(job), *explain_control(job)]
     if job["rate"] is not None:
         hindered.append(f"Queue {job['queue']} starts no more than {_rate(job['rate'])}.")
+    hindered += explain_rate(job)
     if not hindered and job["due_in"] <= 0 and not job["ahead"]:
         hindered.append(f"{_count(job['knowing'], 'worker')} can claim it.")
     return [*said, *hindered, *explain_deadline(job)]
+
+
+def explain_rate(job: Job) -> list[str]:
+    """Whether a job waits for its rate key."""
+    if (key := job.get("rate_key")) is None:
+        return []
+    if job["most_a_second"] is None:
+        return [f"Its rate key {key} has no rate: declare `rate=` of task {job['task']}, or `key_rate=` of its queue."]
+    limit = f"Jobs with rate key {key} start no more than {_rate(job['most_a_second'])}"
+    wait = job["rate_wait"] or 0.0
+    if job["due_in"] > 0 or wait <= 0:
+        return [f"{limit}."]
+    return [f"Waits for its rate. {limit}; the next one can start in {format_duration(wait)}."]
 
 
 def explain_throttled(job: Job) -> list[str]:

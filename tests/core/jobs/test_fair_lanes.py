@@ -110,9 +110,8 @@ def test_a_lane_sleeps_until_its_first_job_is_due() -> None:
 def test_claimed_jobs_of_lanes_start_in_turn() -> None:
     lanes = FairLanes()
     lanes.weights = {"b": 2}
-    claimed = [(5, "a")] * 3 + [(5, "b")] * 4 + [(9, "c")]
-    order = [claimed[index][1] for index in lanes.in_turn(claimed)]
-    assert order == ["c", "a", "b", "b", "a", "b", "b", "a"]
+    order = lanes.in_turn({(5, "a"): ["a1", "a2", "a3"], (5, "b"): ["b1", "b2", "b3", "b4"], (9, "c"): ["c"]})
+    assert order == ["c", "a1", "b1", "b2", "a2", "b3", "b4", "a3"]
 
 
 def test_lanes_that_are_empty_are_forgotten() -> None:

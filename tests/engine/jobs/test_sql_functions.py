@@ -212,3 +212,32 @@ async def test_an_application_that_runs_declares_what_the_functions_start(app: A
 
 async def _has(database: Database, names: str) -> bool:
     return await value(database, names) == ["dag nightly", "flow Letter", "task alone", "task send_receipt"]
+
+
+async def test_sql_enqueues_a_batch_whose_end_enqueues_its_callback(app: App, database: Database, sql: Any) -> None:
+    told: list[tuple[int, int]] = []
+
+    @app.task
+    async def tell(batch: int, succeeded: int) -> None:
+        told.append((batch, succeeded))
+
+    @app.task(rate_key="{n}", rate=1000)
+    async def count(n: int) -> int:
+        return n
+
+    await declare(database, app.declarations.templates())
+    number = await sql.fetchval(
+        """SELECT tidemill.enqueue_batch('count', ARRAY['{"n": 1}', '{"n": 2}']::jsonb[], on_success => 'tell',
+                                         name => 'two', keep_open => true)"""
+    )
+    await sql.fetchval("""SELECT tidemill.enqueue('count', '{"n": 3}', batch => $1)""", number)
+    keys = await sql.fetch("SELECT rate_key, key_rate FROM tidemill.job WHERE batch_id = $1 ORDER BY id", number)
+    assert [tuple(row) for row in keys] == [("1", 1000.0), ("2", 1000.0), ("3", 1000.0)]
+    batch = app.jobs.get_batch(number)
+    async with running_worker(app):
+        await batch.close()
+        view = await batch.wait(timeout=20)
+        await eventually(lambda: told == [(number, 3)])
+    assert (view.name, view.state, view.total) == ("two", "succeeded", 3)
+    with pytest.raises(asyncpg.NoDataFoundError, match="accepts no more jobs"):
+        await sql.fetchval("""SELECT tidemill.enqueue('count', '{"n": 4}', batch => $1)""", number)

@@ -163,6 +163,7 @@ CASES: dict[str, Case] = {
         wrong=(
             queues.LimitQueue(name="mail", rate="fast"),
             queues.LimitQueue(name="mail", rate="1/s", burst=0.1),
+            queues.LimitQueue(name="mail", rate="1/s", burst=0.1, per_key=True),
             queues.LimitQueue(name=" ", rate=None),
         ),
         command="queues limit mail 30/m",

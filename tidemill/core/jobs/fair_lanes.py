@@ -4,6 +4,9 @@ A lane holds the jobs of one priority and fair key; jobs without a key are a lan
 per priority, and each turn gives the first ones a quantum times their weight. A new lane goes before the old ones, so a
 tenant with one job does not wait for a round of all others. A lane that a claim empties leaves the ring until it is
 woken. The ring is a hint: a claim of an empty lane finds nothing, and a lane that is missing is discovered again.
+
+Jobs with a rate key are in a lane of their fair key and their rate key. Lanes of a rate key that is used up are held
+out of the ring, in their order, until its next job may start.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tidemill.core.jobs.job import PRIORITIES
+from tidemill.core.jobs.job import LANE_SEPARATOR, PRIORITIES
+
+T = TypeVar("T")
 
 #: How many lanes a turn is divided among, and how many it visits at most.
 SPREAD = 20
@@ -26,6 +31,7 @@ class FairLane:
 
     __slots__ = (
         "credit",
+        "fair_key",
         "is_active",
         "is_flowing",
         "is_new",
@@ -35,11 +41,14 @@ class FairLane:
         "mark",
         "mark_round",
         "priority",
+        "rate_key",
     )
 
     def __init__(self, priority: int, key: str | None) -> None:
         self.priority = priority
         self.key = key
+        self.fair_key, _, rate_key = (key or "").partition(LANE_SEPARATOR)
+        self.rate_key = rate_key or None
         self.credit = 0
         self.is_active = self.is_new = self.is_woken = self.is_seen = False
         self.is_flowing = False
@@ -67,6 +76,8 @@ class FairLanes:
         self._order = PRIORITIES if lowest_first else PRIORITIES[::-1]
         self._later: list[tuple[float, int, str]] = []
         self._due: dict[tuple[int, str], float] = {}
+        self._held: dict[str, deque[FairLane]] = {}
+        self._releases: list[tuple[float, str]] = []
 
     @property
     def has_keys(self) -> bool:
@@ -80,8 +91,9 @@ class FairLanes:
 
     @property
     def next_at(self) -> float:
-        """When the next lane that is known to become due does."""
-        return self._later[0][0] if self._later else math.inf
+        """When the next lane that is known to become due does, or the next rate key may start a job."""
+        due = self._later[0][0] if self._later else math.inf
+        return min(due, self._releases[0][0]) if self._releases else due
 
     def wake(self, priority: int, key: str | None) -> FairLane:
         """A lane may have due jobs: it enters the ring, before the lanes that have had a turn."""
@@ -106,8 +118,21 @@ class FairLanes:
             self._due[priority, key] = at
             heapq.heappush(self._later, (at, priority, key))
 
+    def hold(self, rate_key: str, until: float) -> None:
+        """Visit no lane of this rate key before that time."""
+        if rate_key not in self._held:
+            self._held[rate_key] = deque()
+            heapq.heappush(self._releases, (until, rate_key))
+
+    def release(self, now: float = math.inf) -> None:
+        """Visit lanes again that were held until now."""
+        while self._releases and self._releases[0][0] <= now:
+            for lane in self._held.pop(heapq.heappop(self._releases)[1]):
+                self._old[lane.priority].append(lane)
+
     def wake_due(self, now: float) -> None:
         """Wake the lanes whose moment has come."""
+        self.release(now)
         while self._later and self._later[0][0] <= now:
             at, priority, key = heapq.heappop(self._later)
             if self._due.get((priority, key)) == at:
@@ -122,61 +147,101 @@ class FairLanes:
             lane.is_seen = False
 
     def offer(self, room: int) -> list[Offer]:
-        """The lanes that a claim of up to `room` jobs visits, in their order, and how much it may take from each.
+        """Take out the lanes that a claim of up to `room` jobs visits, in their order; how much it may take from each.
 
-        They offer more than `room`, because some may turn out to be empty.
+        They offer more than `room`, because some may turn out to be empty. `claimed` puts them back.
         """
         offers: list[Offer] = []
         offered = 0
-        self._largest = max(self._largest, room)  # A quantum that followed the room would favour some lanes.
+        rate_keys: set[str] = set()
+        self._largest = max(self._largest, room)
         for priority in self._order:
             new, old = self._new[priority], self._old[priority]
             if not new and not old:
                 continue
-            quantum = math.ceil(self._largest / min(len(new) + len(old), SPREAD))
+            is_round = len(new) + len(old) <= SPREAD
+            if is_round:
+                self._give_credit(room, [*new, *old])
+            quantum = math.ceil(self._largest / SPREAD)  # If it followed the room, it would favour some lanes.
             for ring in (new, old):
-                for lane in ring:
-                    share = lane.credit or quantum * self.weights.get(lane.key or "", 1)
+                passed: list[FairLane] = []
+                while ring and len(passed) < MOST_VISITED:
+                    lane = ring.popleft()
+                    if lane.rate_key is not None:
+                        if (held := self._held.get(lane.rate_key)) is not None:
+                            lane.is_new = False
+                            held.append(lane)
+                            continue
+                        if lane.rate_key in rate_keys:  # One lane of a rate key at a time: they share its limit.
+                            passed.append(lane)
+                            continue
+                    if is_round and not lane.credit:
+                        passed.append(lane)  # Others have their turn of this round first.
+                        continue
+                    if lane.rate_key is not None:
+                        rate_keys.add(lane.rate_key)
+                    share = lane.credit or quantum * self.weights.get(lane.fair_key, 1)
                     lane.is_woken = False
                     offers.append(Offer(lane, share))
                     offered += share
                     if len(offers) >= MOST_VISITED or (len(offers) >= SPREAD and offered >= 10 * room):
+                        ring.extendleft(reversed(passed))
                         return offers
+                ring.extendleft(reversed(passed))
             if any(lane.is_flowing for lane, _ in offers):
                 return offers  # Lower priorities get nothing that this one may need.
         return offers
 
+    def _give_credit(self, room: int, lanes: Sequence[FairLane]) -> None:
+        """Let few lanes, which all have a turn in each claim, together start at least as many jobs as there is room."""
+        weights = [self.weights.get(lane.fair_key, 1) for lane in lanes]
+        quantum = math.ceil((room - sum(lane.credit for lane in lanes)) / sum(weights))
+        for lane, weight in zip(lanes, weights, strict=True):
+            lane.credit += max(0, quantum) * weight
+            if lane.is_new and not lane.credit:
+                lane.credit = weight  # It does not wait for the end of a round.
+
     def claimed(self, offers: Sequence[Offer], counts: Counter[tuple[int, str | None]], room: int) -> None:
-        """Move the lanes on after a claim of up to `room` jobs that took `counts` jobs from each."""
-        left = room
+        """Put the lanes back after a claim of up to `room` jobs that took `counts` jobs from each.
+
+        Those of rate keys that are used up must be held before.
+        """
+        left, in_front = room, list[FairLane]()
         for lane, share in offers:
             if left <= 0:
-                return  # The claim did not come this far.
+                in_front.append(lane)  # The claim did not come this far.
+                continue
             got = counts[lane.priority, lane.key]
             left -= got
-            if got < share and left <= 0:
-                lane.credit = share - got  # Cut by the limit: it stays in front.
-                return
-            ring = self._new if lane.is_new else self._old
-            ring[lane.priority].popleft()
+            is_held = lane.rate_key in self._held
+            if (got < share and left <= 0) or (is_held and not got):
+                lane.credit = share - got  # Cut by a limit: it stays in front.
+                in_front.append(lane)
+                continue
             lane.credit = 0
-            lane.is_flowing = got >= share or (lane.is_woken and lane.key is not None)
+            lane.is_flowing = got >= share or is_held or (lane.is_woken and lane.key is not None)
             # One turn among the old lanes, before an empty lane may be new again, keeps lanes from overtaking for ever.
-            if got >= share or lane.is_new or lane.is_woken:
+            if got >= share or is_held or lane.is_new or lane.is_woken:
                 lane.is_new = False
                 self._old[lane.priority].append(lane)
             else:
                 lane.is_active = False
+        for lane in reversed(in_front):
+            (self._new if lane.is_new else self._old)[lane.priority].appendleft(lane)
 
-    def in_turn(self, lanes: Sequence[tuple[int, str | None]]) -> list[int]:
-        """The order in which claimed jobs start, as indexes: by priority, then a job of each lane in turn, by weight.
-
-        `lanes` has the lane of each job; jobs of one lane are in their own order.
-        """
-        taken: Counter[tuple[int, str | None]] = Counter()
-        sign = 1 if self._order[0] == 0 else -1
-        ranks: list[tuple[int, float, int]] = []
-        for index, lane in enumerate(lanes):
-            ranks.append((sign * lane[0], taken[lane] // self.weights.get(lane[1] or "", 1), index))
-            taken[lane] += 1
-        return [index for *_, index in sorted(ranks)]
+    def in_turn(self, by_lane: Mapping[tuple[int, str | None], Sequence[T]]) -> list[T]:
+        """The order in which claimed jobs start: by priority, then some of each lane in turn, by weight."""
+        started: list[T] = []
+        for priority in self._order:
+            left = [
+                (jobs, self.weights.get((key or "").partition(LANE_SEPARATOR)[0], 1))
+                for (level, key), jobs in by_lane.items()
+                if level == priority
+            ]
+            turn = 0
+            while left:
+                for jobs, weight in left:
+                    started += jobs[turn * weight : (turn + 1) * weight]
+                turn += 1
+                left = [(jobs, weight) for jobs, weight in left if len(jobs) > turn * weight]
+        return started

@@ -22,6 +22,9 @@ DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
 MAX_KEY_BYTES = 1800
 
+#: Between the fair key and the rate key of a lane, which is what the column `fair_key` of a job has.
+LANE_SEPARATOR = "\x1f"
+
 
 class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job that follows from the end of another one or of a batch: its task, and which facts of the end it takes."""
@@ -88,6 +91,9 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency_key: str | None = None
     max_concurrency: int = 1
     fair_key: str | None = None
+    rate_key: str | None = None
+    key_rate: float | None = None
+    key_burst: float | None = None
     tags: tuple[str, ...] | None = None
     options: JobOptions | None = None
     origin: Origin | None = None
@@ -100,8 +106,15 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the job has neither a concurrency key nor a fair key."""
-        return self.concurrency_key is None and self.fair_key is None
+        """Whether the job has neither a concurrency key nor a lane."""
+        return self.concurrency_key is None and self.lane is None
+
+    @property
+    def lane(self) -> str | None:
+        """What it takes turns with others as: its fair key and its rate key; None if it has neither."""
+        if self.rate_key is None:
+            return self.fair_key
+        return f"{self.fair_key or ''}{LANE_SEPARATOR}{self.rate_key}"
 
     def validate(self) -> NewJob:
         """Return this job, or raise a `ConfigError` that names the invalid option."""
@@ -124,6 +137,10 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
             check_key("concurrency_key", self.concurrency_key)
         if self.fair_key is not None:
             check_key("fair_key", self.fair_key)
+        if self.rate_key is not None:
+            check_key("rate_key", self.rate_key)
+        if self.rate_key is not None or self.fair_key is not None:
+            self._check_lane()
         if self.unique_for is not None and self.unique_key is None:
             raise ConfigError("unique_for= needs a unique_key=")
         if self.debounce is not None:
@@ -134,6 +151,13 @@ class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.max_concurrency < 1:
             raise ConfigError(f"a max_concurrency of {self.max_concurrency} would never let a job run; use 1 or more")
         return self
+
+    def _check_lane(self) -> None:
+        lane = self.lane or ""
+        if lane.count(LANE_SEPARATOR) > (self.rate_key is not None):
+            raise ConfigError("fair_key and rate_key must not contain the character U+001F, which separates them")
+        if len(lane.encode()) > MAX_KEY_BYTES:
+            raise ConfigError(f"fair_key and rate_key are too long: use at most {MAX_KEY_BYTES} bytes for both")
 
 
 class JobRef(msgspec.Struct, frozen=True):
@@ -159,6 +183,7 @@ class ClaimedJob(msgspec.Struct):
     cancel_reason: str | None = None
     due_at: datetime | None = None
     origin: bytes | None = None
+    priority: int = DEFAULT_PRIORITY
     suspicions: int = 0
 
 

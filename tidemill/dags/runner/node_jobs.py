@@ -12,7 +12,7 @@ from tidemill.core.jobs.job import DEFAULT_QUEUE, JobOptions, NewJob
 from tidemill.core.ticks import RunWork
 from tidemill.dags.definition.plan import PlannedNode, task_of
 from tidemill.engine.jobs.task import Task, TaskOptions
-from tidemill.store.runs.run_turn import Gate, JobRow
+from tidemill.store.runs.run_turn import Gate, JobRow, gate_of
 
 
 class NodeJob:
@@ -38,8 +38,7 @@ class NodeJob:
         self._named = named
         self._options = None if options == JobOptions() else encode(options)
         self._tags = encode(usual.tags) if usual.tags else None
-        is_gated = usual.concurrency_key is not None or usual.fair_key is not None
-        self._gated = task if is_gated else None
+        self._gated = task if task is not None and task.is_shared else None
         self._no_args: bytes | None = None
         NewJob(self._queue, self._name, msgspec.Raw(b"{}"), self._priority).validate()
 
@@ -55,8 +54,7 @@ class NodeJob:
         return self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, gate
 
     def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
-        key, fair_key = task.concurrency_key(args), task.fair_key(args)
-        return None if key is None and fair_key is None else (key, task.options.max_concurrency, fair_key)
+        return gate_of(task.new_job(args))
 
     def _args(self, given: Any) -> bytes:
         if given:

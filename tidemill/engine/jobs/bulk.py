@@ -29,9 +29,8 @@ class ManyJobs:
         """Whether the jobs differ only in their arguments; keys may depend on an argument."""
         if len(self.tasks) > 1:
             return False
-        options = self.tasks[0].options
-        is_keyed = options.concurrency_key is not None or options.fair_key is not None
-        return not is_keyed and self._fields[self.tasks[0]].keys().isdisjoint(("fair_key", "unique_key"))
+        given = self._fields[self.tasks[0]].keys()
+        return not self.tasks[0].is_shared and given.isdisjoint(("fair_key", "rate_key", "unique_key"))
 
     def carry(self, trace: str) -> None:
         """Let the jobs continue a trace."""

@@ -37,6 +37,8 @@ class ManyOptions(TypedDict, total=False):
     """How long the key is held, also after the job has ended."""
     fair_key: str | None
     """Keys share their queue: a job does not wait for all jobs of another key that came before it."""
+    rate_key: str | None
+    """Jobs that share this key start at most at the rate that their task or queue declares."""
 
 
 class EnqueueOptions(ManyOptions, total=False):

@@ -176,7 +176,7 @@ class Enqueuer:
             if any(job.keyed for job in jobs):
                 async with connection.transaction():
                     return await insert_jobs(self._database, connection, jobs, notify=notify)
-            if len(jobs) == 1 and jobs[0].fair_key is None:
+            if len(jobs) == 1 and jobs[0].lane is None:
                 return await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=notify)
             return await insert_jobs(self._database, connection, jobs, notify=notify)
 

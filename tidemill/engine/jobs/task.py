@@ -46,6 +46,10 @@ class TaskOptions(msgspec.Struct, frozen=True):
     concurrency_key: str | None = None
     max_concurrency: int = 1
     fair_key: str | None = None
+    rate_key: str | None = None
+    rate: float | None = None
+    burst: float | None = None
+    """How many jobs of one rate key may start a second, and at once after a quiet time."""
     required_model: str | None = None
     on_failure: Callback | None = None
     webhook: Callback | None = None
@@ -186,6 +190,21 @@ class Task(Generic[P, R, T]):
         """The task's fair key for these arguments."""
         return self.key("fair_key", self.options.fair_key, args)
 
+    def rate_key(self, args: bytes) -> str | None:
+        """The task's rate key for these arguments; all of its jobs share one if it has a rate only."""
+        template = self.options.rate_key
+        return self._own_rate_key if template is None else self.key("rate_key", template, args)
+
+    @property
+    def _own_rate_key(self) -> str | None:
+        return None if self.options.rate is None else f"task {self.name}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its jobs have a key by which they share something with others."""
+        keys = (self.options.concurrency_key, self.options.fair_key, self.options.rate_key, self.options.rate)
+        return any(each is not None for each in keys)
+
     def key(self, what: str, template: str | None, args: bytes) -> str | None:
         """A key for these arguments: its template with `{argument}` filled in."""
         if template is None or "{" not in template:
@@ -219,7 +238,11 @@ class Task(Generic[P, R, T]):
                 "concurrency_key": options.concurrency_key,
                 "max_concurrency": options.max_concurrency,
                 "fair_key": options.fair_key,
+                "rate_key": options.rate_key or self._own_rate_key,
+                "key_rate": options.rate,
+                "key_burst": options.burst,
                 "defaults": self.signature.defaults,
+                "takes": self.signature.names,
             }
         )
 
@@ -249,8 +272,11 @@ class Task(Generic[P, R, T]):
             "concurrency_key": self.concurrency_key(args),
             "max_concurrency": options.max_concurrency,
             "fair_key": self.fair_key(args),
+            "rate_key": self.rate_key(args),
         }
         fields.update((name, value) for name, value in changes.items() if value is not None)
+        if fields["rate_key"] is not None:
+            fields.update(key_rate=options.rate, key_burst=options.burst)
         return NewJob(**fields).validate()
 
 

@@ -33,7 +33,6 @@ BACKLOG_CHECK = 0.5
 FULL_PAUSE = 1.0
 SHORTEST_WAIT = 0.002
 CONTESTED = 0.05
-FAIR_PREFETCH = 0.2  # of what is prefetched from other queues
 SUSPECTS_WAIT = 10.0  # suspects and other jobs wait for each other so long, in a worker without a quarantine process
 
 #: Seconds after a lost connection at which to check again: the server may complete the last claim late.
@@ -184,7 +183,7 @@ class Claimer:
         if self._takes_suspects and not finished and self._may_take_suspects():
             await self._claim_suspects(claims)
         await fair_claims.look_for_queues(self._queues, self._clock.monotonic())
-        wanted = self._wanted(fair_claims)
+        wanted = self._wanted()
         if not finished and not requeues and not (wanted and self._may_find_jobs):
             await self._wait(claims, fair_claims, wanted)
             return [], []
@@ -225,7 +224,7 @@ class Claimer:
         self._appetite.finished(len(finished), self._clock.monotonic())
         self._learn(asked, [job.queue for job in turn.jobs])
         self._may_find_jobs = self._may_find_jobs or len(turn.jobs) >= sum(asked.values()) > 0
-        self._runner.take_in(turn.jobs)
+        self._runner.take_in(turn.jobs, turn.ahead)
 
     def _may_take_suspects(self) -> bool:
         """Whether nothing else runs, or suspects have waited for that for too long."""
@@ -264,7 +263,7 @@ class Claimer:
         # Another worker has claimed the chosen jobs: do not wait for the safety poll.
         self._claim_again_at = math.inf if got or not chosen else self._clock.monotonic() + CONTESTED
 
-    def _wanted(self, fair_claims: FairClaims) -> dict[str, int]:
+    def _wanted(self) -> dict[str, int]:
         """How many jobs to request from each queue now."""
         self._over_limit = []
         if self._closing or self._runner.closed is not None or self._on_no_suspects is not None:
@@ -279,15 +278,7 @@ class Claimer:
         self._over_limit = [queue for queue in opened if queue not in queues]
         room = self._runner.max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
-        wanted = share_slots(room, queues, self._dry, self._turn) if queues else {}
-        # Prefetched jobs start in the order of their claim: few of them, so that a new lane does not wait for many.
-        prefetched = max(self._runner.max_concurrency, int(self._appetite.extra * FAIR_PREFETCH))
-        most = self._runner.max_concurrency + prefetched - self._runner.count
-        for queue in [queue for queue in wanted if queue in fair_claims]:
-            wanted[queue] = min(wanted[queue], most)
-            if most <= 0:
-                del wanted[queue]
-        return wanted
+        return share_slots(room, queues, self._dry, self._turn) if queues else {}
 
     def _learn(self, asked: dict[str, int], got: list[str]) -> None:
         if len(asked) > 1:

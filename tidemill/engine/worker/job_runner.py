@@ -46,6 +46,7 @@ from tidemill.engine.worker.outcome import (
     model_of,
     read_options,
 )
+from tidemill.engine.worker.queue_sharing import put_ahead
 from tidemill.engine.worker.threads import caught
 from tidemill.store.jobs.log import AttemptLog
 from tidemill.store.runs.turns import UNWANTED
@@ -105,6 +106,7 @@ class JobRunner:
         self.slots: dict[int, Slot] = {}
         self.watched: dict[int, Slot] = {}
         self.backlog: deque[tuple[float, ClaimedJob]] = deque()
+        self._ahead = 0  # how many jobs at the front of the backlog go before older ones
         self.finished: list[Finish] = []
         self.requeues: list[Requeue] = []
         self.logs: list[AttemptLog] = []
@@ -156,8 +158,8 @@ class JobRunner:
         requeues, self.requeues = self.requeues, []
         return finished, requeues
 
-    def take_in(self, jobs: list[ClaimedJob]) -> None:
-        """Accept claimed jobs, and start as many as there are slots."""
+    def take_in(self, jobs: list[ClaimedJob], ahead: int = 0) -> None:
+        """Accept claimed jobs, and start as many as there are slots; the first ones go ahead of what waits already."""
         if self.closed is not None:  # They were claimed while the worker was stopping.
             self.requeues += [Requeue(job.id, job.attempt, 0.0, self.closed) for job in jobs]
             self._on_change()
@@ -165,8 +167,10 @@ class JobRunner:
         now = self._clock.monotonic()
         self.meter.claimed(jobs)
         self._tracing = is_tracing()
-        for job in jobs:
-            self.backlog.append((now, job))
+        if ahead and len(self.backlog) > self._ahead:
+            put = put_ahead(self.backlog, self._ahead, now, jobs[:ahead])
+            self._ahead, jobs = self._ahead + put, jobs[put:]
+        self.backlog.extend((now, job) for job in jobs)
         self._start_more()
 
     def stop_taking(self, why: str) -> None:
@@ -184,12 +188,13 @@ class JobRunner:
                 self.requeues.append(Requeue(job.id, job.attempt, 0.0, why))
             else:
                 kept.append((since, job))
-        self.backlog = kept
+        self.backlog, self._ahead = kept, 0
         self._on_change()
 
     def held_too_long(self) -> bool:
         """Whether prefetched jobs have waited too long for a slot."""
-        return bool(self.backlog) and self._clock.monotonic() - self.backlog[0][0] > HELD_TOO_LONG
+        oldest = self._ahead if self._ahead < len(self.backlog) else 0
+        return bool(self.backlog) and self._clock.monotonic() - self.backlog[oldest][0] > HELD_TOO_LONG
 
     async def interrupt(self, slots: list[Slot], why: str) -> None:
         """Interrupt running jobs and requeue them: cancelled if possible, abandoned otherwise."""
@@ -241,6 +246,7 @@ class JobRunner:
 
     def _start_more(self) -> None:
         while self.backlog and self._used < self.max_concurrency:
+            self._ahead -= self._ahead > 0
             self._start(*self.backlog.popleft())
 
     def _start(self, since: float, claim: ClaimedJob) -> None:

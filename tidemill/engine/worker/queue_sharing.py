@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+
+from tidemill.core.jobs.job import ClaimedJob
 
 
 def share_slots(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:
@@ -23,6 +26,16 @@ def share_slots(room: int, queues: Sequence[str], dry: set[str], turn: int) -> d
         if share:
             wanted[queue] = share
     return wanted
+
+
+def put_ahead(backlog: deque[tuple[float, ClaimedJob]], place: int, now: float, jobs: Sequence[ClaimedJob]) -> int:
+    """Put jobs in this place of a backlog, except those that are less urgent than the job there; returns how many."""
+    waiting = backlog[place][1].priority
+    urgent = [(now, job) for job in jobs if job.priority >= waiting]
+    backlog.rotate(-place)
+    backlog.extendleft(reversed(urgent))
+    backlog.rotate(place)
+    return len(urgent)
 
 
 class JobPrefetch:

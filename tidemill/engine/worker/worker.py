@@ -41,7 +41,8 @@ from tidemill.engine.worker.job_watch import JobWatch
 from tidemill.engine.worker.machine_resources import find_missing
 from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
-from tidemill.store.jobs.claims.claims import find_cancels, next_suspect, report_progress
+from tidemill.store.jobs.claims.claims import find_cancels, report_progress
+from tidemill.store.jobs.claims.suspects import next_suspect
 from tidemill.store.jobs.declared import WorkTemplate, declare
 from tidemill.store.jobs.insert import JOBS_CHANNEL
 from tidemill.store.jobs.log import write_logs

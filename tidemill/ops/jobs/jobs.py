@@ -67,6 +67,7 @@ class EnqueueJob(Arguments, frozen=True, kw_only=True):
     concurrency_key: Annotated[str | None, doc("Jobs that share this key run at most so many at a time.")] = None
     fair_key: Annotated[str | None, doc("Jobs of different keys share their queue.")] = None
     webhook: Annotated[str | None, doc("The address to which its outcome is posted when it has ended.")] = None
+    rate_key: Annotated[str | None, doc("Jobs that share this key start at most at the rate of their task.")] = None
     tags: Annotated[list[str] | None, doc("Tags to find the job by.")] = None
 
 
@@ -109,6 +110,7 @@ class Job(JobLine, frozen=True, kw_only=True):
     concurrency_key: str | None
     max_concurrency: int | None
     fair_key: str | None
+    rate_key: str | None
     batch_id: int | None
     work: int | None
     options: dict[str, Any] | None

@@ -11,7 +11,7 @@ from msgspec import Meta
 from tidemill.core.jobs.job import check_name
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.queues import list_queues as read_queues
-from tidemill.store.jobs.workers import MOST_WEIGHT, QueueLimit, set_control, set_limit, set_weight
+from tidemill.store.jobs.workers import MOST_WEIGHT, QueueLimit, set_control, set_key_limit, set_limit, set_weight
 from tidemill.store.telemetry.throughput import read_waits
 from tidemill.store.transaction import Reader, Transaction
 
@@ -39,6 +39,7 @@ class LimitQueue(Arguments, frozen=True, kw_only=True):
     name: QueueName
     rate: Annotated[str | float | None, doc("100/s, 30/m, 5/h, 1000/d; null for no limit.")]
     burst: Annotated[float | None, doc("How many may start at once after a quiet time.")] = None
+    per_key: Annotated[bool, doc("The rate is for the jobs of each rate key, and not for all of them.")] = False
 
 
 class WeighKey(Arguments, frozen=True, kw_only=True):
@@ -78,6 +79,7 @@ class QueueLine(msgspec.Struct, frozen=True):
         Meta(description="Half of the jobs that started in the last minutes had waited at most so many seconds."),
     ] = None
     most_within: Annotated[float | None, Meta(description="The same for 99 in 100.")] = None
+    key_rate: Annotated[float | None, doc("Jobs a second of each rate key whose task declares no rate.")] = None
 
 
 class Limited(msgspec.Struct, frozen=True):
@@ -100,15 +102,22 @@ async def list_queues(at: Reader, args: ListQueues) -> ListOf[QueueLine]:
     """List the queues in use: their depth, oldest job, waiting times, workers and limit."""
     waits = await read_waits(at.database, within=RECENT)
     rows = await read_queues(at.database, internal=args.internal, ended_within=args.ended_within)
-    return ListOf(
-        [QueueLine(*row, *(waited(waits.get(row["name"], {}), part) for part in (0.5, 0.99))) for row in rows]
-    )
+    lines: list[QueueLine] = []
+    for row in rows:
+        bounds = waits.get(row["name"], {})
+        lines.append(QueueLine(**row, half_within=waited(bounds, 0.5), most_within=waited(bounds, 0.99)))
+    return ListOf(lines)
 
 
 @operation("PUT /queues/{name}/limit", role="operator")
 async def limit_queue(tx: Transaction, args: LimitQueue) -> Limited:
     """Limit how fast the jobs of a queue start, over all workers together, from now on."""
-    limit = QueueLimit.of(args.name, args.rate, None if args.rate is None else args.burst)
+    burst = None if args.rate is None else args.burst
+    if args.per_key:
+        limit = QueueLimit.of(args.name, key_rate=args.rate, key_burst=burst)
+        await set_key_limit(tx, limit)
+        return Limited(limit.key_rate, limit.key_burst)
+    limit = QueueLimit.of(args.name, args.rate, burst)
     await set_limit(tx, limit)
     return Limited(limit.rate, limit.burst)
 

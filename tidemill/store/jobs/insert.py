@@ -31,6 +31,12 @@ _NEW_JOBS = """
         fair_key text, tags text[], options json, origin json, batch bigint)) WITH ORDINALITY AS new
 """
 
+#: The same of jobs of which some have a rate key.
+_NEW_RATED_JOBS = _NEW_JOBS.replace("fair_key text", "fair_key text, rate_key text, key_rate float8, key_burst float8")
+
+#: What the column `fair_key` of a job has: its lane, as `NewJob.lane`.
+_LANE = "CASE WHEN rate_key IS NULL THEN fair_key ELSE coalesce(fair_key, '') || chr(31) || rate_key END"
+
 #: The payload of the wake-up for a job: its queue, and for one with a fair key also its lane. A queue with an empty
 #: lane stands for any lanes of it.
 WAKE = "{0}queue || coalesce(chr(10) || {0}priority || {0}fair_key, '')"
@@ -46,7 +52,7 @@ WITH stored AS (
                               required_model{{into}})
     SELECT new.queue, new.task, new.args, coalesce(new.priority, 5), {_DUE}, {_DEADLINE},
            new.tags, new.options, new.origin, new.options ->> 'required_model'{{values}}
-    FROM {_NEW_JOBS} ORDER BY new.ordinality
+    FROM {{jobs}} ORDER BY new.ordinality
     RETURNING id, queue, due_at{{into}}{{priority}}),
 news AS ({{news}})
 SELECT id, (SELECT count(*) FROM news) FROM stored
@@ -62,6 +68,7 @@ _NOTIFY_LANES = f"""
 
 #: Stores jobs without keys; notifies the workers of their queues when `$2` is true.
 INSERT_JOBS = _INSERT.format(
+    jobs=_NEW_JOBS,
     into="",
     values="",
     priority="",
@@ -72,7 +79,20 @@ INSERT_JOBS = _INSERT.format(
 
 #: The same for jobs of which some have a fair key or a batch.
 INSERT_FAIR_JOBS = _INSERT.format(
-    into=", fair_key, batch_id", values=", new.fair_key, new.batch", priority=", priority", news=_NOTIFY_LANES
+    jobs=_NEW_JOBS,
+    into=", fair_key, batch_id",
+    values=", new.fair_key, new.batch",
+    priority=", priority",
+    news=_NOTIFY_LANES,
+)
+
+#: The same for jobs of which some have a rate key.
+INSERT_RATED_JOBS = _INSERT.format(
+    jobs=_NEW_RATED_JOBS,
+    into=", fair_key, batch_id, rate_key, key_rate, key_burst",
+    values=f", {_LANE}, new.batch, new.rate_key, new.key_rate, new.key_burst",
+    priority=", priority",
+    news=_NOTIFY_LANES,
 )
 
 #: Stores jobs that differ only in their arguments; notifies the workers of their queue when `$10` is true.
@@ -93,7 +113,7 @@ SELECT id, (SELECT count(*) FROM news) FROM stored
 INSERT_KEYED_JOBS = f"""
 WITH new AS MATERIALIZED (
     SELECT nextval('tidemill.job_id_seq') AS id, new.*, {_DUE} AS due_at, {_DEADLINE} AS ends_at
-    FROM {_NEW_JOBS}),
+    FROM {_NEW_RATED_JOBS}),
 windows AS (
     INSERT INTO tidemill.unique_window AS w (task, unique_key, job_id, until)
     SELECT DISTINCT ON (task, unique_key) task, unique_key, id, now() + make_interval(secs => unique_for)
@@ -110,12 +130,13 @@ gates AS ( -- a new limit applies at once; a missing row is created when the job
     WHERE c.key = last.key AND c.max_concurrency <> last.most),
 stored AS (
     INSERT INTO tidemill.job (id, queue, task, args, priority, due_at, deadline, tags, options, origin,
-                              required_model, unique_key, concurrency_key, max_concurrency, fair_key, batch_id, state,
-                              note)
+                              required_model, unique_key, concurrency_key, max_concurrency, fair_key, rate_key,
+                              key_rate, key_burst, batch_id, state, note)
     SELECT id, queue, task, args, coalesce(priority, 5), due_at, ends_at, tags, options, origin,
            options ->> 'required_model',
            unique_key, concurrency_key,
-           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END, fair_key, batch,
+           CASE WHEN concurrency_key IS NOT NULL THEN coalesce(max_concurrency, 1) END,
+           {_LANE}, rate_key, key_rate, key_burst, batch,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END,
            CASE WHEN concurrency_key IS NOT NULL THEN 'waits for a slot of concurrency key ' || concurrency_key END
     FROM new WHERE unique_for IS NULL OR id IN (SELECT job_id FROM windows)
@@ -174,8 +195,12 @@ def _insert_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements[li
     if any(job.debounce is not None for job in jobs):
         return (yield from _debounced_statements(jobs, notify=notify))
     if not any(job.keyed for job in jobs):
-        is_fair = any(job.fair_key is not None or job.batch is not None for job in jobs)
-        rows = yield INSERT_FAIR_JOBS if is_fair else INSERT_JOBS, (pack(jobs), notify)
+        statement = INSERT_JOBS
+        if any(job.rate_key is not None for job in jobs):
+            statement = INSERT_RATED_JOBS
+        elif any(job.fair_key is not None or job.batch is not None for job in jobs):
+            statement = INSERT_FAIR_JOBS
+        rows = yield statement, (pack(jobs), notify)
         return [JobRef(row[0]) for row in rows]
     rows = yield INSERT_KEYED_JOBS, (pack(jobs), notify)
     if gates := sorted({job.concurrency_key for job in jobs if job.concurrency_key is not None}):
@@ -257,7 +282,7 @@ async def insert_alike(
 
 def wake_of(job: NewJob) -> str:
     """The payload of the wake-up for a job, as `WAKE`."""
-    return job.queue if job.fair_key is None else f"{job.queue}\n{job.priority}{job.fair_key}"
+    return job.queue if job.lane is None else f"{job.queue}\n{job.priority}{job.lane}"
 
 
 async def notify_queues(database: Database, connection: Executor, wakes: Iterable[str]) -> None:

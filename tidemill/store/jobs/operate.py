@@ -58,11 +58,11 @@ RETRY_FINISHED = f"""
 WITH again AS (
     INSERT INTO tidemill.job (
         queue, task, args, priority, tags, options, required_model, origin, unique_key, concurrency_key,
-        max_concurrency, fair_key, batch_id, state)
+        max_concurrency, fair_key, rate_key, key_rate, key_burst, batch_id, state)
     SELECT queue, task, coalesce($3::json -> id::text, args),
            priority, tags, options, options ->> 'required_model',
            (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-           unique_key, concurrency_key, max_concurrency, fair_key, batch_id,
+           unique_key, concurrency_key, max_concurrency, fair_key, rate_key, key_rate, key_burst, batch_id,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
     FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
     ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING

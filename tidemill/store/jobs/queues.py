@@ -33,7 +33,8 @@ known AS (
     UNION SELECT queue FROM tidemill.worker_control WHERE queue <> '*')
 SELECT k.queue AS name, coalesce(waiting, 0) AS waiting, coalesce(scheduled, 0) AS scheduled,
        coalesce(throttled, 0) AS throttled, coalesce(no_worker, 0) AS no_worker,
-       coalesce(running, 0) AS running, oldest, coalesce(workers, 0) AS workers, q.rate, q.burst, q.by,
+       coalesce(running, 0) AS running, oldest, coalesce(workers, 0) AS workers, q.rate, q.burst,
+       q.key_rate, q.by AS limited_by,
        ARRAY(SELECT c.host || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.queue IN (k.queue, '*') ORDER BY 1) AS control,
        CASE WHEN $2 > 0 THEN coalesce(succeeded, 0) END AS succeeded,

@@ -24,16 +24,19 @@ SELECT j.*, w.host AS worker_host, w.pid AS worker_pid, extract(epoch FROM j.due
               AND j.task = ANY (v.tasks)) AS knowing,
        ARRAY(SELECT DISTINCT c.mode || ' by ' || c.by || ' on ' || c.host FROM tidemill.worker_control AS c
              WHERE c.queue IN (j.queue, '*')) AS held,
-       (SELECT rate FROM tidemill.queue WHERE name = j.queue) AS rate,
+       q.rate, coalesce(j.key_rate, q.key_rate) AS most_a_second,
+       (greatest(0, k.filled - extract(epoch FROM now() - k.filled_at)::float8 * coalesce(j.key_rate, q.key_rate))
+           + 1 - coalesce(j.key_burst, q.key_burst)) / coalesce(j.key_rate, q.key_rate) AS rate_wait,
        (SELECT max_concurrency FROM tidemill.concurrency_key WHERE key = j.concurrency_key) AS slots
 FROM tidemill.job AS j LEFT JOIN tidemill.worker AS w ON w.id = j.worker_id
+LEFT JOIN tidemill.queue AS q ON q.name = j.queue LEFT JOIN tidemill.rate_key AS k ON k.key = j.rate_key
 """
 
 # The columns of a job, with the beginning of values that are too large for an answer.
 _SHOWN = (
     "id", "due_at", "created_at", "deadline", "started_at", "worker_id", "attempt", "failures", "losses", "priority",
     "state", "queue", "task", "options", "origin", "tags", "unique_key", "concurrency_key", "max_concurrency",
-    "fair_key", "run_id", "work", "batch_id", "note",
+    "rate_key", "run_id", "work", "batch_id", "note",
 )  # fmt: skip
 _ARGS, _RESULT = (cut(f"j.{name}", place_of(f"job/{name}", "j.id")) for name in ("args", "result"))
 #: A sealed text cannot be cut.
@@ -46,7 +49,8 @@ _ERRORS = f"""CASE WHEN octet_length(j.errors::text) <= {SHOWN_BYTES} THEN j.err
                || chr(10) || CASE WHEN {_IS_SEALED} THEN '' ELSE right(error->>'traceback', 800) END))::json END
                ORDER BY n)
     FROM json_array_elements(j.errors) WITH ORDINALITY AS each (error, n)) END"""
-_SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_ARGS} AS args, {_ERRORS} AS errors"
+_FAIR_KEY = "nullif(split_part(j.fair_key, chr(31), 1), '') AS fair_key"  # without the rate key of its lane
+_SHOWN_OF_BOTH = f"{', '.join(f'j.{name}' for name in _SHOWN)}, {_FAIR_KEY}, {_ARGS} AS args, {_ERRORS} AS errors"
 _SHOWN_OF_LIVE = f"{_SHOWN_OF_BOTH}, j.progress, j.required_model, j.cancel_reason"
 
 #: The same as people are shown it, with large values cut.

@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from tidemill.core.codec import encode
-from tidemill.core.duration import parse_rate
+from tidemill.core.duration import parse_limit
 from tidemill.core.errors import ConfigError, StoreError
 from tidemill.core.jobs.job import check_key, check_name
 from tidemill.store.database import Database, Executor, columns
@@ -27,8 +27,7 @@ CONTROL_CHANNEL = "control"
 #: Tells workers that there are suspects.
 NOTIFY_CONTROL = "SELECT pg_notify('tidemill_control', '')"
 
-#: The largest burst of a rate limit.
-MOST_BURST = 1e9
+#: The largest weight of a fair key.
 MOST_WEIGHT = 1000
 
 # Ends the processes that a process has started for suspects: they end with it, and their work is not to blame.
@@ -183,10 +182,12 @@ ORDER BY w.ended_at IS NOT NULL, w.host, w.id
 
 #: Stores the rate limits that the application declares.
 DECLARE_QUEUES = """
-INSERT INTO tidemill.queue AS q (name, rate, burst)
-SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[])
-ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst
-    WHERE q.by IS NULL AND (q.rate, q.burst) IS DISTINCT FROM (excluded.rate, excluded.burst)
+INSERT INTO tidemill.queue AS q (name, rate, burst, key_rate, key_burst)
+SELECT * FROM unnest($1::text[], $2::float8[], $3::float8[], $4::float8[], $5::float8[])
+ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst, key_rate = excluded.key_rate,
+                                 key_burst = excluded.key_burst
+    WHERE q.by IS NULL AND (q.rate, q.burst, q.key_rate, q.key_burst)
+        IS DISTINCT FROM (excluded.rate, excluded.burst, excluded.key_rate, excluded.key_burst)
 """
 
 #: Sets an operator's rate limit, which overrides the application's; returns the previous rate.
@@ -197,6 +198,9 @@ put AS (
     ON CONFLICT (name) DO UPDATE SET rate = excluded.rate, burst = excluded.burst, by = excluded.by)
 SELECT (SELECT rate FROM before), pg_notify('tidemill_control', '')
 """
+
+#: The same for the rate of each rate key of a queue.
+SET_KEY_LIMIT = SET_LIMIT.replace("rate", "key_rate").replace("burst", "key_burst")
 
 #: Stores the weights of fair keys that the application declares, and removes those that it no longer declares.
 DECLARE_WEIGHTS = """
@@ -249,6 +253,10 @@ class QueueOptions(TypedDict, total=False):
     """How fast its jobs may start, over all workers together: "100/s"."""
     burst: float | None
     """How many may start at once after a quiet time."""
+    key_rate: str | float | None
+    """How fast its jobs with one rate key may start, unless their task says it."""
+    key_burst: float | None
+    """How many of one rate key may start at once after a quiet time."""
     weights: Mapping[str, int] | None
     """The shares of fair keys."""
 
@@ -261,6 +269,9 @@ class QueueLimit(msgspec.Struct, frozen=True):
     burst: float | None = None
     weights: Mapping[str, int] = {}
     """The shares of fair keys."""
+    key_rate: float | None = None
+    key_burst: float | None = None
+    """The same for the jobs of each rate key whose task has no rate."""
 
     @classmethod
     def of(
@@ -269,18 +280,15 @@ class QueueLimit(msgspec.Struct, frozen=True):
         rate: str | float | None = None,
         burst: float | None = None,
         weights: Mapping[str, int] | None = None,
+        key_rate: str | float | None = None,
+        key_burst: float | None = None,
     ) -> QueueLimit:
         """A limit from user input: `rate` as in "100/s"; the default burst is the jobs of a tenth of a second."""
         check_name("queue", name)
         weights = {check_key("fair_key", key): check_weight(weight) for key, weight in (weights or {}).items()}
-        per_second = None if rate is None else parse_rate(rate, what=f"rate of queue {name}")
-        if burst is None:
-            return cls(name, per_second, per_second and min(max(1.0, per_second / 10), MOST_BURST), weights)
-        if not burst >= 1:
-            raise ConfigError(f"queue {name}: a burst of {burst} would never let a job start: use 1 or more")
-        if burst > MOST_BURST:
-            raise ConfigError(f"queue {name}: a burst of {burst} is too large: use at most {MOST_BURST:.0f}")
-        return cls(name, per_second, burst, weights)
+        limits = parse_limit(rate, burst, what=f"queue {name}")
+        of_keys = parse_limit(key_rate, key_burst, what=f"rate keys of queue {name}")
+        return cls(name, *limits, weights, *of_keys)
 
 
 def check_weight(weight: int) -> int:
@@ -362,9 +370,8 @@ async def list_workers(database: Database, *, ended_within: float = 3600.0) -> l
 async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> None:
     """Store the rate limits of queues, which all workers share."""
     if limits:
-        await database.fetch(
-            DECLARE_QUEUES, [q.name for q in limits], [q.rate for q in limits], [q.burst for q in limits]
-        )
+        rates = [(q.name, q.rate, q.burst, q.key_rate, q.key_burst) for q in limits]
+        await database.fetch(DECLARE_QUEUES, *columns(rates, 5))
         weights = [(q.name, key, weight) for q in limits for key, weight in q.weights.items()]
         await database.fetch(DECLARE_WEIGHTS, [q.name for q in limits], *columns(weights, 3))
 
@@ -394,6 +401,12 @@ async def set_limit(tx: Transaction, limit: QueueLimit) -> None:
     """Set a queue's rate limit as an operator: at once for all workers, in place of what the code declares."""
     before = await tx.fetchval(SET_LIMIT, limit.name, limit.rate, limit.burst, tx.by)
     await tx.audit("queue.limit", limit.name, before={"rate": before}, after={"rate": limit.rate})
+
+
+async def set_key_limit(tx: Transaction, limit: QueueLimit) -> None:
+    """The same for the rate of each rate key of a queue."""
+    before = await tx.fetchval(SET_KEY_LIMIT, limit.name, limit.key_rate, limit.key_burst, tx.by)
+    await tx.audit("queue.limit", limit.name, before={"key_rate": before}, after={"key_rate": limit.key_rate})
 
 
 async def expire_lease(database: Database, host: str, pid: int) -> None:

@@ -10,8 +10,8 @@ from tidemill.core.codec import encode
 from tidemill.core.jobs.job import NewJob
 from tidemill.store.runs.log import NewStepLog
 
-#: A concurrency key, how many of its jobs may run at once, and a fair key.
-Gate = tuple[str | None, int, str | None]
+#: A concurrency key and how many of its jobs may run at once; a lane; a rate key, its rate and its burst.
+Gate = tuple[str | None, int, str | None, str | None, float | None, float | None]
 
 
 #: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its keys.
@@ -142,5 +142,12 @@ def job_row(job: NewJob) -> JobRow:
         None if job.options is None else encode(job.options),
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
-        None if job.is_plain else (job.concurrency_key, job.max_concurrency, job.fair_key),
+        gate_of(job),
     )
+
+
+def gate_of(job: NewJob) -> Gate | None:
+    """The keys by which a job shares something with others; None if it has none."""
+    if job.is_plain:
+        return None
+    return job.concurrency_key, job.max_concurrency, job.lane, job.rate_key, job.key_rate, job.key_burst

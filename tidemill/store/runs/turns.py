@@ -319,11 +319,11 @@ born AS (
             self._add(
                 "keyed",
                 keyed,
-                ("bigint", "bigint", *_JOB_TYPES, "text", "int", "text"),
+                ("bigint", "bigint", *_JOB_TYPES, "text", "int", "text", "text", "float8", "float8"),
                 _INSERT_JOBS.format(**_KEYED),
             )
             self.news.append(_NEW_KEYED_JOBS)
-            self.throttled_keys = sorted({row[-3] for row in keyed if row[-3] is not None})
+            self.throttled_keys = sorted({row[-6] for row in keyed if row[-6] is not None})
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
@@ -375,11 +375,11 @@ _INSERT_JOBS = """
     WHERE {{mine}} RETURNING {wake} AS queue"""
 _OPEN = {"into": "", "values": "", "gate": "", "wake": "queue"}
 _KEYED = {
-    "into": ", concurrency_key, max_concurrency, fair_key, state, note",
-    "values": """, key, CASE WHEN key IS NOT NULL THEN most END, fair,
+    "into": ", concurrency_key, max_concurrency, fair_key, rate_key, key_rate, key_burst, state, note",
+    "values": """, key, CASE WHEN key IS NOT NULL THEN most END, lane, rate_key, key_rate, key_burst,
            CASE WHEN key IS NULL THEN 'ready' ELSE 'throttled' END,
            'waits for a slot of concurrency key ' || key""",
-    "gate": ", key, most, fair",
+    "gate": ", key, most, lane, rate_key, key_rate, key_burst",
     "wake": WAKE.format(""),
 }
 _STOP_JOBS = f"""

@@ -25,6 +25,15 @@ from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, end_callbacks
+from tidemill.store.jobs.claims.suspects import CLAIM_SUSPECTS, FIND_SUSPECTS
+from tidemill.store.jobs.history.archive import (
+    ENDED_IN,
+    NOTIFY_CALLED,
+    NOTIFY_RUNS,
+    archive_sql,
+    callback_sql,
+    webhook_rows,
+)
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.sealing import sealed_ends
 from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
@@ -130,10 +139,10 @@ class ClaimStatements(NamedTuple):
     finish_and_claim: str
 
 
-def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = ()) -> ClaimStatements:
+def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = (), before: str = "") -> ClaimStatements:
     """The statements that claim the jobs that `pick` selects by ctid; the last of its parameters is the worker's id.
 
-    A claim also returns the columns `more`.
+    A claim also returns the columns `more`. `before` are parts of the statement that `pick` refers to.
     """
     worker = f"${parameters}"
     claim = _CLAIM.format(pick=pick, worker=worker, more="".join(f", {name}" for name in more))
@@ -141,7 +150,7 @@ def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = ()) ->
 
     def finish_and(owned: str, archive: str, told: str = NOTIFY_RUNS) -> str:
         return f"""
-WITH owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
+WITH {before and f"{before}, "}owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
 gone AS (
     DELETE FROM tidemill.job
     WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = {worker} AND state = 'running'
@@ -156,7 +165,7 @@ SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, 
 
     succeeded = archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
     return ClaimStatements(
-        claim,
+        f"WITH {before} {claim}" if before else claim,
         finish_and(_SUCCEEDED.format(*given), succeeded),
         finish_and(
             _ENDED.format(*given),
@@ -208,30 +217,6 @@ CROSS JOIN generate_series(0, 9) AS p(priority) CROSS JOIN LATERAL (
       AND suspicions = 0 AND task <> ALL ($4::text[])
       AND {_FROM_MARK.format("$2", "$3")}
     ORDER BY due_at LIMIT 1) AS level
-"""
-
-#: How often the least suspected job of these queues is suspected, and the seconds until it is due. One that waits for
-#: its concurrency key is checked again soon.
-FIND_SUSPECTS = """
-SELECT suspicions, CASE state WHEN 'ready' THEN extract(epoch FROM due_at - now())::float8 ELSE 1 END AS seconds
-FROM tidemill.job
-WHERE suspicions > 0 AND state IN ('ready', 'throttled') AND queue = ANY ($1) AND task <> ALL ($2::text[])
-ORDER BY (state = 'ready' AND due_at <= now()) DESC, suspicions, due_at LIMIT 1
-"""
-
-#: Claims suspects that are suspected this often; nothing else may run beside them in their process.
-CLAIM_SUSPECTS = """
-UPDATE tidemill.job SET state = 'running', worker_id = $4, attempt = attempt + 1, started_at = now(),
-                        note = NULL, progress = NULL
-WHERE id = ANY (ARRAY(
-    SELECT id FROM tidemill.job
-    WHERE suspicions > 0 AND suspicions = $3 AND state = 'ready' AND due_at <= now() AND queue = ANY ($1)
-      AND task <> ALL ($2::text[])
-    ORDER BY priority DESC, due_at, id LIMIT $5 FOR UPDATE SKIP LOCKED))
-  AND EXISTS (SELECT FROM tidemill.worker WHERE id = $4 AND ended_at IS NULL)
-RETURNING id, attempt, queue, task, args, options, failures, losses,
-          concurrency_key IS NOT NULL AS keyed, deadline <= now() AS expired, cancel_reason, priority, due_at,
-          origin
 """
 
 #: The running jobs among these with a cancel request.
@@ -304,11 +289,13 @@ class LowWater:
 
 class Turn(NamedTuple):
     """The result of a turn. `refused` results changed nothing: they were written before, or their jobs have another
-    owner by now. From `look_again_at` on, a claim should scan from the front of the queues."""
+    owner by now. From `look_again_at` on, a claim should scan from the front of the queues. `ahead` is how many of the
+    jobs, at the front, go before jobs that were claimed earlier and have not started."""
 
     jobs: list[ClaimedJob]
     refused: int
     look_again_at: float
+    ahead: int = 0
 
 
 class Claims:
@@ -418,12 +405,6 @@ class Claims:
         return await release_jobs(self._database, self.connection, self.worker_id, held, note=note)
 
 
-async def next_suspect(database: Database, queues: Sequence[str], unknown: Sequence[str]) -> float | None:
-    """Seconds until the next suspect of these queues is due; None if there is none."""
-    row = await database.fetchrow(FIND_SUSPECTS, list(queues), list(unknown), patience=None)
-    return None if row is None else row["seconds"]
-
-
 async def report_progress(
     database: Database, worker_id: int, reports: Sequence[tuple[int, int, float | None, str | None]]
 ) -> None:
@@ -485,7 +466,7 @@ def _finish_columns(database: Database, finished: Sequence[Finish]) -> list[list
 
 def claimed_job(row: Any) -> ClaimedJob:
     """A row of a claim as a `ClaimedJob`."""
-    id, attempt, queue, task, args, options, failures, losses, keyed, expired, why, _, due_at, origin = row[:14]
+    id, attempt, queue, task, args, options, failures, losses, keyed, expired, why, level, due_at, origin = row[:14]
     return ClaimedJob(
-        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin
+        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin, level
     )

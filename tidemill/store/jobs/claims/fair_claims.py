@@ -4,6 +4,9 @@
 stops when it has enough. Nothing is written for fairness but the job's own row, and workers share no state: each has
 its own ring of lanes. It learns of lanes from wake-ups, and from a scan that jumps from lane to lane, page by page: the
 scan finds lanes whose wake-up was missed, and when delayed jobs are due. It takes a small share of the time.
+
+A claim from lanes with rate keys also locks the buckets of these keys: every job that starts fills its bucket by one,
+and a bucket drains at the rate of its key. A job may start if its bucket does not overflow, which is at its burst.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemill.core.jobs.fair_lanes import FairLanes
+from tidemill.core.jobs.fair_lanes import FairLanes, Offer
 from tidemill.core.jobs.job import ClaimedJob, Finish
+from tidemill.store.database import columns
 from tidemill.store.jobs.claims.claims import Claims, Turn, claim_statements, claimed_job
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +52,67 @@ _PICK = f"""
 CLAIM_FAIR_JOBS, SUCCEED_AND_CLAIM_FAIR, FINISH_AND_CLAIM_FAIR = FAIR_CLAIMS = claim_statements(
     _PICK, parameters=9, more=("fair_key",)
 )
+
+# The first job of a lane with a rate key: its rate, and how many of the key may start at once.
+_RATE_OF_HEAD = """
+    SELECT coalesce(j.key_rate, q.key_rate) AS rate, coalesce(j.key_burst, q.key_burst, 1) AS burst
+    FROM tidemill.job AS j LEFT JOIN tidemill.queue AS q ON q.name = j.queue
+    WHERE lane.rate_key IS NOT NULL AND j.fair_key = lane.key AND j.queue = $1 AND j.priority = lane.priority
+      AND j.state = 'ready' AND j.due_at <= now() AND j.suspicions = 0 AND j.task <> ALL ($8::text[])
+    ORDER BY j.due_at, j.id LIMIT 1
+"""
+
+# Locks the rate keys, picks as many jobs of each lane as its rate lets start, and counts them. The lanes of one claim
+# have different rate keys. A little more than a whole job counts as one: times have microseconds.
+_PICK_RATED = f"""
+bucket AS MATERIALIZED (
+    SELECT key, filled, extract(epoch FROM clock_timestamp() - filled_at)::float8 AS since
+    FROM tidemill.rate_key WHERE key = ANY ($10::text[]) ORDER BY key FOR UPDATE),
+found AS MATERIALIZED (
+    SELECT picked.ctid AS place, lane.rate_key, lane.rate FROM (
+        SELECT lane.key, lane.priority, lane.due, lane.id, lane.rate_key, head.rate,
+               CASE WHEN lane.rate_key IS NULL OR head.rate IS NULL THEN lane.room
+                    ELSE greatest(0, least(lane.room, coalesce(
+                        floor(head.burst - greatest(0, filled - since * head.rate) + 0.00001), 0)))
+               END::int AS room
+        FROM unnest($3::text[], $4::smallint[], $5::int[], $6::timestamptz[], $7::bigint[], $9::text[])
+            WITH ORDINALITY AS lane(key, priority, room, due, id, rate_key, place)
+        LEFT JOIN bucket ON bucket.key = lane.rate_key
+        LEFT JOIN LATERAL ({_RATE_OF_HEAD}) AS head ON true
+        ORDER BY lane.place) AS lane
+    CROSS JOIN LATERAL (
+        SELECT * FROM ({_LANE_JOBS.format(lane="fair_key = lane.key")}) AS keyed
+        UNION ALL
+        SELECT * FROM ({_LANE_JOBS.format(lane="lane.key IS NULL AND fair_key IS NULL")}) AS unkeyed) AS picked
+    LIMIT $2),
+counted_in AS (
+    UPDATE tidemill.rate_key AS k
+    SET filled = started.filled, filled_at = clock_timestamp(),
+        empty_at = clock_timestamp() + make_interval(secs => started.filled / started.rate)
+    FROM (SELECT rate_key, rate, greatest(0, bucket.filled - since * rate) + count(*) AS filled
+          FROM found JOIN bucket ON bucket.key = found.rate_key WHERE rate IS NOT NULL
+          GROUP BY rate_key, rate, bucket.filled, since) AS started
+    WHERE k.key = started.rate_key)
+"""
+
+#: The same from lanes of which some have a rate key.
+CLAIM_RATED_JOBS, SUCCEED_AND_CLAIM_RATED, FINISH_AND_CLAIM_RATED = RATED_CLAIMS = claim_statements(
+    "SELECT place FROM found", parameters=11, more=("fair_key",), before=_PICK_RATED
+)
+
+#: Makes the buckets of rate keys that have none.
+ADD_RATE_KEYS = """
+INSERT INTO tidemill.rate_key (key) SELECT key FROM unnest($1::text[]) AS key ORDER BY key ON CONFLICT DO NOTHING
+"""
+
+#: How many seconds the first jobs of lanes have to wait for their rates; null if their key has no bucket.
+READ_RATE_WAITS = f"""
+SELECT lane.rate_key, (greatest(0, k.filled - extract(epoch FROM clock_timestamp() - k.filled_at)::float8 * head.rate)
+                       + 1 - head.burst) / head.rate AS wait
+FROM unnest($2::text[], $3::smallint[], $4::text[]) AS lane(key, priority, rate_key)
+CROSS JOIN LATERAL ({_RATE_OF_HEAD.replace("$8", "$5")}) AS head
+LEFT JOIN tidemill.rate_key AS k ON k.key = lane.rate_key WHERE head.rate IS NOT NULL
+"""
 
 #: Which of these queues have jobs with fair keys.
 FIND_FAIR_QUEUES = """
@@ -106,6 +171,7 @@ class FairClaims:
         self._claims = claims
         self._weights = weights
         self._queues: dict[str, FairQueue] = {}
+        self._rate_keys: set[str] = set()  # those that have a bucket
         self._look_at = 0.0
 
     def __contains__(self, queue: str) -> bool:
@@ -116,6 +182,7 @@ class FairClaims:
         self._weights = weights
         for name, queue in self._queues.items():
             queue.lanes.weights = weights.get(name, {})
+            queue.lanes.release()  # A rate may have changed, too.
 
     def wake(self, queue: str, lane: str | None) -> None:
         """A queue has new jobs: without a key (None), in one lane, or in lanes that have to be looked for ("")."""
@@ -163,11 +230,27 @@ class FairClaims:
         if now >= queue.front_at:
             queue.marks_round += 1
         offers = queue.lanes.offer(room)
+        if not offers and not finished:
+            return Turn([], 0, math.inf)
+        try:
+            return await self._claim_offers(finished, name, queue, offers, room, unknown, now)
+        except BaseException:
+            queue.lanes.claimed(offers, Counter(), 0)  # All stay where they are.
+            raise
+
+    async def _claim_offers(
+        self,
+        finished: Sequence[Finish],
+        name: str,
+        queue: FairQueue,
+        offers: Sequence[Offer],
+        room: int,
+        unknown: Sequence[str],
+        now: float,
+    ) -> Turn:
         is_from_front = any(lane.mark_round < queue.marks_round for lane, _ in offers)
         marks = [lane.mark if lane.mark_round == queue.marks_round else None for lane, _ in offers]
-        rows, refused = await self._claims.finish_and_claim(
-            finished,
-            FAIR_CLAIMS,
+        claim: list[Any] = [
             name,
             room,
             [lane.key for lane, _ in offers],
@@ -176,17 +259,28 @@ class FairClaims:
             [_LONG_AGO if mark is None else mark[0] for mark in marks],
             [0 if mark is None else mark[1] for mark in marks],
             list(unknown),
-            self._claims.worker_id,
-        )
-        rows.sort(key=lambda row: (row[12], row[0]))
-        of_lane = [(row[11], row[14]) for row in rows]
-        counts = Counter(of_lane)
+        ]
+        statements = FAIR_CLAIMS
+        if rate_keys := [lane.rate_key for lane, _ in offers if lane.rate_key is not None]:
+            await self._add_rate_keys(rate_keys)
+            statements = RATED_CLAIMS
+            claim += [[lane.rate_key for lane, _ in offers], rate_keys]
+        rows, refused = await self._claims.finish_and_claim(finished, statements, *claim, self._claims.worker_id)
+        by_lane: dict[tuple[int, str | None], list[Any]] = {}
+        for row in rows:
+            by_lane.setdefault((row[11], row[14]), []).append(row)
+        counts = Counter({lane: len(found) for lane, found in by_lane.items()})
+        new: set[tuple[int, str | None]] = set()
         for lane, _ in offers:
             if lane.mark_round < queue.marks_round:
                 lane.mark, lane.mark_round = None, queue.marks_round
-        by_lane = {(lane.priority, lane.key): lane for lane, _ in offers}
-        for lane, row in zip(of_lane, rows, strict=True):
-            by_lane[lane].mark = (row[12], row[0])
+            if (found := by_lane.get((lane.priority, lane.key))) is not None:
+                found.sort(key=_due_and_id)
+                lane.mark = _due_and_id(found[-1])
+                if lane.is_new:
+                    new.add((lane.priority, lane.key))
+        if rate_keys:
+            await self._hold_used_up(name, queue, offers, counts, unknown)
         queue.lanes.claimed(offers, counts, room)
         queue.is_changed = queue.is_changed or bool(rows)
         if is_from_front:
@@ -194,7 +288,37 @@ class FairClaims:
             queue.front_at = max(queue.front_at, now) + (time.monotonic() - now) / FRONT_SHARE
         if queue.scan is None and not queue.is_changed and not queue.lanes.has_keys:
             self._queues.pop(name, None)  # Jobs without keys are left to plain claims.
-        return Turn([claimed_job(rows[index]) for index in queue.lanes.in_turn(of_lane)], refused, math.inf)
+        # A lane that has just come goes before what other lanes have prefetched.
+        ahead = queue.lanes.in_turn({lane: found for lane, found in by_lane.items() if lane in new})
+        others = queue.lanes.in_turn({lane: found for lane, found in by_lane.items() if lane not in new})
+        jobs = [claimed_job(row) for row in (*ahead, *others)]
+        return Turn(jobs, refused, math.inf, 0 if self._claims.lowest_first else len(ahead))
+
+    async def _add_rate_keys(self, keys: Sequence[str]) -> None:
+        if missing := [key for key in keys if key not in self._rate_keys]:
+            await self._claims.fetch(ADD_RATE_KEYS, missing)
+            self._rate_keys.update(missing)
+
+    async def _hold_used_up(
+        self,
+        name: str,
+        queue: FairQueue,
+        offers: Sequence[Offer],
+        counts: Counter[tuple[int, str | None]],
+        unknown: Sequence[str],
+    ) -> None:
+        """Hold the lanes that have given less than they were asked for because of their rates."""
+        short = [
+            (lane.key, lane.priority, lane.rate_key)
+            for lane, share in offers
+            if lane.rate_key is not None and counts[lane.priority, lane.key] < share
+        ]
+        if short:
+            for row in await self._claims.fetch(READ_RATE_WAITS, name, *columns(short, 3), list(unknown)):
+                if row["wait"] is None:
+                    self._rate_keys.discard(row["rate_key"])  # It has been forgotten as unused.
+                elif row["wait"] > 0:
+                    queue.lanes.hold(row["rate_key"], time.monotonic() + row["wait"])
 
     async def limited_turn(
         self, name: str, room: int, unknown: Sequence[str], now: float
@@ -241,6 +365,10 @@ class FairClaims:
         queue = self._queues[name] = FairQueue(lowest_first=self._claims.lowest_first)
         queue.lanes.weights = self._weights.get(name, {})
         return queue
+
+
+def _due_and_id(row: Any) -> tuple[Any, int]:
+    return row[12], row[0]
 
 
 def _scan_at(queue: FairQueue) -> float:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, FINAL_STATES
 
 _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priority, queue, task, args, options,
-        origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, run_id, work,
-        batch_id"""
+        origin, tags, unique_key, concurrency_key, max_concurrency, fair_key, rate_key, key_rate,
+        key_burst, run_id, work, batch_id"""
 
 #: Notifies the owners of the runs in `delivered`. Must be selected, because PostgreSQL skips unselected expressions.
 NOTIFY_RUNS = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM delivered LIMIT 1) AS news)"

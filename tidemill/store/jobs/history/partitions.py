@@ -18,6 +18,8 @@ DELETE FROM tidemill.concurrency_key AS c WHERE key = ANY (ARRAY(
     WHERE NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = u.key) LIMIT 1000 FOR UPDATE SKIP LOCKED))
   AND NOT EXISTS (SELECT FROM tidemill.job WHERE concurrency_key = c.key)
 """
+#: Deletes rate keys whose bucket has been empty for long.
+FORGET_RATE_KEYS = "DELETE FROM tidemill.rate_key WHERE empty_at < now() - interval '1 hour'"
 #: Deletes workers that ended long ago.
 FORGET_WORKERS = """
 DELETE FROM tidemill.worker WHERE ended_at < now() - make_interval(secs => $1)
@@ -41,9 +43,10 @@ async def list_partitions(database: Database) -> list[str]:
 
 
 async def forget_leftovers(database: Database, *, ended_workers_after: float = 86_400.0) -> None:
-    """Delete rows that are no longer used: ended windows, unused concurrency keys, workers that ended long ago."""
+    """Delete rows that are no longer used: ended windows, unused keys, workers that ended long ago."""
     await database.fetch(FORGET_WINDOWS)
     await database.fetch(FORGET_KEYS)
+    await database.fetch(FORGET_RATE_KEYS)
     await database.fetch(FORGET_WORKERS, ended_workers_after)
 
 

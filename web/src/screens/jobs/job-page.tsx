@@ -140,6 +140,7 @@ function JobFacts({ job }: { job: Job }) {
           </Fact>
         )}
         {job.fair_key && <Fact name="Fair key">{job.fair_key}</Fact>}
+        {job.rate_key && <Fact name="Rate key">{job.rate_key}</Fact>}
         {job.deadline && (
           <Fact name="Deadline">
             <Ago at={job.deadline} />

@@ -64,7 +64,8 @@ export function Queues() {
                   <Link to="/workers">{count(queue.workers)}</Link>
                 </td>
                 <td className="nowrap">
-                  {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)} {queue.limited_by && <span className="faint">set by {queue.limited_by}</span>}
+                  {queue.rate === null ? <span className="faint">none</span> : perTime(queue.rate)}
+                  {queue.key_rate !== null && <>, {perTime(queue.key_rate)} per rate key</>} {queue.limited_by && <span className="faint">set by {queue.limited_by}</span>}
                 </td>
                 {may && (
                   <RowActions>
