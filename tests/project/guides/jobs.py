@@ -17,4 +17,8 @@ async def a_connection(names: dict[str, Any]) -> None:
     await connection.execute("CREATE TABLE IF NOT EXISTS orders (id integer)")
 
 
-BEFORE = {"On your own transaction": a_connection}
+async def a_secret(names: dict[str, Any]) -> None:
+    names["app"].declarations.configure(webhook_secret="s")
+
+
+BEFORE = {"On your own transaction": a_connection, "Webhooks": a_secret}
