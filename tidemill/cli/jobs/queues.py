@@ -35,10 +35,9 @@ def limit(args: LimitQueue, *, place: ServerOptions = ANYWHERE) -> None:
     """Limit how fast the jobs of a queue start, over all workers together; none for no limit."""
     wanted = None if args.rate == "none" else args.rate
     place.do(limit_queue, msgspec.structs.replace(args, rate=wanted))
-    out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}")
-    out().print(place.run(lambda at: unused_queue(at, args.name)), style="yellow", end="")
     each = " of each rate key" if args.per_key else ""
     out().print(f"queue {args.name}: {'no limit' if wanted is None else f'at most {wanted}'}{each}")
+    out().print(place.run(lambda at: unused_queue(at, args.name)), style="yellow", end="")
 
 
 @commands.command

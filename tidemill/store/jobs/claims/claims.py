@@ -24,16 +24,8 @@ from tidemill.core.codec import decode
 from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
-from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, end_callbacks
 from tidemill.store.jobs.claims.suspects import CLAIM_SUSPECTS, FIND_SUSPECTS
-from tidemill.store.jobs.history.archive import (
-    ENDED_IN,
-    NOTIFY_CALLED,
-    NOTIFY_RUNS,
-    archive_sql,
-    callback_sql,
-    webhook_rows,
-)
+from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, end_callbacks
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.jobs.sealing import sealed_ends
 from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
