@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from typing import Any
 
@@ -174,14 +175,16 @@ async def test_a_slow_source_that_is_replayed_leaves_the_others_their_share(
         await eventually(lambda: _count_dead(database, 300))
     Timed.is_broken, Timed.began = False, []
     async with running_stream(stream, database_url) as dispatcher:
-        await publish(database, "quick", range(3000))
+        await publish(database, "quick", range(30_000))
         await eventually(lambda: Quick.done > 100)
         await replay_dead(database, DeadFilter(stream="s"))
         await eventually(lambda: dispatcher.reducer.in_flight[0])
-        while Quick.done < 2800:
-            # A ninth of the slots, and what is free for moments in which a busy machine reads no quick messages.
-            assert dispatcher.reducer.in_flight[0] <= 9, "it takes the slots of the others"
+        taken, until = [], Quick.done + 2500
+        while Quick.done < until:
+            taken.append(dispatcher.reducer.in_flight[0])
             await asyncio.sleep(0.01)
+        assert statistics.median(taken) <= 4, "a ninth of the slots, and what was free for a moment"
+        assert max(taken) <= 9, "also in moments in which a busy machine reads no quick messages"
         dispatcher.life.stop()
         dispatcher.life.stop()
 
