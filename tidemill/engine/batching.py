@@ -40,7 +40,7 @@ _OF_ALL = (RetryAfter, Snooze, OSError, PayloadError)
 _TIMER_SLACK = 0.001  # A timer of the event loop may fire a little early.
 
 
-class Answer(Protocol):
+class BatchAnswer(Protocol):
     """Takes the result of an item: a future, or what a caller without a task puts in its place."""
 
     def done(self) -> bool: ...
@@ -56,7 +56,7 @@ class BatchEntry:
     __slots__ = ("alone", "answer", "call", "due_at", "item", "on_begin")
 
     def __init__(
-        self, item: Any, answer: Answer, due_at: float, alone: bool, on_begin: Callable[[], None] | None
+        self, item: Any, answer: BatchAnswer, due_at: float, alone: bool, on_begin: Callable[[], None] | None
     ) -> None:
         self.item = item
         self.answer = answer
@@ -139,7 +139,7 @@ class Batched:
     def submit(
         self,
         item: Any,
-        answer: Answer,
+        answer: BatchAnswer,
         *,
         first: bool = False,
         alone: bool = False,
