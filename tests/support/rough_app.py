@@ -146,3 +146,7 @@ async def interrupt() -> None:
 @app.task(queue="exits")
 async def fine() -> str:
     return "fine"
+
+
+@app.task(queue="isolated", isolation="process")
+def return_nothing() -> None: ...

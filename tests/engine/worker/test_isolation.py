@@ -121,6 +121,11 @@ async def test_arguments_and_results_pass_unchanged(app: App, database, worker, 
     assert msgspec.json.decode((await outcome(app, database, "echo", text=text))["result"]) == text
 
 
+async def test_a_task_may_return_nothing(app: App, database: Database, worker: Any) -> None:
+    ended = await outcome(app, database, "return_nothing")
+    assert (ended["state"], ended["result"], ended["note"]) == ("succeeded", None, None)
+
+
 async def test_progress_of_a_child_is_visible_while_it_runs(app: App, database, worker, tmp_path: Path) -> None:
     ref = await app.enqueue("until", str(tmp_path / "go"))
     row = await eventually(lambda: reported(database, ref.id))

@@ -111,7 +111,7 @@ class OrderedJobs:
         except BaseException as error:  # noqa: BLE001 - every error of a task is reported to its worker
             say(_word_of(error))
         else:
-            say(ChildReport(ok=True, result=msgspec.Raw(data or b"")))
+            say(ChildReport(ok=True) if data is None else ChildReport(ok=True, result=msgspec.Raw(data)))
 
     def _open_lifespan(self) -> None:
         """Open the application's lifespan in this process. A job waits until that works."""
