@@ -1,7 +1,7 @@
 """The `flows` suite: durable and in-memory workflows, of ours, of the peers and of the raw limit.
 
-Everything runs one after the other on one server, each contender in a process of its own, everybody through
-`peers/flow_contest.py`. Whoever is compared takes turns with ours, so that a slow minute of the machine hits both,
+Everything runs one after the other on one server, each engine in a process of its own, all through
+`peers/flow_contest.py`. A peer that is compared takes turns with ours, so that a slow minute of the machine hits both,
 and medians are compared; stderr says how busy the machine was at each turn.
 """
 

@@ -1,6 +1,6 @@
 """The `jobs` suite: drain, enqueue and start latency, of ours, of the peers and of the raw limit.
 
-Everything runs one after the other on one server, everybody through `peers/contest.py`. Ours and the raw limit
+Everything runs in turn on one server, every engine through `peers/contest.py`. Ours and the raw limit
 take turns, and a full run also drains ours again beside each peer and each circumstance, so that a slow minute
 of the machine hits both; medians are compared. In a quick run only the drain is a median: its other rows can be
 off by a busy second. Maintenance process runs beside our worker throughout, as it would for a user.

@@ -1,6 +1,6 @@
 """The `pipelines` suite: N entities through two stages of small files, of ours and of other build tools.
 
-Ours is run as a user runs it: commands in processes of their own, on a server that is up. What everybody does: make
+Ours is run as a user runs it: commands in processes of their own, on a server that is up. What every tool does: make
 `mid/N.txt` from `in/N.txt` by upper-casing it, and `out/N.txt` from that with a mark at its end. Those that start a
 process, or more, for each file are given fewer files; a figure of ours for the same number stands beside theirs. While
 they are at it, the large pipeline settles and has its quiet minute, of which only processor time counts.

@@ -1,4 +1,4 @@
-"""What everybody in the `flows` suite goes through: same programs, same steps, same clock.
+"""What every engine of the `flows` suite goes through: same programs, same steps, same clock.
 
     python -m benchmarks.peers.llama_workflows_bench --scenario runs steps --seconds 2
 
@@ -97,8 +97,8 @@ class Tally:
 async def crowded_rate(work: Callable[[], Awaitable[object]], tally: Tally, options: Options) -> float:
     """What `tally` counts, per second, with `IN_FLIGHT` calls of `work` under way.
 
-    Counted after a warm-up of a third, in the middle of which everybody's tables get the statistics that autovacuum
-    would have given them within a minute.
+    Counted after a warm-up of a third, in the middle of which the tables of every engine get the statistics that
+    autovacuum would have given them within a minute.
     """
     seconds = options.seconds
     enough = False

@@ -91,7 +91,7 @@ USAGE: list[tuple[list[str], str]] = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A project with a database, kept running by somebody so that the commands find it at once."""
+    """A project with a database, kept running so that the commands find it at once."""
     folder = make_folder(tmp_path_factory.mktemp("errors"))
     (folder / "empty.py").write_text("")
     (folder / "two.py").write_text(TWO_APPS)

@@ -101,7 +101,7 @@ def test_a_failed_job_says_why_and_can_be_retried(folder: Path, up: Process) -> 
 
 
 def living(folder: Path) -> list[dict[str, Any]]:
-    """Who is at work, once everybody is, and those whom other tests have killed are known to be dead."""
+    """The workers, once all have started and those that other tests have killed are known to be dead."""
     return asked_until(
         lambda: [row for row in listing(folder, "workers") if row["ended_at"] is None],
         lambda rows: {row["status"] for row in rows} == {"running"} and sum(bool(row["queues"]) for row in rows) == 1,

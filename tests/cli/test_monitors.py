@@ -237,7 +237,7 @@ def test_a_backfill_is_waited_for(folder: Path) -> None:
         assert next(row["backfill"] for row in rows if row["entity"] == "saw") is None
 
 
-def test_all_alerts_that_match_are_acknowledged_once_somebody_agrees(folder: Path) -> None:
+def test_all_alerts_that_match_are_acknowledged_once_the_user_agrees(folder: Path) -> None:
     for machine, more in (("anvil", ()), ("bellows", ("--server", (folder / "url").read_text()))):
         read(folder, machine, 120)
         assert len(alerts(folder, 2, "--entity", machine)) == 2

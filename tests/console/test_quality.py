@@ -114,7 +114,7 @@ def screens(shop: Harbour) -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_everybody_can_read_every_screen(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
+def test_every_screen_is_accessible(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
     with watched_page(browser, shop.url) as watched:
         assert watched.read_by_all(screens) == {}
 

@@ -202,7 +202,7 @@ def test_the_grid_is_walked_with_the_keyboard_and_orphans_are_cleaned_up(ship: S
     expect(cell(page, "page", DAYS[6])).to_have_count(0)
 
 
-def test_everybody_can_read_the_states(ship: Ship, console: Watched) -> None:
+def test_the_states_are_accessible(ship: Ship, console: Watched) -> None:
     ship.write("2026-03-09", "illegible")
     wait_until(lambda: ship.api("/pipelines/logbook")["counts"].get("failed") == 1, "one has failed")
     screens = {

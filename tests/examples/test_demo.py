@@ -88,7 +88,7 @@ def answer_a_question(shop: Site) -> None:
 
 
 def click_through(look: Watched) -> None:
-    """As somebody would who has just opened it."""
+    """As a user who has just opened it."""
     expect.set_options(timeout=PATIENCE * 1000)
     page = look.open("/", "demo")
     expect(page.locator(".tile").first).to_be_visible()

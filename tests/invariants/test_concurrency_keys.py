@@ -1,4 +1,4 @@
-"""Of the jobs that share a concurrency key, never more than its limit run at once, whoever runs them or dies."""
+"""Of the jobs that share a concurrency key, never more than its limit run at once, however workers die."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ async def test_of_two_who_free_a_slot_together_the_second_sees_what_the_first_le
 
 
 async def test_finishing_and_enqueueing_at_once_never_let_too_many_in(app: App, database: Database) -> None:
-    """Everybody counts the slots at the same moment: the count must be taken under the key's lock."""
+    """All workers count the slots at the same moment: the count must be taken under the key's lock."""
     limit, too_many = 3, 0
 
     @app.task(concurrency_key="k", max_concurrency=limit)

@@ -1,4 +1,4 @@
-"""A question to a person: one answer counts, whoever drives the run and whenever it comes; waiting costs nothing."""
+"""A question to a person: one answer counts, at any time and with any driver of the run; waiting costs nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ last = Dag("last", [input_node("approve", prompt="Well?", schema=ANSWER)])
 
 @pytest.fixture
 def app(app: App, monkeypatch: pytest.MonkeyPatch) -> App:
-    """Whoever answers waits until the run has taken the answer, however slow the machine is."""
+    """A caller that answers waits until the run has taken the answer, however slow the machine is."""
     monkeypatch.setattr("tidemill.dags.runner.dag_handle._VERDICT_WITHIN", 60.0)
 
     @app.task
@@ -141,7 +141,7 @@ async def test_one_key_with_two_answers_at_the_same_time_is_one_answer(app: App,
         assert (verdict is True) == (value_given == winner), (winner, told)
 
 
-# -- whoever drives the run -----------------------------------------------------------------------
+# -- whichever process drives the run -------------------------------------------------------------
 
 
 async def test_an_answer_that_comes_while_no_run_worker_lives_is_taken_by_the_next(

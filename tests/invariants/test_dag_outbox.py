@@ -1,4 +1,4 @@
-"""What follows from a node's end happens once: no node is lost and none is dispatched twice, whoever dies and when."""
+"""What follows from a node's end happens once: no node is lost or dispatched twice, whichever process dies and when."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def unfinished(database: Database) -> list[Any]:
 async def test_every_node_is_dispatched_once_while_all_connections_are_cut(
     app: App, database: Database, database_url: str, begun_by: str
 ) -> None:
-    """Runs are begun by whoever asks and taken up, or begun by the run worker in the same process."""
+    """Runs are begun by the caller and taken up, or begun by the run worker in the same process."""
     cutter = await asyncpg.connect(database_url, server_settings={"application_name": "the cutter"})
     pause = 0.05 + 6 * await time_to_connect(database_url)
     cuts = 0

@@ -1,4 +1,4 @@
-"""A durable run survives: whoever owned it, wherever it was, its result is that of a run that nothing happened to."""
+"""A durable run survives: whatever its owner and place, its result is that of a run that nothing happened to."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             await eventually(lambda: owner_of(database, asleep, None))
             first.terminate()
             assert await first.ends() == 0
-        # From here on whoever waits stays in memory: a step is run again only because its owner has died.
+        # From here on a waiting step stays in memory: a step is run again only because its owner has died.
         async with run_worker_process(database_url, idle=600) as victim:
             tags = ("calm", "at work", "committing", "waiting", "retrying", "over")
             runs = {tag: await app.start(Tour, tag=tag) for tag in tags}

@@ -1,4 +1,4 @@
-"""A lease is the only claim to be alive: when it lapses somebody else takes over, and the stale owner is fenced off."""
+"""A lease is the only claim to be alive: when it lapses another process takes over and the stale owner is fenced."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def test_a_living_workers_jobs_are_not_reclaimed(app: App, database: Datab
         assert await worker.finish(job) == [job.id]
 
 
-async def test_after_a_database_restart_everybody_gets_one_lease_to_come_back() -> None:
+async def test_after_a_database_restart_every_worker_gets_one_lease_to_come_back() -> None:
     """While the database was away nobody could renew: that alone must not cost anybody their jobs."""
     lease = 1.5
     with private_server() as server:

@@ -127,7 +127,7 @@ async def test_jobs_go_on_finishing_across_midnight(app: App, database: Database
             await work()
             return bool(await value(database, "SELECT count(*) FROM tidemill.job_history_after"))
 
-        for seconds in (0.4, 2.0, 10.0):  # So long it takes at most until somebody has finished a job before it.
+        for seconds in (0.4, 2.0, 10.0):  # The longest time until a worker has finished a job before it.
             await make_midnight(database, seconds)
             await work()
             if await value(database, "SELECT count(*) FROM tidemill.job_history_before"):
@@ -189,7 +189,7 @@ async def test_dropping_while_jobs_finish_loses_none(app: App, database: Databas
     assert await kept_ids(database) == set(done)
 
 
-async def test_somebody_who_reads_the_history_for_long_does_not_let_retention_stop_the_work(
+async def test_a_long_read_of_the_history_does_not_let_retention_stop_the_work(
     app: App, database_url: str, database: Database, task: Any
 ) -> None:
     """A report or a backup holds its transaction open: dropping waits for it, and nobody may wait for the dropping."""

@@ -1,4 +1,4 @@
-"""What is stored of a run is reached: by a new owner, by whoever follows it, by whoever ends it."""
+"""What is stored of a run is reached: by a new owner, by a follower, by a caller that ends it."""
 
 from __future__ import annotations
 

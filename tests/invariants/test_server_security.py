@@ -39,14 +39,14 @@ def shared(server: TestServer, *options: str) -> Iterator[WebServer]:
 
 
 async def give_token(url: str) -> None:
-    """Let somebody in: where nobody could log in no server would start."""
+    """Add an account: a server that no account can log in to does not start."""
     async with Database(DatabaseSettings(url=url)) as database:
         await create_token(database, "ops", "operator", by="test")
 
 
 @pytest.fixture(scope="module")
 def site(server: TestServer) -> Iterator[WebServer]:
-    """A server that lets everybody in, for all tests that only ask."""
+    """A server without log-in, for all tests that only read."""
     yield from shared(server)
 
 

@@ -209,7 +209,7 @@ async def test_cancelling_a_job_that_never_was_is_an_error(database: Database) -
 
 
 async def waits_for_a_lock(database: Database) -> None:
-    """Return when somebody waits for a row that another transaction holds."""
+    """Return when a backend waits for a row that another transaction holds."""
     await eventually(
         lambda: database.fetch(
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"

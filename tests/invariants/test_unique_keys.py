@@ -265,7 +265,7 @@ async def test_a_batch_with_the_same_key_twice_stores_it_once_and_answers_for_ea
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "1h"), ("1h", None)])
-async def test_whoever_is_refused_is_told_a_job_that_exists(
+async def test_a_refused_caller_is_told_a_job_that_exists(
     app: App, database_url: str, database: Database, task: Any, first: str | None, second: str | None
 ) -> None:
     """With and without a window at the same moment: the loser must not leave a window that nobody stands behind."""

@@ -1,4 +1,4 @@
-"""Turns at the server's connections: whoever asked first goes first, and none is lost with one that gives up."""
+"""Turns at the server's connections: the first request goes first, and none is lost with one that gives up."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Line:
             await holding
 
     async def ask(self, name: str, *, asked_at: float = 0.0) -> None:
-        """Have somebody queue, for a request that came then."""
+        """Queue a caller, for a request that came then."""
 
         async def ask() -> None:
             ASKED_AT.set(asked_at)
@@ -88,7 +88,7 @@ async def test_a_stream_that_was_asked_for_long_ago_does_not_come_first_for_ever
     assert await line.end() == ["waits for a minute", "streams since yesterday"]
 
 
-async def test_a_turn_is_not_lost_with_whoever_gives_up(line: Line) -> None:
+async def test_a_turn_is_not_lost_with_a_caller_that_gives_up(line: Line) -> None:
     async with line.held(leaving=lambda: line.give_up("is called, and gives up at that moment")):
         for name in ("is called, and gives up at that moment", "gives up", "stays"):
             await line.ask(name)
@@ -99,7 +99,7 @@ async def test_a_turn_is_not_lost_with_whoever_gives_up(line: Line) -> None:
 
 
 @pytest.mark.parametrize("ill", ["SELECT pg_terminate_backend(pg_backend_pid())", "BEGIN; SELECT 1 / 0"])
-async def test_whoever_comes_after_one_that_failed_has_a_good_connection(line: Line, ill: str) -> None:
+async def test_the_caller_after_one_that_failed_has_a_good_connection(line: Line, ill: str) -> None:
     tried = 0
 
     async def fail(connection: Executor) -> None:

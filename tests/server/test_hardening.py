@@ -1,4 +1,4 @@
-"""What a stranger, a page of another site or somebody with the least of tokens tries: one server withstands it all."""
+"""What a stranger, a page of another site or a holder of the weakest token tries: one server withstands it all."""
 
 from __future__ import annotations
 

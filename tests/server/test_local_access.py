@@ -1,4 +1,4 @@
-"""Access from this machine: a log-in link for one browser, a socket for the own user, nothing for everybody else."""
+"""Access from this machine: a log-in link for one browser, a socket for the own user, nothing for all others."""
 
 from __future__ import annotations
 

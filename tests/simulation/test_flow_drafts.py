@@ -106,7 +106,7 @@ def holding(data: dict[str, Any]) -> DictState:
 
 
 def filled(value: Any) -> Any:
-    """A value without empty dicts: those that were made on the way to somebody else's value may stay."""
+    """A value without empty dicts: those that were made on the way to another step's value may stay."""
     if not isinstance(value, dict):
         return value
     inner = {name: filled(each) for name, each in value.items()}
@@ -130,7 +130,7 @@ def test_a_later_write_of_another_step_outlives_a_failure() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["write", "keep_writes", "fail"]), anywhere), max_size=25))
 def test_writes_that_lose_their_place_do_no_harm(deeds: list[tuple[int, str, tuple[str, Any]]]) -> None:
-    """A dict becomes a number under somebody's hands: their write is lost, and nothing else."""
+    """A dict becomes a number while a step writes into it: its write is lost, and nothing else."""
     state = FlowState(store=holding({"kept": 1}))
     works = {number: new_work(number) for number in (1, 2, 3)}
     for number, deed, change in deeds:

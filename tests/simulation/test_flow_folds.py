@@ -60,7 +60,7 @@ def program() -> FlowProgram:
 
 
 def behaviour(command: RunWork, state: FlowState) -> tuple[list[Any], Ended]:
-    """What the steps do, as data: the same for the same command, whoever asks and however often."""
+    """What the steps do, as data: the same for the same command, however often it is asked for."""
     chance = random.Random(f"{command.work}/{command.attempt}")
     if command.name == "split":
         return [], Ended(tuple(Part(n=n) for n in range(MEMBERS)), listed=True)

@@ -120,7 +120,7 @@ async def test_deaths_change_nothing_and_a_replay_gives_the_same_again(
 async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_absent(
     seed: int, database: Database
 ) -> None:
-    """Two drivers share three parts and tick by turns; either may die at any point. Everybody speaks all the time."""
+    """Two drivers share three parts and tick by turns; either may die at any point. All entities send events."""
     draw, clock, source = random.Random(seed), VirtualClock(10_000.0), Parts(3)
     watch = heat_monitor(source)
     number = died = 0
@@ -161,7 +161,7 @@ async def test_parts_that_change_hands_lose_and_repeat_nothing_and_call_nobody_a
     assert await value(database, "SELECT count(*) FROM tidemill.alert WHERE trigger = 'peak'") == peaks
 
 
-async def test_whoever_has_lost_a_part_stores_nothing_of_it(database: Database) -> None:
+async def test_a_driver_that_has_lost_a_part_stores_nothing_of_it(database: Database) -> None:
     source = Parts(1)
     source.held[0].append(event(1, 999.0))
     watch = heat_monitor(source)

@@ -76,7 +76,7 @@ async def test_a_reader_takes_whole_rows_until_it_has_enough(database: Database)
     assert await count_behind(database, "group", "posts") == 0
 
 
-async def test_whoever_takes_a_range_over_is_told_what_is_done_of_it(database: Database) -> None:
+async def test_a_reader_that_takes_a_range_over_is_told_what_is_done_of_it(database: Database) -> None:
     await make_group(database, "group", "posts", from_now=False)
     await put(database, *[Entry("posts", b"%d" % number) for number in range(10)])
     first = uuid4()

@@ -1,4 +1,4 @@
-"""Everything works under another schema name, beside somebody else's Tidemill in the same database."""
+"""Everything works under another schema name, beside another Tidemill in the same database."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Relay(ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever does not trust our certificate breaks off, and need not be told of in the tests' output."""
+        """A client that does not trust our certificate breaks off; the tests' output need not show that."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def relay(target: str | None, *, lost: int = 0, certificate: tuple[Path, Path] | None = None) -> Iterator[Relay]:
-    """A relay for as long as the block lasts; without a target, a web server of somebody else."""
+    """A relay for as long as the block lasts; without a target, a foreign web server."""
     made = Relay(target, lost=lost, certificate=certificate)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

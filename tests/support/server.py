@@ -52,7 +52,7 @@ class TestServer:
         return ready.result()
 
     def drop(self, url: str) -> None:
-        """Drop a database, whoever is still connected to it."""
+        """Drop a database and end its connections."""
         self._hand.submit(self._drop, url).result()
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ async def turns(count: int = 100) -> None:
 
 
 async def time_to_connect(url: str) -> float:
-    """How long a new connection takes here: whoever cuts connections must leave more than that between two cuts."""
+    """How long a new connection takes here: a test that cuts connections must leave more than that between two cuts."""
     began = time.perf_counter()
     connection = await asyncpg.connect(url)
     took = time.perf_counter() - began

@@ -113,7 +113,7 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
     page.get_by_role("button", name="Connect", exact=True).click()
     expect(page.locator(".react-flow__edge")).to_have_count(3)
 
-    # A new name is told to everybody who reads it.
+    # Every node that reads the output of a renamed one gets the new name.
     node(page, "extract").click()
     page.locator(".box-form").get_by_label("name", exact=True).fill("fetch_rows")
     page.keyboard.press("Enter")
@@ -162,7 +162,7 @@ def test_a_dag_in_yaml_keeps_its_comments_and_says_which_would_be_lost(watched: 
     expect(page.locator(".react-flow__node")).to_have_count(3)
 
 
-def test_everybody_can_read_the_editor(watched: Watched, bench: Bench) -> None:
+def test_the_editor_is_accessible(watched: Watched, bench: Bench) -> None:
     broken = json.loads(bench.file("blog.json"))
     broken["nodes"][2]["data"]["content"] = "{{$.days.content}}"
     (bench.workflows / "blog.json").write_text(json.dumps(broken, indent=2))

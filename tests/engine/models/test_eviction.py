@@ -196,7 +196,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert all(self.eviction.footprints[name].pinned for name in older), "a younger one went first"
 
     @rule(model=st.sampled_from(sorted(SIZES)), again=st.booleans(), pick=st.randoms(use_true_random=False))
-    def somebody_asks(self, model: str, again: bool, pick) -> None:  # type: ignore[no-untyped-def]
+    def ask_for_model(self, model: str, again: bool, pick) -> None:  # type: ignore[no-untyped-def]
         self.now += 1
         holders = sorted(user for user, models in self.has.items() if models and model not in models)
         holders = [user for user in holders if all(ask.user != user for ask in self.waits)]
@@ -264,7 +264,7 @@ class AnyHistory(RuleBasedStateMachine):
         assert not (holders and still and holders <= {ask.user for ask in self.waits})
 
     def teardown(self) -> None:
-        """When loads end and users leave, everybody who waits is served in the end."""
+        """When loads end and users leave, every waiting job is served in the end."""
         for _ in range(200):
             if not self.waits:
                 return

@@ -1,4 +1,4 @@
-"""Trouble of the database that passes by itself: whoever it meets goes on, and so do the jobs in hand."""
+"""Trouble of the database that passes by itself: every process goes on, and so do the running jobs."""
 
 from __future__ import annotations
 

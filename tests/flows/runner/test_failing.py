@@ -127,7 +127,7 @@ async def test_cancelling_ends_the_run_and_its_steps() -> None:
     assert stopped == ["work"]
 
 
-async def test_whoever_stops_waiting_for_a_run_cancels_it() -> None:
+async def test_a_caller_that_stops_waiting_for_a_run_cancels_it() -> None:
     handler = Sleeping().run()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(handler, 0.02)

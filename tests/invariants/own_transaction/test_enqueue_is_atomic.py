@@ -143,7 +143,7 @@ async def test_bad_arguments_leave_the_callers_transaction_as_it_was(
     assert await stored(database) == (0, 1)
 
 
-async def test_whoever_comes_second_waits_for_the_first_transaction_and_then_gets_its_answer(
+async def test_the_second_caller_waits_for_the_first_transaction_and_then_gets_its_answer(
     app: App, database_url: str, database: Database, task: Any
 ) -> None:
     for first_commits in (False, True):

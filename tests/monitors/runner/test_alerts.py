@@ -116,7 +116,7 @@ async def test_a_trigger_that_is_switched_off_resolves_its_alerts_and_on_looks_a
         assert await open_triggers(database) == {("a", "hot")}
 
 
-async def test_whoever_is_labelled_as_not_there_is_not_called_absent(database: Database) -> None:
+async def test_an_entity_that_is_labelled_as_not_there_is_not_called_absent(database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(event(1, 999.0, "a"), event(2, 999.0, "b"))
     async with watching(database, heat_monitor(source), clock) as watcher:

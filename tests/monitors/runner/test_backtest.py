@@ -98,7 +98,7 @@ async def test_a_label_counts_from_the_next_tick_on_and_not_in_one_that_is_compl
         clock.advance(400.0)
         await watcher.one_tick()
         assert await list_alerts(database) == []
-        # Between the completion of a tick and its folding: as if somebody were quick.
+        # Between the completion of a tick and its folding: as a quick user would.
         await database.fetch("UPDATE tidemill.monitor_entity SET due_at = 1401.0")
         clock.advance(10.0)
         done = await seal_tick(database, "heat", clock.now())

@@ -270,7 +270,7 @@ async def test_a_past_that_cannot_be_read_holds_up_nobody_and_is_given_up(databa
     assert [(p["place"], p["entity"], p["count"]) for p in problems] == [("backfill", "a", 5)]
 
 
-async def test_whoever_is_removed_is_ignored_and_has_no_open_alerts(database: Database) -> None:
+async def test_an_entity_that_is_removed_is_ignored_and_has_no_open_alerts(database: Database) -> None:
     source = Pages()
     source.add(event(1, 999.0, heat=60))
     async with watching(database, heat_monitor(source)) as watcher:

@@ -36,7 +36,7 @@ def copies(root: Path, *, in_process: bool, **options: object) -> Pipeline:
 
 
 @pytest.mark.parametrize("in_process", [True, False], ids=["in process", "on a queue"])
-async def test_a_file_that_somebody_writes_is_built_from_at_once(app: App, tmp_path: Path, in_process: bool) -> None:
+async def test_a_file_that_a_user_writes_is_built_from_at_once(app: App, tmp_path: Path, in_process: bool) -> None:
     app.pipeline(copies(tmp_path, in_process=in_process))
     put(tmp_path, {"in/a.txt": "apple"})
     async with app.running():

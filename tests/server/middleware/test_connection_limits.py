@@ -223,7 +223,7 @@ async def test_where_there_are_too_many_an_idle_one_makes_room_and_if_there_is_n
 # -- heads that do not come -----------------------------------------------------------------------
 
 
-async def test_whoever_does_not_finish_the_head_of_a_request_is_hung_up_on() -> None:
+async def test_a_client_that_does_not_finish_the_head_of_a_request_is_disconnected() -> None:
     begun = b"GET / HTTP/1.1\r\nHost: a\r\nX: "
 
     async def ends(first: bytes, drip: bytes, port: int) -> bytes:

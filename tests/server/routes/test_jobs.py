@@ -128,7 +128,7 @@ async def test_the_preview_of_a_bulk_action_is_its_effect(api: httpx.AsyncClient
     preview = await post(api, "/jobs/cancel/preview", {"queue": "mail"})
     assert preview["count"] == 30
     assert not preview["more"]
-    await shop.enqueue_many("send", [{"order": n} for n in range(5)])  # these came after somebody had looked
+    await shop.enqueue_many("send", [{"order": n} for n in range(5)])  # these came after the first page was read
     done = await post(api, "/jobs/cancel", {"filter": {"queue": "mail", "up_to": preview["up_to"]}})
     assert done["count"] == preview["count"] == done["done"]
     assert len(await ids(api, state="cancelled", limit=200)) == 30

@@ -35,7 +35,7 @@ async def test_each_attempt_keeps_what_it_logged(database_url: str, database: Da
         quiet = await app.enqueue("silent")
         for job in (failing, many, apart, quiet):
             await app.wait(job, timeout=120)
-        # Written before the end of the job: whoever sees the one sees the other.
+        # Written before the end of the job: a client that sees the one sees the other.
         found = await logs_of(database, failing.id)
         assert set(found) == {1, 2}
         dropped, (first, second) = found[1]

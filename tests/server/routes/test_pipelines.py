@@ -29,7 +29,7 @@ DAYS = [f"2026-01-0{number}" for number in range(1, 8)]
 
 @pytest.fixture
 async def press(database_url: str, tmp_path: Path) -> AsyncIterator[App]:
-    """Whoever keeps the pipeline up to date, in this process."""
+    """The builder that keeps the pipeline up to date, in this process."""
     put(tmp_path, {f"notes/{day}.txt": f"tide of {day}\n" for day in DAYS})
     app = press_app.make_app(tmp_path, database_url=database_url, **PATIENT)
     async with app.running():

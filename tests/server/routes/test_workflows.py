@@ -345,7 +345,7 @@ def test_a_file_is_renamed_and_deleted_as_it_was_read_and_the_trail_has_its_text
     assert deleted["before"]["text"] == DAG
 
 
-def test_a_file_that_cannot_work_is_saved_only_by_somebody_who_says_so(place: Place) -> None:
+def test_a_file_that_cannot_work_is_saved_only_if_the_caller_says_so(place: Place) -> None:
     broken = DAG.replace("deps: [pack]", "deps: [pak]")
     before = len(place.audited())
     refused = place.ask("PUT", "/workflow-files/broken.yaml", {"text": broken}, If_None_Match="*")

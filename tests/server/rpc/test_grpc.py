@@ -118,7 +118,7 @@ async def test_runs_are_started_sent_events_answered_cancelled_and_followed(rpc:
     assert "has ended" in words
     listed = await rpc("Runs", "ListRuns", shape="dag")
     assert [run.id for run in listed.items] == [again.id, dag.id]
-    # Whoever comes back with the last id that they have seen misses nothing.
+    # A client that comes back with the last id it has seen misses nothing.
     watching.cancel()
     later = rpc.many("Live", "WatchChanges", last_id=heard.id)
     missed = await _read_until(later, lambda change: doomed.id in change.runs)

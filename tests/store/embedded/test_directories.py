@@ -125,7 +125,7 @@ def test_root_becomes_nobody_where_user_namespaces_are_forbidden(
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can give a directory away")
-def test_a_socket_directory_of_somebody_else_is_refused(place: Path, open_server) -> None:
+def test_a_socket_directory_of_another_user_is_refused(place: Path, open_server) -> None:
     embedded = open_server(place.joinpath(*["deeper"] * 20))
     embedded._sockets.mkdir()
     try:

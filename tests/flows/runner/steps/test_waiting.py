@@ -1,4 +1,4 @@
-"""`ctx.wait_for_event`: a step that waits for somebody."""
+"""`ctx.wait_for_event`: a step that waits for an event."""
 
 from __future__ import annotations
 
