@@ -78,12 +78,15 @@ async def _restart_on_change(
     requests: asyncio.Queue[str] = asyncio.Queue()
     handle_signals(lambda: requests.put_nowait("quit"))
     watching = asyncio.create_task(_watch(folders, requests))
+    opening: set[asyncio.Task[None]] = set()
     try:
         with _keys(requests):
             while True:
                 up = await _start(app, port, place)
                 while (reason := await _next_request(up, requests)) == "open":
-                    await _open_console(database, f"http://127.0.0.1:{port}")
+                    task = asyncio.create_task(_open_console(database, f"http://127.0.0.1:{port}"))
+                    opening.add(task)
+                    task.add_done_callback(opening.discard)
                 if reason == "ended":
                     _say(f"tidemill up ended with status {up.returncode}: waiting for a change")
                     while (reason := await requests.get()) == "open":
@@ -93,7 +96,8 @@ async def _restart_on_change(
                     return 0
                 _say(f"{reason}: starting again")
     finally:
-        watching.cancel()
+        for task in (watching, *opening):
+            task.cancel()
 
 
 async def _next_request(up: asyncio.subprocess.Process, requests: asyncio.Queue[str]) -> str:
@@ -142,10 +146,10 @@ async def _open_console(database: Database, url: str) -> None:
 
 
 async def _answers(url: str) -> None:
-    """Wait until the server accepts connections, which takes a moment after a start; not for long."""
+    """Wait until the server accepts connections, which takes a moment after a start."""
     _, _, place = url.partition("://")
     host, _, port = place.partition(":")
-    for _ in range(100):
+    while True:
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection(host, int(port))
             writer.close()
