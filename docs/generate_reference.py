@@ -153,8 +153,12 @@ def sql_page() -> Iterator[str]:
     yield "In the schema of the application, for triggers and programs in other languages: see [jobs](../jobs.md).\n"
     folder = Path(migrate.__file__).parent / "migrations"
     source = "\n".join(path.read_text() for path in sorted(folder.glob("*.sql")) if ".down." not in path.name)
-    for name, text in sorted(dict(re.findall(r"COMMENT ON FUNCTION tidemill\.(\w+) IS '([^']+)'", source)).items()):
-        made = re.findall(rf"FUNCTION tidemill\.{name}\((.*?)\)\s*RETURNS ([\w\[\]]+)", source, re.DOTALL)
+    for name, text in sorted(
+        dict(re.findall(r"COMMENT ON FUNCTION tidemill\.(\w+)(?:\([^)]*\))? IS\s+'([^']+)'", source)).items()
+    ):
+        made = re.findall(
+            rf"CREATE (?:OR REPLACE )?FUNCTION tidemill\.{name}\(([^$;]*?)\)\s*RETURNS ([\w\[\]]+)", source
+        )
         arguments, returned = made[-1]
         yield f"## tidemill.{name}\n"
         listed = ",\n    ".join(each.strip() for each in " ".join(arguments.split()).split(", "))
