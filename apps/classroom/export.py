@@ -197,7 +197,7 @@ async def alerts_csv(
 ) -> str:
     """The alerts of a span, with their notes."""
     columns = ("alert", "student", "trigger", "started", "opened", "resolved", "acknowledged", "label", "note")
-    found = await list_alerts(database, monitor, since=since, limit=MOST_ALERTS)
+    found = await list_alerts(database, monitor, since=datetime.fromtimestamp(since, UTC), limit=MOST_ALERTS)
     return _table(
         columns,
         (

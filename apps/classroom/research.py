@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -139,7 +140,9 @@ class Study:
                 None if row["resolved_at"] is None else row["resolved_at"].timestamp(),
                 None if row["acked_at"] is None else row["acked_at"].timestamp(),
             )
-            for row in await list_alerts(database, self.watch.name, since=since, limit=MOST_ALERTS)
+            for row in await list_alerts(
+                database, self.watch.name, since=datetime.fromtimestamp(since, UTC), limit=MOST_ALERTS
+            )
             if row["entity"] in place and row["opened_at"].timestamp() < until
         ]
         students = [names.of(life.student) for life in lives]
@@ -147,7 +150,7 @@ class Study:
 
     async def precision(self, database: Database, since: float, until: float) -> list[Precision]:
         """How often each trigger was right, by the labels in notes."""
-        rows = await list_alerts(database, self.watch.name, since=since, limit=MOST_ALERTS)
+        rows = await list_alerts(database, self.watch.name, since=datetime.fromtimestamp(since, UTC), limit=MOST_ALERTS)
         return precision(row for row in rows if row["opened_at"].timestamp() < until)
 
     def _with(self, fold: Any) -> Monitor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -71,7 +72,7 @@ async def tell_story(
         Event(each["source_id"], each["at"], student, msgspec.json.decode(each["data"]))
         async for each in read_span(database, monitor, since, until, [student])
     ]
-    alerts = await list_alerts(database, monitor, entity=student, since=since, limit=200)
+    alerts = await list_alerts(database, monitor, entity=student, since=datetime.fromtimestamp(since, UTC), limit=200)
     runs, episodes, counts = await asyncio.to_thread(_walk, sorted(events, key=lambda event: event.place), profile)
     facts, labels = facts_of(state), read_labels(row["labels"])
     return Story(

@@ -91,7 +91,7 @@ BY_VARIABLE: dict[str, tuple[str, Any]] = {
 
 
 def test_every_setting_can_be_given_in_the_environment(tmp_path: Path) -> None:
-    items = found(tmp_path, **{f"TIDEMILL_{name.upper()}": text for name, (text, _) in BY_VARIABLE.items()})
+    items = found(tmp_path, None, **{f"TIDEMILL_{name.upper()}": text for name, (text, _) in BY_VARIABLE.items()})
     assert {name: item.value for name, item in items.items()} == {
         name: value for name, (_, value) in BY_VARIABLE.items()
     }

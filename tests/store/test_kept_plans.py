@@ -27,7 +27,7 @@ def whole_turn() -> str:
         ticks=[b"{}"],
         used=[1],
         timers={"a": None, "b": 1.0},
-        jobs=[(1, JOB), (2, (*JOB[:-1], ("key", 1, "tenant")))],
+        jobs=[(1, JOB), (2, (*JOB[:-1], ("key", 1, "tenant", None, None, None)))],
         stops=[2],
         answered=["ask"],
     )
