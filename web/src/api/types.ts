@@ -33,6 +33,7 @@ export type Queue = Schemas["QueueLine"];
 export type Batch = Schemas["BatchLine"];
 export type BatchDetails = Schemas["BatchDetails"];
 export type Schedule = Schemas["ScheduleLine"];
+export type ScheduleExplained = Schemas["ScheduleExplained"];
 export type Startable = Schemas["Startable"];
 export type Worker = Schemas["WorkerLine"];
 /** The failed states of a pipeline, with the newest failure. */

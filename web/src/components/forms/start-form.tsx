@@ -13,17 +13,16 @@ export interface Choice {
 
 export const NOTHING: Choice = { name: "", args: {}, isInvalid: true };
 
-/** `given` is what the form begins with, such as what a schedule starts already. */
-export function StartForm({ label, kinds, given, onChange }: { label: string; kinds: Startable["kind"][]; given?: string; onChange: (choice: Choice) => void }) {
+export function StartForm({ label, kinds, onChange }: { label: string; kinds: Startable["kind"][]; onChange: (choice: Choice) => void }) {
   const found = useQuery({ queryKey: ["startable"], queryFn: () => get<List<Startable>>("/start") });
   const items = found.data?.items.filter((each) => kinds.includes(each.kind)) ?? [];
-  const [chosen, setChosen] = useState(given ?? "");
+  const [chosen, setChosen] = useState("");
   const name = chosen || items[0]?.name || "";
   const schema = readSchema(items.find((each) => each.name === name)?.schema);
   const fields = schema?.properties && Object.keys(schema.properties).length > 0 ? schema : null;
   const [args, setArgs] = useState<Record<string, unknown>>({});
   const [isInvalid, setInvalid] = useState(false);
-  const key = `${name} ${found.dataUpdatedAt}`;
+  const key = `${name} ${found.isSuccess}`; // What is typed stays when the list is loaded again.
   // Another choice begins with its own defaults.
   useEffect(() => {
     setArgs((fields ? (initial(fields) as Record<string, unknown>) : {}) ?? {});

@@ -16,6 +16,7 @@ import { num, RowActions, Table } from "../../components/lists/table";
 import { State } from "../../components/state";
 import { absolute, Ago } from "../../components/times";
 import { ScheduleDialog } from "./schedule-dialog";
+import { ScheduleFires } from "./schedule-fires";
 
 /** A short time of day, with seconds for frequent schedules and with the date unless it is today. */
 function clock(at: string, isOften: boolean): string {
@@ -38,6 +39,7 @@ export function Schedules() {
   const name = query.get("name") ?? "";
   const found = useQuery({ queryKey: ["schedules"], queryFn: () => get<List<Schedule>>("/schedules"), refetchInterval: 10_000 });
   const [making, setMaking] = useState(false);
+  const [shown, setShown] = useState<string | null>(null);
   const [deleting, setDeleting] = useState<Schedule | null>(null);
   const drop = useAction<Schedule>({ request: (each) => remove(`/schedules/${encodeURIComponent(each.name)}`), message: (_, each) => `Deleted schedule ${each.name}.`, onSuccess: () => setDeleting(null) });
   const act = useAction<{ name: string; verb: "run" | "pause" | "resume" }, { id?: number; kind?: string }>({
@@ -64,7 +66,9 @@ export function Schedules() {
             {rows.map((schedule) => (
               <tr key={schedule.name}>
                 <td>
-                  <Link to={schedule.kind === "run" ? `/runs?workflow=${encodeURIComponent(schedule.task)}` : `/jobs?task=${encodeURIComponent(schedule.task)}`}>{schedule.name}</Link>
+                  <button type="button" className="link" aria-label={`Fires of ${schedule.name}`} onClick={() => setShown(schedule.name)}>
+                    {schedule.name}
+                  </button>
                   {schedule.made_by && <div className="faint">by {schedule.made_by}</div>}
                 </td>
                 <td>{schedule.paused ? <State state="paused" /> : <State state="active" />}</td>
@@ -107,6 +111,7 @@ export function Schedules() {
         )}
       </Panel>}
       {making && <ScheduleDialog onClose={() => setMaking(false)} />}
+      {shown && <ScheduleFires name={shown} onClose={() => setShown(null)} />}
       {deleting && (
         <Dialog title={`Delete schedule ${deleting.name}?`} onClose={() => setDeleting(null)}>
           <p>It fires no more. What it has started goes on.</p>
