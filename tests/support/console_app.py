@@ -103,13 +103,17 @@ class Draft(Event):
     text: str
 
 
+class Topic(StartEvent):
+    topic: str | None = None
+
+
 @app.workflow
 class Article(Workflow):
     """Writes, then waits for a person."""
 
     @step
-    async def write(self, ev: StartEvent) -> Draft:
-        return Draft(text=f"About {ev.get('topic')}")
+    async def write(self, ev: Topic) -> Draft:
+        return Draft(text=f"About {ev.topic}")
 
     @step
     async def approve(self, ctx: Context, ev: Draft) -> StopEvent:

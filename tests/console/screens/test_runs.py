@@ -27,6 +27,20 @@ def test_runs_are_filtered_in_the_address_and_cancelled_after_a_preview(shop: Ha
     console.keep("runs")
 
 
+def test_a_run_is_started_by_a_form_from_the_fields_of_its_start(shop: Harbour, console: Watched) -> None:
+    page = console.open("/runs", "Runs")
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Flow or dag").select_option("Article")
+    dialog.get_by_label("topic").fill("slack water")
+    assert console.seen_by_all("run-start") == []
+    dialog.get_by_role("button", name="Start", exact=True).click()
+    expect(page).to_have_url(re.compile(r"/runs/\d+"))
+    number = int(page.url.rpartition("/")[2])
+    assert "slack water" in str(shop.api(f"/runs/{number}"))
+    shop.api("/runs/cancel", {"ids": [number]})
+
+
 def test_only_the_runs_that_the_filter_shows_are_cancelled(shop: Harbour, console: Watched) -> None:
     run = shop.start("Article", topic="neaps")
     shop.asks(run)
