@@ -78,6 +78,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("GET", "/workers"): "viewer",
     ("POST", "/workers/control"): "operator",
     ("GET", "/schedules"): "viewer",
+    ("GET", "/start"): "viewer",
     ("PUT", "/schedules/{name}"): "operator",
     ("DELETE", "/schedules/{name}"): "operator",
     ("GET", "/schedules/{name}/explain"): "viewer",

@@ -105,6 +105,7 @@ class Cut:
             "Runs.start_sync": lambda: asyncio.to_thread(runs.start_sync, Waits, None, None, {}),
             "Runs.get": lambda: runs.get(run.id),
             "Runs.wait": lambda: runs.wait(run.id, timeout=SHORT),
+            "Runs.ask": lambda: runs.ask("asked", [], "work", {}, None, "asked"),
             "Runs.fork": lambda: runs.fork(run, at=1),
             "RunHandle.result": lambda: run.result(timeout=SHORT),
             "RunHandle.state": run.state,

@@ -64,7 +64,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, str]]] = {
     "queue": ({"queue": "other"}, MANY, {"job": "queue = 'other'"}),
     "concurrency_key": ({"concurrency_key": "c"}, JOBS, {"job": "concurrency_key = 'c'"}),
     "max_concurrency": ({"concurrency_key": "c", "max_concurrency": 3}, JOBS, {"job": "max_concurrency = 3"}),
-    "fair_key": ({"fair_key": "f"}, MANY, {"job": "fair_key = 'f'"}),
+    "fair_key": ({"fair_key": "f"}, MANY, {"job": "split_part(fair_key, chr(31), 1) = 'f'"}),
+    "rate_key": ({"rate_key": "r"}, MANY, {"job": "rate_key = 'r'"}),
     "webhook": (
         {"webhook": "https://example.org/hook"},
         MANY,

@@ -104,7 +104,7 @@ async def test_start_takes_the_arguments_as_an_object_or_by_name_and_not_both(ap
     assert stored == [{"day": "monday", "limit": 10}, {"day": "monday"}, {"day": "monday"}]
     with pytest.raises(PayloadError, match="there is no argument 'dya'; did you mean 'day'"):
         await app.start(nightly, dya="monday")
-    with pytest.raises(PayloadError, match="there is no argument 'queue'"):
+    with pytest.raises(ConfigError, match="start has no option 'queue', which jobs have"):
         await app.start(nightly, day="monday", queue="mail")
     with pytest.raises(ConfigError, match="start was given its arguments as one object and the keyword 'limit'"):
         await app.start(nightly, Nightly("monday"), limit=3)  # pyright: ignore

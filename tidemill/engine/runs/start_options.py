@@ -44,6 +44,7 @@ NOT_FOR_RUNS = {
     "concurrency_key": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
     "max_concurrency": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
     "fair_key": "give it to the tasks of its nodes, or to the task that starts the run",
+    "rate_key": "give it to the tasks of its nodes, or to the task that starts the run",
     "webhook": "post from a step, or give it to the tasks of its nodes",
     "required_model": "its steps and nodes name the models that they need",
 }
