@@ -92,6 +92,7 @@ class ListeningConnection:
             self._listeners.remove(listener)
             listener.disconnected()
             if not self._listeners and not listening.done():
+                self._listening = None  # A listener that comes meanwhile gets a connection of its own.
                 listening.cancel()
                 await asyncio.wait([listening])
 
@@ -107,8 +108,9 @@ class ListeningConnection:
                 if is_full(error):  # A standby cannot listen.
                     await asyncio.sleep(PAUSE_READ_ONLY)
             finally:
-                for listener in self._listeners:
-                    listener.disconnected()
+                if asyncio.current_task() is self._listening:
+                    for listener in self._listeners:
+                        listener.disconnected()
                 connection.terminate()
 
     async def _serve_on(self, connection: Connection) -> None:

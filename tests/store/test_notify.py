@@ -1,0 +1,64 @@
+"""All listeners of a process hear notifications over one connection, whichever comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from tests.support import eventually
+from tidemill.store.database import Database
+from tidemill.store.notify import ANYTHING, Listener
+
+
+async def end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def listening(database: Database, heard: list[str]) -> tuple[Listener, asyncio.Task[None]]:
+    listener = Listener(database)
+    listener.on("news", heard.append)
+    return listener, asyncio.create_task(listener.run())
+
+
+async def send(database: Database, text: str) -> None:
+    await database.fetch("SELECT pg_notify($1, $2)", database.channel("news"), text)
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_listener_that_comes_while_the_last_one_leaves_hears_everything(database: Database, turns: int) -> None:
+    first, running = listening(database, [])
+    await first.wait_ready()
+    running.cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    heard: list[str] = []
+    second, other = listening(database, heard)
+    await eventually(lambda: second.is_connected or other.done())
+    await send(database, "a")
+    await eventually(lambda: "a" in heard or other.done())
+    assert not other.done()
+    assert heard == [ANYTHING, "a"]
+    await end(running, other)
+
+
+async def test_listeners_share_a_connection_and_all_hear_after_it_was_lost(database: Database) -> None:
+    heard: list[list[str]] = [[], [], []]
+    listeners, tasks = zip(*(listening(database, each) for each in heard), strict=True)
+    for listener in listeners:
+        await listener.wait_ready()
+    await send(database, "a")
+    await eventually(lambda: all(each == [ANYTHING, "a"] for each in heard))
+    count = await database.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+    )
+    assert len(count) == 1
+    await eventually(lambda: all(each.count(ANYTHING) == 2 for each in heard))
+    await send(database, "b")
+    await eventually(lambda: all(each[-1] == "b" for each in heard))
+    await end(*tasks)
