@@ -161,7 +161,7 @@ async def a_run_that_ends(names: dict[str, Any]) -> None:
 
 BEFORE = {
     "Ask a run": a_run_that_answers,
-    "Put a run away and take it up again": a_run_that_waits,
+    "Save a run and resume it": a_run_that_waits,
     "Test and draw": a_run_that_ends,
 }
 NOT_RUN = {
