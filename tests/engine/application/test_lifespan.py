@@ -239,7 +239,7 @@ async def test_a_lifespan_that_fails_is_named_and_tried_again_until_it_works(dat
 
         async def trouble() -> str:
             found = (await app.do(list_workers, ListWorkers())).items
-            return next((each.trouble for each in found if each.trouble), "")
+            return next((each.trouble for each in found if each.trouble and "lifespan" in each.trouble), "")
 
         async def with_worker() -> None:
             async with running_worker(app, ["default"]):
@@ -251,7 +251,7 @@ async def test_a_lifespan_that_fails_is_named_and_tried_again_until_it_works(dat
             "takes no work: the lifespan of application shop failed: ConnectionError: the mail server is away" in said
         )
         assert "test_lifespan.py" in said
-        assert lifespan_trouble() == said
+        assert (lifespan_trouble() or "nothing") in said
         assert (await app.jobs.get(job)).state == "ready"
         works.set()
         await worker

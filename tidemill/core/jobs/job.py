@@ -199,7 +199,7 @@ class Finish(msgspec.Struct):
     keyed: bool = False
     lost: bool = False
     calls_back: bool = False
-    """Whether its success enqueues another job; its failure does whatever this says."""
+    """Whether its success enqueues another job; the statement that ends a failed job looks that up itself."""
 
 
 class Requeue(msgspec.Struct):

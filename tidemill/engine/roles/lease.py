@@ -128,7 +128,8 @@ class Lease:
                 trouble = self._watchdog.trouble
             process_status = self._process_status()
             lost = lost_threads()
-            found = trouble or lifespan_trouble() or process_status.trouble or lost_threads_text(lost)
+            troubles = (trouble, lifespan_trouble(), process_status.trouble, lost_threads_text(lost))
+            found = "; ".join(each for each in troubles if each) or None
             count = process_status.lost_threads + len(lost)
             process_status = msgspec.structs.replace(process_status, trouble=found, lost_threads=count)
             is_changed = (process_status.status, found) != (written.status, written.trouble)

@@ -30,7 +30,7 @@ SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class AS c JOIN pg_
 WHERE c.relkind IN ('r', 'p') AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' ORDER BY 1
 """
 
-#: Other sessions of clients, whatever they call themselves: any of them may write.
+#: All other client sessions, under any application name: each of them may write.
 SESSIONS = """
 SELECT coalesce(nullif(application_name, ''), usename) AS name, pid FROM pg_stat_activity
 WHERE datname = current_database() AND usename IS NOT NULL
