@@ -190,9 +190,10 @@ class Role(Generic[W]):
         if self._database is not None:
             await self._database.open()
             for chain in self._migrations:
-                for migration in await migrate(self._database, chain, patience=None):
+                applied = await migrate(self._database, chain, patience=None)
+                if applied:
                     schema = chain.schema or self._database.schema
-                    log.info("migrated", schema=schema, version=migration.version, name=migration.name)
+                    log.info("migrated", schema=schema, migrations=len(applied), version=applied[-1].version)
             await wait_for_schema(self._database)
 
     async def _work_when_open(self) -> None:
