@@ -7,6 +7,7 @@ A declaration such as `KafkaSink("verdicts")` is plain data and opens nothing. A
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from tidemill.core.jobs.job import check_name
 from tidemill.core.retry import RetryPolicy, retry
 
 MOST_ATTEMPTS = 8
+SHOWN = 200  # characters of what a receiver answered, or of what cannot be sent
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 ID_HEADER = "tidemill-id"
 """The header that identifies an item: the same whenever it is sent again."""
 
@@ -92,6 +96,16 @@ class Sink(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_u
 
     def sender(self) -> Sender:
         raise ConfigError(f"sink {self.name}: {type(self).__name__} has no sender()")
+
+
+def refuse_headers(headers: Mapping[str, str], *, encoding: str) -> ItemRefused | None:
+    """Why a protocol with headers in lines cannot carry these; None if it can."""
+    for name, value in headers.items():
+        if _HEADER_NAME.fullmatch(name) is None:
+            return ItemRefused(f"{name!r} cannot be the name of a header", is_final=True)
+        if _CONTROL.search(value) is not None or value.encode(encoding, "ignore").decode(encoding) != value:
+            return ItemRefused(f"header {name} cannot have the value {value[:SHOWN]!r}", is_final=True)
+    return None
 
 
 async def send_by_key(

@@ -7,18 +7,19 @@ it for good.
 from __future__ import annotations
 
 import asyncio
+import string
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.web.public_url import check_http_url
 from tidemill.engine.outbound_http import OutboundHttp, OutboundHttpError
-from tidemill.sinks.base import ItemRefused, SendResult, Sink, SinkItem, Unreachable, send_by_key
+from tidemill.sinks.base import SHOWN, ItemRefused, SendResult, Sink, SinkItem, Unreachable, refuse_headers, send_by_key
 
-SHOWN = 200
 _LATER = (408, 425, 429)
+_AS_IT_IS = string.punctuation.replace("%", "") + " "  # of a key; other characters are percent-encoded
 
 
 class HttpSink(Sink, frozen=True, tag="http"):
@@ -55,8 +56,10 @@ class HttpSender:
         return await send_by_key(items, self._send, at_once=self._sink.max_concurrency)
 
     async def _send(self, item: SinkItem) -> SendResult:
+        if (refused := refuse_headers(item.headers, encoding="latin-1")) is not None:
+            return refused
         client = self._idle.pop() if self._idle else OutboundHttp(timeout=self._timeout, stated=(self._sink.url,))
-        key = {} if item.key is None else {"Tidemill-Key": item.key}
+        key = {} if item.key is None else {"Tidemill-Key": quote(item.key, safe=_AS_IT_IS)}
         headers = {
             "Content-Type": "application/json",
             **self._sink.headers,

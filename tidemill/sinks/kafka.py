@@ -60,7 +60,11 @@ class KafkaSender:
         try:
             producer = self._producer = self._producer or self._new_producer()
             for index, item in enumerate(items):
-                self._produce(producer, item, partial(_taken, results, index))
+                taken = partial(_taken, results, index)
+                try:
+                    self._produce(producer, item, taken)
+                except KafkaException as error:  # What the client refuses by itself, such as an item that is too large.
+                    taken(error.args[0], None)
             if producer.flush(TAKEN_WITHIN):
                 producer.purge()
                 producer.flush(PURGED_WITHIN)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemill.sinks.base import ItemRefused, SendResult, Sink, SinkItem, Unreachable, send_by_key
+from tidemill.sinks.base import SHOWN, ItemRefused, SendResult, Sink, SinkItem, Unreachable, refuse_headers, send_by_key
 from tidemill.sources.base import SourceError
 from tidemill.sources.nats.client import NatsConnection
 
 AT_ONCE = 64
+MOST_SUBJECT = 3000  # bytes: a server ends connections whose commands are longer than 4096
 TOO_LARGE = 10054  # the code of JetStream for a message that is larger than its stream allows
 
 
@@ -53,18 +54,21 @@ class NatsSender:
         from nats.errors import Error, MaxPayloadError
         from nats.js.errors import APIError, NoStreamResponseError
 
+        if (refused := refuse_headers(item.headers, encoding="utf-8")) is not None:
+            return refused
         subject = self._sink.subject
-        if "{key}" in subject:
-            if not item.key or any(character.isspace() for character in item.key):
-                return ItemRefused(f"key {item.key!r} cannot be part of a subject", is_final=True)
-            subject = subject.replace("{key}", item.key)
+        if by_key := "{key}" in subject:
+            if not _can_be_subject(item.key):
+                return ItemRefused(f"key {str(item.key)[:SHOWN]!r} cannot be part of a subject", is_final=True)
+            subject = subject.replace("{key}", str(item.key))
         headers = {**item.headers, "Nats-Msg-Id": item.id}
         try:
             await jetstream.publish(subject, item.payload, timeout=self._sink.timeout, headers=headers)
         except MaxPayloadError as error:
             return ItemRefused(str(error), is_final=True)
         except NoStreamResponseError:
-            return Unreachable(f"no stream of the server takes subject {subject}")
+            said = f"no stream of the server takes subject {subject}"
+            return ItemRefused(said) if by_key else Unreachable(said)
         except APIError as error:
             said = f"{error.description} ({error.err_code})"
             return ItemRefused(said, is_final=True) if error.err_code == TOO_LARGE else Unreachable(said)
@@ -76,3 +80,10 @@ class NatsSender:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
+
+
+def _can_be_subject(key: str | None) -> bool:
+    """Whether a key is one or more tokens of a subject, none of them a wildcard, of a length that servers take."""
+    if not key or len(key.encode()) > MOST_SUBJECT or any(each.isspace() or not each.isprintable() for each in key):
+        return False
+    return all(token and token not in ("*", ">") for token in key.split("."))

@@ -115,7 +115,7 @@ def test_a_position_that_was_never_taken_moves_nothing() -> None:
 
 
 def test_an_id_is_known_within_the_window_and_not_after() -> None:
-    seen = RecentMessages(10.0)
+    seen = RecentMessages(10.0, most=100)
     seen.note("a", 0.0)
     assert seen.has("a", 9.9)
     assert not seen.has("a", 10.0)

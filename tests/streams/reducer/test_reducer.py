@@ -423,3 +423,43 @@ def test_what_is_given_back_is_all_that_was_not_finished() -> None:
     reducer.choose(0.0, 0.0)
     assert sorted(delivery.position for delivery in reducer.give_back()) == list(range(1, 10))
     assert reducer.unfinished == 0
+
+
+def test_an_id_is_not_forgotten_because_another_source_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemill.streams.reducer.dedupe.MOST_IDS", 10)
+    options = {"message_id": "key"}
+    reducer = make({**options, "max_concurrency": 1}, {**options, "name": "busy"}, max_concurrency=4)
+    reducer.arrived(0, [Delivery(b"x", position, key=b"same") for position in (0, 1)])
+    first = reducer.choose(0.0, 0.0)
+    reducer.done([ticket for ticket, _ in first.send], 0.0)
+    reducer.arrived(0, [Delivery(b"x", 2, key=b"same")])
+    for number in range(50):
+        reducer.arrived(1, [Delivery(b"x", number, key=str(number).encode())])
+        choice = reducer.choose(0.0, 0.0)
+        reducer.done([ticket for ticket, each in choice.send if each.source == 1], 0.0)
+        assert all(each.source == 1 for _, each in choice.send), "it was done before"
+    assert reducer.counts[0].duplicates == 2
+
+
+def test_duplicates_of_a_message_that_another_dispatcher_has_now_are_not_lost() -> None:
+    reducer = make({"message_id": "key"})
+    reducer.arrived(0, [Delivery(b"x", 0, 0, key=b"same"), Delivery(b"x", 7, 1, key=b"same")])
+    ((ticket, first),) = reducer.choose(0.0, 0.0).send
+    assert first.part == 0
+    outcome = reducer.hold(ticket)
+    assert outcome is not None
+    reducer.fenced(outcome, 0.0)
+    ((ticket, second),) = reducer.choose(0.0, 0.0).send
+    assert (second.part, second.position) == (1, 7)
+    assert reducer.done([ticket], 0.0) == [second]
+
+
+def test_the_parts_of_a_limit_that_is_lowered_stay_within_it() -> None:
+    both = [make({"max_qps": 1000.0}), make({"max_qps": 1000.0})]
+    for reducer, part in zip(both, (600.0, 400.0), strict=True):
+        reducer.set_part(0, 0.0, rate=part, slots=None)
+        reducer.set_source(0, 0.0, weight=1.0, max_qps=100.0, enabled=True)
+    assert [reducer.limits[0].qps_part for reducer in both] == [60.0, 40.0]
+    for reducer in both:
+        reducer.set_source(0, 0.0, weight=1.0, max_qps=500.0, enabled=True)
+    assert [reducer.limits[0].qps_part for reducer in both] == [60.0, 40.0], "what is added is divided first"

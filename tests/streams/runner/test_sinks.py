@@ -22,6 +22,7 @@ from tidemill.sinks import HttpSink, KafkaSink, LogSink, NatsSink, RedisSink, Si
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams.dead_letters import DeadFilter, list_dead
+from tidemill.store.streams.outbox import add_items, settle_items, take_items
 from tidemill.streams import Plan, Stream, task
 
 pytestmark = pytest.mark.timeout(400)
@@ -141,6 +142,59 @@ async def test_values_arrive_in_order_through_a_restart_of_the_broker(
         assert dispatcher.sinks[0].health.state == "ok"
     assert_in_order(await read(), 100)
     assert not await list_dead(database, DeadFilter())
+
+
+class EmittingAnything(Plan, eligibility="emit"):
+    @task
+    async def emit(self, ctx: Any) -> None:
+        payload = "x" * ctx.value.get("size", 1)
+        ctx.emit("out", {"number": 7, "text": payload}, key=ctx.value["key"], headers=ctx.value.get("headers"))
+
+
+#: Items that one or the other receiver cannot take, whatever is tried.
+ODD = [
+    {"key": "日本"},
+    {"key": "two\nlines"},
+    {"key": "spaced out"},
+    {"key": "a.*.>"},
+    {"key": ""},
+    {"key": "k" * 70_000},
+    {"key": "h", "headers": {"note": "two\r\nlines"}},
+    {"key": "h", "headers": {"a name": "é日"}},
+    {"key": "h", "headers": {"": "no name"}},
+    {"key": "large", "size": 3_000_000},
+]
+
+
+@pytest.mark.parametrize("kind", ["http", "kafka", "nats", "redis"])
+async def test_an_item_that_its_receiver_can_never_take_holds_up_no_other(
+    kind: str, request: pytest.FixtureRequest, database: Database, database_url: str
+) -> None:
+    with receiver() as seen:
+        if kind == "http":
+            sink: Sink = HttpSink(seen.url, name="out")
+        else:
+            places = {"kafka": kafka_place, "nats": nats_place, "redis": redis_place}
+            sink, _ = await places[kind](request.getfixturevalue(kind))
+        stream = Stream("s", plans=[EmittingAnything], sources=[SOURCE], sinks=[sink], engines=0)
+        async with running_stream(stream, database_url) as dispatcher:
+            await publish(database, "posts", [{"key": "before"}, *ODD, {"key": "after"}])
+            await eventually(lambda: _sent(dispatcher) + dispatcher.sinks[0].counts.dead == len(ODD) + 2)
+            assert dispatcher.sinks[0].health.state == "ok"
+    dead = await list_dead(database, DeadFilter(sink="out"))
+    assert {"before", "after"}.isdisjoint({letter["key"].decode() for letter in dead})
+
+
+async def test_items_of_a_key_are_taken_in_order_whatever_the_clocks_say(database: Database) -> None:
+    """The sender decides by its own clock how long a key waits; another one must not let the items behind pass."""
+    async with database.transaction() as connection:
+        rows = [("s", "out", f"i{number}", "posts", f"0:{number}", "Emitting", "k", None, b"x") for number in range(3)]
+        await add_items(database, connection, rows)
+    first, *_ = await take_items(database, "s", "out", [], most=10, size=1000)
+    await settle_items(database, [], [(first["id"], 1, 60.0, "busy")], [])
+    taken = await take_items(database, "s", "out", [], most=10, size=1000)
+    assert [row["item"] for row in taken] == ["i0", "i1", "i2"]
+    assert await take_items(database, "s", "out", ["k"], most=10, size=1000) == []
 
 
 def _sent(dispatcher: Any) -> int:

@@ -22,7 +22,6 @@ from tidemill.store.transaction import Transaction
 #: Notifies monitors of a complete tick or an operator's request.
 MONITORS_CHANNEL = "monitors"
 SHARDS = 64
-_SEPARATOR = b"\x1e"  # no character of JSON
 
 #: Registers a monitor; its version is only set once here, because a new one takes over when it has caught up.
 DECLARE_MONITOR = """
@@ -88,21 +87,20 @@ SELECT $1, * FROM unnest($2::text[], $3::smallint[]) ON CONFLICT DO NOTHING
 INGEST = """
 WITH held AS (SELECT tick + 1 AS tick FROM tidemill.monitor WHERE name = $1 FOR UPDATE),
 kept AS (
-    SELECT entity FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($3::text[]) AND active),
+    SELECT entity FROM tidemill.monitor_entity WHERE monitor = $1 AND entity = ANY ($6::text[]) AND active),
 stored AS (
     INSERT INTO tidemill.monitor_event (monitor, entity, source_id, at, tick, data, past)
-    SELECT $1, new.entity, new.source_id, new.at, held.tick, new.data::json, coalesce(new.at < $12, false)
-    -- Two texts and not arrays, which the driver encodes value by value.
-    FROM ROWS FROM (json_to_recordset($2::json) AS (source_id text, at float8, entity text),
-                    string_to_table($5, E'\\x1e')) AS new (source_id, at, entity, data)
+    SELECT $1, new.entity, new.source_id, new.at, held.tick, new.data, coalesce(new.at < $14, false)
+    -- JSON in an array is checked as it is read; from a text each value would be cut out and copied first.
+    FROM unnest($2::text[], $3::float8[], $4::text[], $5::json[]) AS new (source_id, at, entity, data)
     JOIN kept ON kept.entity = new.entity CROSS JOIN held
     ON CONFLICT DO NOTHING RETURNING entity, at),
 counted AS (
     SELECT (SELECT count(*) FROM stored) AS stored, (SELECT min(at) FROM stored) AS oldest,
-           ARRAY(SELECT at FROM stored WHERE at < $10 ORDER BY at LIMIT 1000) AS behind,
+           ARRAY(SELECT at FROM stored WHERE at < $12 ORDER BY at LIMIT 1000) AS behind,
            (SELECT coalesce(sum(new.events), 0)
-            FROM unnest($3::text[], $4::int[]) AS new(entity, events) JOIN kept USING (entity)) AS followed,
-           $11::int AS given),
+            FROM unnest($6::text[], $7::int[]) AS new(entity, events) JOIN kept USING (entity)) AS followed,
+           $13::int AS given),
 touched AS (
     UPDATE tidemill.monitor_entity AS e
     SET head = held.tick, fresh_at = CASE WHEN e.head > e.folded THEN least(e.fresh_at, c.oldest) ELSE c.oldest END
@@ -112,9 +110,9 @@ touched AS (
       AND (e.head <> held.tick OR e.fresh_at IS NULL OR e.fresh_at > c.oldest))
 UPDATE tidemill.monitor AS m
 SET events = m.events + c.stored, duplicates = m.duplicates + c.followed - c.stored,
-    ignored = m.ignored + c.given - c.followed + $6,
-    cursor_at = greatest($7, m.cursor_at), cursor_id = coalesce($8, m.cursor_id),
-    cursor_token = coalesce($9, m.cursor_token)
+    ignored = m.ignored + c.given - c.followed + $8,
+    cursor_at = greatest($9, m.cursor_at), cursor_id = coalesce($10, m.cursor_id),
+    cursor_token = coalesce($11, m.cursor_token)
 FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.behind, c.given - c.followed AS ignored
 """
@@ -373,23 +371,21 @@ async def ingest(
     An event from before `behind` is late, and one from before `past` is of the time before it was followed.
     """
     entities = Counter(events.entities)
-    rows = [
-        {"source_id": id, "at": at, "entity": entity}
-        for id, at, entity in zip(events.ids, events.times, events.entities, strict=True)
-    ]
     row = await connection.fetchrow(
         database.sql(INGEST),
         name,
-        msgspec.json.encode(rows),
+        events.ids,
+        events.times,
+        events.entities,
+        [database.seal(data) for data in events.data],
         [*entities],
         [*entities.values()],
-        _SEPARATOR.join(database.seal(data) for data in events.data).decode(),
         events.without_entity,
         move.at,
         move.id,
         move.token,
         behind,
-        len(rows),
+        len(events.ids),
         past,
     )
     if row is None:

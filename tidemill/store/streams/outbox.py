@@ -22,13 +22,15 @@ SELECT pg_notify('tidemill_streams', 'outbox ' || stream || '/' || sink)
 FROM (SELECT DISTINCT stream, sink FROM added) AS told
 """
 
-#: The next items of a sink, except those of keys that wait, up to a number and about a size.
+#: The next items of a sink, except those of keys that wait, up to a number and about a size. How long a key waits is
+#: the sender's to say: by two clocks, an item could pass the one of its key that is refused.
 TAKE_ITEMS = """
 SELECT id, item, key, headers, payload, attempts FROM (
     SELECT *, sum(octet_length(payload)) OVER (ORDER BY id) - octet_length(payload) AS before FROM (
         SELECT id, item, key, headers, payload, attempts FROM tidemill.stream_outbox
-        WHERE stream = $1 AND sink = $2 AND (key IS NULL OR key <> ALL ($3::text[]))
-          AND (due_at IS NULL OR due_at <= now()) ORDER BY id LIMIT $4) AS due) AS counted
+        WHERE stream = $1 AND sink = $2 AND CASE WHEN key IS NULL THEN due_at IS NULL OR due_at <= now()
+                                                 ELSE key <> ALL ($3::text[]) END
+        ORDER BY id LIMIT $4) AS due) AS counted
 WHERE before < $5 ORDER BY id
 """
 

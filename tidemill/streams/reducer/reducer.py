@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tidemill.core.blame import suspected_again
 from tidemill.core.retry import RetryPolicy
 from tidemill.sources.base import Source
 from tidemill.sources.delivery import Delivery
 from tidemill.streams.definition.message import MessageFailure
-from tidemill.streams.reducer.dedupe import RecentMessages
+from tidemill.streams.reducer.dedupe import MessageIds
 from tidemill.streams.reducer.fair_share import NEVER, FairShare, Lane, interleaved
 from tidemill.streams.reducer.history import note_attempts, note_loss
 from tidemill.streams.reducer.key_order import KeyOrder
@@ -52,7 +52,7 @@ class StreamReducer:
         self._max = max_concurrency
         self._retry = retry
         self._max_losses = max_losses
-        self._seen = RecentMessages(dedup_window) if dedup_window else None
+        self.ids = MessageIds(len(sources), dedup_window, max_concurrency)
         self._waiting = [WaitingMessages() for _ in sources]
         self.limits = [
             SourceLimits(source.weight, source.enabled, source.max_qps, source.burst, source.max_concurrency)
@@ -71,8 +71,6 @@ class StreamReducer:
         self._suspects, self._quarantined = deque[Delivery](), set[int]()
         self._later: list[tuple[float, int, Delivery]] = []
         self._keys = KeyOrder(len(sources))
-        self._under_way: dict[tuple[int, str], Delivery] = {}
-        self._finished_ids: list[tuple[int, str]] = []
         self._tickets = 0
 
     # -- arrivals ---------------------------------------------------------------------------------
@@ -248,20 +246,12 @@ class StreamReducer:
         self.counts[index].sent += number
 
     def _is_duplicate(self, delivery: Delivery, choice: Choice, now: float) -> bool:
-        name = (delivery.source, str(delivery.id))
-        if self._seen is None:
-            return False
-        if self._seen.has(name, now):
-            self.counts[delivery.source].duplicates += 1
+        if self.ids.was_finished(delivery, now):
             choice.ack.append(delivery)
-            return True
-        first = self._under_way.get(name)
-        if first is not None and first is not delivery:
-            self.counts[delivery.source].duplicates += 1
-            first.followers = [*(first.followers or ()), delivery]
-            return True
-        self._under_way[name] = delivery
-        return False
+        elif not self.ids.follows(delivery):
+            return False
+        self.counts[delivery.source].duplicates += 1
+        return True
 
     def _is_ordered(self, delivery: Delivery) -> bool:
         """Whether messages of its key wait for it; a message that was stored for a retry no longer holds its key."""
@@ -372,6 +362,7 @@ class StreamReducer:
     def fenced(self, outcome: MessageOutcome, now: float) -> None:
         """Another dispatcher has taken it over: it is neither acknowledged nor retried here."""
         self._committing.pop(id(outcome.delivery), None)
+        self._release_followers(outcome.delivery)
         self._finish(outcome.delivery, now, succeeded=False, acks=[])
 
     def engine_died(
@@ -407,7 +398,7 @@ class StreamReducer:
         self.flights.clear()
         self._suspects.clear()
         self._later.clear()
-        self._under_way.clear()
+        self.ids.forget_all()
         self._quarantined.clear()
         self.in_flight = [0] * len(self.sources)
         return back
@@ -424,24 +415,10 @@ class StreamReducer:
         self._later = [entry for entry in self._later if not is_lost(entry[2])]
         heapq.heapify(self._later)
         for delivery in (*dropped, *later):
-            followers, delivery.followers = delivery.followers or (), None
-            self._waiting[delivery.source].put([each for each in followers if not is_lost(each)])
-            self._forget_id(delivery)
+            self._release_followers(delivery, is_lost)
+            self.ids.forget(delivery)
         for delivery in later:
             self._finish(delivery, now, succeeded=False, acks=[])
-
-    # -- ids that dispatchers share -----------------------------------------------------------------
-
-    def recall_ids(self, index: int, ages: Mapping[str, float], now: float) -> None:
-        """Messages of a source with these ids were finished before, by any dispatcher, so many seconds ago."""
-        if self._seen is not None:
-            for id, age in ages.items():
-                self._seen.note((index, id), now - age)
-
-    def take_finished_ids(self) -> list[tuple[int, str]]:
-        """The ids of messages that have succeeded since the last call, each with its source."""
-        finished, self._finished_ids = self._finished_ids, []
-        return finished
 
     # -- changes by operators ---------------------------------------------------------------------
 
@@ -450,8 +427,8 @@ class StreamReducer:
     ) -> None:
         """Change the weight and the limit of a source, and switch it on or off."""
         limits = self.limits[index]
-        if limits.max_qps != max_qps:
-            limits.qps_part = None if limits.qps_part is None else min(limits.qps_part, max_qps or limits.qps_part)
+        if limits.qps_part is not None and max_qps and limits.max_qps:  # The parts together stay within a lower limit.
+            limits.qps_part *= min(1.0, max_qps / limits.max_qps)
         limits.weight, limits.max_qps, limits.enabled, limits.burst = weight, max_qps or None, enabled, burst
         self._apply_limits(index, now)
 
@@ -477,10 +454,9 @@ class StreamReducer:
 
     def _finish(self, delivery: Delivery, now: float, *, succeeded: bool, acks: list[Delivery]) -> None:
         """Remember its id, release the next message of its key, and acknowledge its duplicates."""
-        if succeeded and delivery.id is not None and self._seen is not None:
-            self._seen.note((delivery.source, delivery.id), now)
-            self._finished_ids.append((delivery.source, delivery.id))
-        self._forget_id(delivery)
+        if succeeded:
+            self.ids.finish(delivery, now)
+        self.ids.forget(delivery)
         if delivery.followers:
             acks += delivery.followers
         if not self._is_ordered(delivery):
@@ -494,7 +470,7 @@ class StreamReducer:
         else:  # While draining, the messages behind it go back to those that were read ahead.
             self._waiting[delivery.source].put_back(reversed(self._keys.release_waiting(delivery)))
 
-    def _forget_id(self, delivery: Delivery) -> None:
-        """Stop attaching duplicates to it."""
-        if delivery.id is not None and self._under_way.get((delivery.source, delivery.id)) is delivery:
-            del self._under_way[delivery.source, delivery.id]
+    def _release_followers(self, delivery: Delivery, is_lost: Callable[[Delivery], bool] = lambda _: False) -> None:
+        """Let its duplicates wait by themselves: another reader has it now, but maybe not them."""
+        followers, delivery.followers = delivery.followers or (), None
+        self._waiting[delivery.source].put([each for each in followers if not is_lost(each)])

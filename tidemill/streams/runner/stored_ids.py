@@ -34,7 +34,7 @@ class StoredIds:
         ids = [id for each in deliveries if (id := identify(source, each)) is not None]
         if ids and stream.dedup_window:
             found = await find_seen(self._database, stream.name, source.name, ids, stream.dedup_window)
-            self._dispatcher.reducer.recall_ids(index, found, time.monotonic())
+            self._dispatcher.reducer.ids.recall(index, found, time.monotonic())
 
     async def load_stored(self, deliveries: Sequence[Delivery]) -> None:
         """The same for stored messages, which other dispatchers may have got and finished since."""
@@ -44,7 +44,7 @@ class StoredIds:
     async def flush(self) -> bool:
         """Store the ids of finished messages; whether all of them are stored."""
         sources = self._dispatcher.stream.sources
-        taken = self._dispatcher.reducer.take_finished_ids()
+        taken = self._dispatcher.reducer.ids.take_finished()
         self._finished += [(sources[index].name, id) for index, id in taken]
         await store_finished(
             self._database,
