@@ -1,6 +1,8 @@
 """Waiting for runs: one LISTEN connection for all waits on a database, and no statement while nothing changes.
 
 row = await run_waits(database).end_of(database, 7)       # one statement reads all runs that are waited for
+
+Changes are announced a few times a second at most. A run that ends in the process that waits for it is read at once.
 """
 
 from __future__ import annotations
@@ -36,8 +38,14 @@ class RunWait:
 
     def __init__(self, safety_poll: float) -> None:
         self.event = asyncio.Event()
+        self.has_changes = False
         self._safety_poll = safety_poll
         self._gap = FIRST_GAP
+
+    def wake(self) -> None:
+        """Something in the database has changed."""
+        self.has_changes = True
+        self.event.set()
 
     async def changed(self) -> None:
         """Return when something has changed, or when it is time for a safety poll."""
@@ -59,7 +67,8 @@ class RunWaits:
         self._watches: set[RunWait] = set()
         self._task: asyncio.Task[None] | None = None
         self._ends: dict[int, set[asyncio.Future[Any]]] = {}
-        self._added = asyncio.Event()
+        self._unread: set[int] = set()  # runs whose wait has just begun, or that have just ended in this process
+        self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Task[None] | None = None
         self._reading: RunWait | None = None
 
@@ -79,15 +88,23 @@ class RunWaits:
         """Wait until a run does not run any more; returns its state, result, error and note."""
         waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._ends.setdefault(run_id, set()).add(waiting)
-        self._added.set()
-        if self._reading is not None:
-            self._reading.event.set()
+        self._read_soon(run_id)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read_ends(database), name="tidemill-run-ends")
         try:
             return await waiting
         finally:
             self._forget(run_id, waiting)
+
+    def ended_here(self, run_id: int) -> None:
+        """A run has ended in this process: its wait is over, if there is one."""
+        if run_id in self._ends and self._loop is asyncio.get_running_loop():
+            self._read_soon(run_id)
+
+    def _read_soon(self, run_id: int) -> None:
+        self._unread.add(run_id)
+        if self._reading is not None:
+            self._reading.event.set()
 
     async def close(self) -> None:
         """Stop listening, because the database is about to be closed."""
@@ -104,23 +121,27 @@ class RunWaits:
                 del self._ends[run_id]
 
     async def _read_ends(self, database: Database) -> None:
-        """Read which runs have ended after each change, as long as an end is waited for."""
+        """Read which runs have ended, as long as an end is waited for: all of them after a change, with pauses, and at
+        once those that may have ended."""
         error: Exception = StoreError("the connections to the database were closed before the run ended")
         try:
             async with self.watching(database) as watch:
                 self._reading = watch
+                rest_until, is_poll = 0.0, False
                 while self._ends:
-                    self._added.clear()
+                    watch.event.clear()
                     began = time.monotonic()
-                    for row in await read_ends(database, list(self._ends)):
-                        for waiting in self._ends.pop(row["id"], ()):
-                            if row["state"] is None:
-                                _fail(waiting, no_such_run(row["id"]))
-                            elif not waiting.done():
-                                waiting.set_result(row)
-                    if self._ends and not self._added.is_set():
+                    unread, self._unread = self._unread & self._ends.keys(), set[int]()
+                    if is_poll or (watch.has_changes and began >= rest_until):
+                        watch.has_changes = False
+                        await self._read(database, list(self._ends))
                         pause = (time.monotonic() - began) / READING_SHARE
-                        await self._next_change(watch, min(max(FIRST_GAP, pause), LONGEST_GAP))
+                        rest_until = began + min(max(FIRST_GAP, pause), LONGEST_GAP)
+                    elif unread:
+                        await self._read(database, list(unread))
+                    if self._ends:
+                        left = rest_until - time.monotonic() if watch.has_changes else self._poll
+                        is_poll = not await wait_for_event(watch.event, max(0.0, left)) and not watch.has_changes
         except Exception as found:  # noqa: BLE001 - the waits raise it
             error = found
         finally:
@@ -128,12 +149,13 @@ class RunWaits:
             for waiting in [each for waits in self._ends.values() for each in waits]:
                 _fail(waiting, error)
 
-    async def _next_change(self, watch: RunWait, gap: float) -> None:
-        """Return when something has changed, or at once when another end is waited for."""
-        if not await wait_for_event(watch.event, self._poll) or self._added.is_set():
-            return
-        await wait_for_event(self._added, gap)
-        watch.event.clear()
+    async def _read(self, database: Database, ids: list[int]) -> None:
+        for row in await read_ends(database, ids):
+            for waiting in self._ends.pop(row["id"], ()):
+                if row["state"] is None:
+                    _fail(waiting, no_such_run(row["id"]))
+                elif not waiting.done():
+                    waiting.set_result(row)
 
     async def _listen(self, database: Database) -> None:
         try:
@@ -153,12 +175,18 @@ class RunWaits:
                 quiet = 0.0 if self._watches else quiet + LINGER
                 if changed:
                     for watch in self._watches:
-                        watch.event.set()
+                        watch.wake()
 
 
 def _fail(waiting: asyncio.Future[Any], error: Exception) -> None:
     if not waiting.done():
         waiting.set_exception(error)
+
+
+def end_waits_here(run_id: int) -> None:
+    """End the waits of this process for a run that has ended in it."""
+    for waits in list(_WAITS.values()):
+        waits.ended_here(run_id)
 
 
 def run_waits(database: Database) -> RunWaits:

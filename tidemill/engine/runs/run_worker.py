@@ -30,6 +30,7 @@ from tidemill.engine.runs.run_claims import MAX_LOSSES, RunClaims
 from tidemill.engine.runs.run_ids import RunIds
 from tidemill.engine.runs.run_inbox import RunInbox
 from tidemill.engine.runs.run_store import RunStore
+from tidemill.engine.runs.run_waits import end_waits_here
 from tidemill.engine.runs.step_watch import StepWatch
 from tidemill.engine.telemetry.tracing import is_tracing
 from tidemill.engine.worker.threads import STEP_THREADS, WorkThreads
@@ -302,6 +303,8 @@ class RunWorker:
             self._notified("claims")  # Others may have waited until the suspects were cleared.
         if turn.state is not None or turn.release:
             self.forget(run)
+            if turn.state is not None:
+                end_waits_here(run.number)
             if turn.state is not None and run.has_slot:
                 self._notified("claims")  # A run of its kind may wait for its slot.
             if turn.release and not turn.awake:
