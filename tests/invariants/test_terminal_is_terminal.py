@@ -125,7 +125,7 @@ async def test_two_finishes_at_the_same_moment_count_once(app: App, database: Da
     async with puppet(database) as worker, database.acquire() as other:
         job = await claimed(app, task, worker)
         async with other.transaction():
-            assert await finish_jobs(database, other, worker.worker_id, [ending(job, "first")]) == [job.id]
+            assert list(await finish_jobs(database, other, worker.worker_id, [ending(job, "first")])) == [job.id]
             second = ending(job, "second", "failed")
             late = asyncio.create_task(worker.turn([second]) if path == "turn" else worker.claims.finish([second]))
             await waits_for_a_lock(database)

@@ -29,7 +29,7 @@ def put(root: Path, files: Mapping[str, str]) -> None:
 def tree(root: Path) -> dict[str, str]:
     """All files under a folder that are not hidden."""
     return {
-        str(path.relative_to(root)): path.read_text()
+        str(path.relative_to(root)): path.read_text(errors="surrogateescape")
         for path in sorted(root.rglob("*"))
         if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
     }

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from tests.support import eventually, running_worker, value
-from tidemill import App, BatchFailedError
+from tests.support.waiting import PATIENCE
+from tidemill import App, BatchFailedError, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, RetryJobs, cancel_jobs, retry_jobs
@@ -89,6 +90,27 @@ async def test_jobs_are_added_while_a_batch_is_open_and_it_ends_when_it_is_close
         assert await batch.results(timeout="30s") == [0, 2, 4]
     with pytest.raises(ConfigError, match="accepts no more jobs"):
         await batch.add(double.call(n) for n in (3,))
+
+
+async def test_a_batch_that_is_closed_while_its_last_job_ends_has_an_end(app: App) -> None:
+    """Without maintenance, which would find those that have none."""
+    async with running_worker(app):
+        for _ in range(40):
+            batch = await app.batch(calls(app, "double", 2), keep_open=True)
+            await batch.close()
+            assert await batch.wait(timeout=PATIENCE)
+
+
+async def test_batches_whose_last_jobs_end_in_transactions_at_the_same_time_have_an_end(app: App) -> None:
+    @app.task
+    async def write() -> None:
+        async with current_job().transaction() as connection:
+            await connection.execute("SELECT 1")
+
+    async with running_worker(app), running_worker(app):
+        batches = [await app.batch([write.call() for _ in range(4)]) for _ in range(40)]
+        for batch in batches:
+            assert await batch.wait(timeout=PATIENCE)
 
 
 async def test_a_job_of_a_batch_adds_more_jobs_to_it(app: App) -> None:

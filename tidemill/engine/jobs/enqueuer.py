@@ -19,7 +19,7 @@ from tidemill.core.jobs.job import JobRef, NewJob
 from tidemill.engine.jobs.bulk import ManyJobs
 from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
-from tidemill.store.jobs.batches.batch_end import END_BATCHES, end_batches
+from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.batches.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
 from tidemill.store.jobs.insert import insert_alike, insert_jobs, run_statements, wake_of
 from tidemill.store.notify import Notifier
@@ -73,7 +73,7 @@ class Enqueuer:
                 ref = await run_statements(self._database, connection, new_batch_statements(new))
                 if ref.created:
                     await self._add(connection, ref.id, chunks(ref.id))
-                    await end_batches(self._database, connection, [ref.id])
+                    await end_batches(self._database, [ref.id], connection)
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
         return ref
@@ -86,7 +86,7 @@ class Enqueuer:
                 added = await self._add(connection, batch, chunks)
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
-        await self._database.fetch(END_BATCHES, [batch])  # Its other jobs may have ended meanwhile.
+        await end_batches(self._database, [batch])  # Its other jobs may have ended meanwhile.
         return added
 
     async def _add(self, connection: Executor, batch: int, chunks: Iterable[ManyJobs]) -> int:

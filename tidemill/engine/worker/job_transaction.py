@@ -6,6 +6,7 @@ from typing import Any
 
 from tidemill.core.jobs.job import Finish
 from tidemill.store.database import Connection, Database
+from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.claims.claims import finish_jobs
 
 PATIENCE = 30.0
@@ -39,6 +40,9 @@ class JobTransaction:
             return False
         owned = await finish_jobs(self._database, self._connection, self._worker_id, [ended])
         await (self._transaction.commit() if owned else self._transaction.rollback())
+        # Once more after the commit: only now does this see what other transactions have counted meanwhile.
+        batches = [batch for batch in owned.values() if batch is not None]
+        await end_batches(self._database, batches, self._connection)
         return bool(owned)
 
     def close(self) -> None:

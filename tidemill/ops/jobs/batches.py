@@ -127,21 +127,22 @@ async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarati
     many = jobs_of_calls(MappedCalls(task, args.each), options, origin=origin, batch=ref.id)
     jobs = many.each() if many.calls else []
     await run_statements(tx.database, tx.connection, add_statements(tx.database, ref.id, jobs))
-    await end_batches(tx.database, tx.connection, [ref.id])
+    await end_batches(tx.database, [ref.id], tx.connection)
     after = {"task": args.task, "jobs": len(args.each), "name": args.name}
     await tx.audit("batch.enqueue", f"b{ref.id}", after=after)
     return await _read(tx, ref.id)
 
 
 @operation("POST /batches/{id}/close", role="operator")
-async def close_batch(tx: Transaction, args: BatchNumber) -> BatchDetails:
+async def close_batch(at: Reader, args: BatchNumber) -> BatchDetails:
     """Let a batch that was kept open end when its jobs have."""
-    before = await _read(tx, args.id)
-    if before.is_open:
-        await tx.execute(CLOSE_BATCH, args.id)
-        await end_batches(tx.database, tx.connection, [args.id])
-        await tx.audit("batch.close", f"b{args.id}")
-    return await _read(tx, args.id)
+    if (await _read(at, args.id)).is_open:
+        async with at.transaction() as tx:
+            await tx.execute(CLOSE_BATCH, args.id)
+            await tx.audit("batch.close", f"b{args.id}")
+        # After the commit: a worker that ends the last job in this moment takes the batch for open before it.
+        await end_batches(at.database, [args.id])
+    return await _read(at, args.id)
 
 
 @operation("POST /batches/{id}/cancel", role="operator")

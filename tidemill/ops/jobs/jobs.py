@@ -20,6 +20,7 @@ from tidemill.ops.operator.cursor import page_json, read_cursor
 from tidemill.ops.operator.local import encoded
 from tidemill.ops.operator.operation import Arguments, Cursor, Limit, ListOf, PageOf, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks
+from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.jobs.log import read_logs
 from tidemill.store.jobs.operate import Outcome, cancel_jobs as cancel_stored, retry_jobs as retry_stored
@@ -282,6 +283,7 @@ async def _reach(
         async for ids in _batches(at, args.filter.validate(), states(args.filter)):
             async with at.transaction() as tx:
                 outcomes.append(await act(tx, ids, why=args.filter))
+    await end_batches(at.database, {batch for each in outcomes for batch in each.batches})
     done, asked, unchanged = (
         sum(len(getattr(each, name)) for each in outcomes) for name in ("done", "asked", "unchanged")
     )

@@ -11,7 +11,6 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.errors import NotFoundError
 from tidemill.core.jobs.job import FINAL_STATES
 from tidemill.store.access.audit import targets
-from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.history.archive import (
     ADD_COUNTS,
     NOTIFY_CALLED,
@@ -102,6 +101,8 @@ class Outcome(msgspec.Struct):
     done: list[int] = []
     asked: list[int] = []
     unchanged: list[int] = []
+    batches: set[int] = set()
+    """The batches of jobs that have ended: they can be ended when this is committed."""
 
 
 async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
@@ -118,7 +119,7 @@ async def cancel_jobs(tx: Transaction, ids: list[int], *, why: object = None) ->
     outcome.asked = [row["id"] for row in running]
     outcome.unchanged = sorted(set(ids) - set(outcome.done) - set(outcome.asked))
     await _admit(tx, [row["concurrency_key"] for row in waiting])
-    await end_batches(tx.database, tx.connection, {row["batch_id"] for row in waiting if row["batch_id"] is not None})
+    outcome.batches = {row["batch_id"] for row in waiting if row["batch_id"] is not None}
     if reached := outcome.done + outcome.asked:
         await tx.audit(
             "job.cancel",

@@ -8,7 +8,7 @@ import asyncpg
 
 from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
-from tidemill.store.jobs.batches.batch_end import END_BATCHES
+from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.claims.claims import finish_jobs, requeue_jobs
 from tidemill.store.jobs.history.archive import (
     NOTIFY_CALLED,
@@ -139,8 +139,7 @@ async def flag_silent(database: Database, *, silence_seconds: float) -> list[asy
 async def expire_jobs(database: Database) -> int:
     """Expire waiting jobs whose deadline has passed; returns how many."""
     rows = await database.fetch(EXPIRE_JOBS, patience=None)
-    if batches := sorted({row["batch_id"] for row in rows if row["batch_id"] is not None}):
-        await database.fetch(END_BATCHES, batches, patience=None)
+    await end_batches(database, {row["batch_id"] for row in rows if row["batch_id"] is not None})
     return len(rows)
 
 

@@ -57,7 +57,10 @@ SELECT id, {NOTIFY_CALLED}, {NOTIFY_RUNS} FROM over
 """
 
 
-async def end_batches(database: Database, connection: Executor, ids: Iterable[int]) -> None:
+async def end_batches(database: Database, ids: Iterable[int], connection: Executor | None = None) -> None:
     """End those of these batches whose jobs have all ended. The ends must be committed, or of this transaction."""
     if wanted := sorted(set(ids)):
-        await connection.fetch(database.sql(END_BATCHES), wanted)
+        if connection is None:
+            await database.fetch(END_BATCHES, wanted, patience=None)
+        else:
+            await connection.fetch(database.sql(END_BATCHES), wanted)

@@ -12,7 +12,7 @@ from tidemill.core.jobs.batch import BatchRef, NewBatch
 from tidemill.core.jobs.job import NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
-from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES
+from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES, end_batches
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, insert_statements
 from tidemill.store.jobs.operate import CANCEL_RUNNING, CANCEL_WAITING
 from tidemill.store.transaction import Reader, Transaction
@@ -157,9 +157,7 @@ async def sweep_batches(database: Database) -> None:
     await database.fetch(CANCEL_UNWANTED_BATCHES, patience=None)
     for row in await database.fetch(FIND_CANCELLED_BATCHES, patience=None):
         await cancel_jobs_of(database, row["id"], row["cancel_reason"])
-    stuck = [row["id"] for row in await database.fetch(FIND_STUCK_BATCHES, patience=None)]
-    if stuck:
-        await database.fetch(END_BATCHES, stuck, patience=None)
+    await end_batches(database, [row["id"] for row in await database.fetch(FIND_STUCK_BATCHES, patience=None)])
 
 
 async def cancel_jobs_of(database: Database, batch_id: int, reason: str) -> None:
@@ -177,7 +175,7 @@ async def cancel_jobs_of(database: Database, batch_id: int, reason: str) -> None
         if len(ids) < CANCELLED_AT_ONCE:
             break
         after = ids[-1]
-    await database.fetch(END_BATCHES, [batch_id])
+    await end_batches(database, [batch_id])
 
 
 async def request_cancel(tx: Transaction, batch_id: int) -> str | None:

@@ -341,7 +341,7 @@ class Claims:
         last = rows.pop()
         refused = len(finished) - last[0]
         if last[4] is not None:
-            await end_batches(self._database, self.connection, decode(last[4]))
+            await end_batches(self._database, decode(last[4]), self.connection)
         if refused:
             refused -= len(await self.finish(finished))
         elif keyed := [job.id for job in finished if job.keyed]:
@@ -376,7 +376,7 @@ class Claims:
 
     async def finish(self, finished: Sequence[Finish]) -> list[int]:
         """Move jobs to the history; returns the ids that this worker still owned."""
-        return await finish_jobs(self._database, self.connection, self.worker_id, finished)
+        return list(await finish_jobs(self._database, self.connection, self.worker_id, finished))
 
     async def requeue(self, jobs: Sequence[Requeue]) -> list[int]:
         """Put jobs back; returns the ids that this worker still owned."""
@@ -416,17 +416,18 @@ async def find_cancels(database: Database, ids: Sequence[int]) -> list[tuple[int
 
 async def finish_jobs(
     database: Database, connection: Executor, worker_id: int, finished: Sequence[Finish]
-) -> list[int]:
+) -> dict[int, int | None]:
     """Move a worker's jobs to the history, and admit jobs that waited for their concurrency keys.
 
-    Their batches end here, or by maintenance if another worker finishes jobs of them at the same time.
+    Returns the jobs that the worker still owned, each with its batch. Batches end here, or by maintenance if another
+    transaction ends their other jobs at the same time.
     """
     finished = _once_each(finished)
     rows = await connection.fetch(database.sql(FINISH_JOBS), *_finish_columns(database, finished), worker_id)
-    await end_batches(database, connection, {row[2] for row in rows if row[2] is not None})
+    await end_batches(database, {row[2] for row in rows if row[2] is not None}, connection)
     if keys := sorted({row[1] for row in rows if row[1] is not None}):
         await connection.execute(database.sql(ADMIT_THROTTLED), keys)
-    return [row[0] for row in rows]
+    return {row[0]: row[2] for row in rows}
 
 
 _REQUEUED = ("id", "attempt", "delay", "note", "failed", "lost", "error", "state", "refused_by", "suspicions")
