@@ -55,11 +55,12 @@ def write_history(root: Path, repository: Path, since: date) -> int:
     """Write the commits of a git repository as logs of their days; returns how many days there are."""
     command = ["git", "-C", str(repository), "log", "--reverse", f"--since={since}T00:00:00", "--format=%ad\t%an\t%s"]
     said = subprocess.run([*command, "--date=format:%Y-%m-%d %H:%M"], capture_output=True, text=True, check=True).stdout
+    commits = [line.split("\t", 2) for line in said.splitlines()]
+    is_alone = len({who for _, who, _ in commits}) == 1  # Then the author need not be named.
     days: dict[str, list[str]] = {}
-    for line in said.splitlines():
-        moment, who, subject = line.split("\t", 2)
+    for moment, who, subject in commits:
         day, _, clock = moment.partition(" ")
-        days.setdefault(day, []).append(f"{clock} INFO {subject.rstrip('.')}. ({who})")
+        days.setdefault(day, []).append(f"{clock} INFO {subject.rstrip('.')}{'' if is_alone else f' ({who})'}.")
     for day, lines in days.items():
         folder = root / "daily" / day
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Writes texts: with a language model if one is configured, otherwise by picking the most typical sentences.
 
 The offline writer invents nothing: every sentence of its output is in its input. Of sentences that are nearly the same
-it takes one, and says how many there were.
+it takes one, and says how many there were, and of what. Notes of people come before lines of programs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ LONG = 6  # sentences of which the body leaves out those of the title and the le
 #: The end of a picture's name.
 PICTURE = r"[.](png|jpe?g|gif|webp|svg)$"
 MOST_OF_ONE = 2  # sentences that begin with the same words
-ALIKE = 0.8  # the share of their words that two sentences of one kind have in common
+ALIKE = 0.65  # the share of their words that two sentences of one kind have in common
+MOST_NAMED = 4  # things that a kind of sentences is about, beside the first
 _HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
     (
         "What went wrong",
@@ -50,6 +51,8 @@ _PICTURES = re.compile(r"^!\[[^\]\n]*\]\([^)\n]*\)$", re.MULTILINE)
 _STAMP = re.compile(
     r"^\s*(?:\[?\d{1,2}:\d{2}(?::\d{2})?\]?\s*)?(?:(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b:?\s*)?", re.MULTILINE
 )
+_ASIDE = re.compile(r"\([^)]*\)")  # such as the author of a commit: it says nothing about what was done
+_MORE = re.compile(r"\s*\(and \d+ more like it[^)]*\)")
 _COMMON = frozenset(
     {"the", "and", "for", "that", "with", "this", "was", "were", "are", "has", "have", "had", "not", "but", "from"}
 )
@@ -87,7 +90,7 @@ async def compose(date: str, summary: str, writer: str) -> str:
         post = read_post(date, await asyncio.to_thread(ask, POST_PROMPT.format(date=date, text=summary)))
         return write_front_matter(date, post.title, post.summary, post.body + pictures)
     sentences = split_sentences(summary.partition(". ")[2] or summary)
-    title = re.sub(r"\s*\(and \d+ more like it\)", "", sentences[0]).rstrip(".") if sentences else "A quiet day"
+    title = _MORE.sub("", sentences[0]).rstrip(".") if sentences else "A quiet day"
     lead = sentences[1:3] or sentences
     # What the title and the lead say is not said again, unless that leaves too little.
     rest = sentences[3:] if len(sentences) >= LONG else sentences
@@ -112,38 +115,47 @@ async def speak(date: str, post: str, writer: str) -> str:
 
 
 def pick_sentences(text: str, most: int) -> list[str]:
-    """The sentences whose words occur most often, in the order of the text, one of each kind.
+    """One sentence of each kind: first those that people have written, then those whose words occur most often.
 
-    Sentences that differ in numbers or a word are of one kind: the first stands for all, with how many there were.
+    Sentences that differ in numbers or a few words are of one kind: the first stands for all, with how many there were.
     """
-    kinds = group_sentences(split_sentences(text))
-    sentences = [kind[0] for kind in kinds]
-    sizes = {kind[0]: len(kind) for kind in kinds}
+    by_hand = [line for line in text.splitlines() if _STAMP.sub("", line, count=1) == line.lstrip()]
+    noted = set(split_sentences("\n".join(by_hand)))
+    kinds = sorted(group_sentences(split_sentences(text)), key=lambda kind: kind[0] not in noted)
     counts = Counter(word for kind in kinds for sentence in kind for word in set(_words(sentence)))
 
-    def weight(sentence: str) -> float:
-        words = set(_words(sentence))
-        return sum(counts[word] for word in words) / (len(words) + 3) + sizes[sentence]
+    def weight(kind: list[str]) -> float:
+        words = set(_words(kind[0]))
+        return sum(counts[word] for word in words) / (len(words) + 3) + len(kind)
 
-    chosen: list[str] = []
+    chosen: list[list[str]] = []
     subjects = Counter[str]()
-    for sentence in sorted(sentences, key=lambda sentence: (-weight(sentence), sentence)):
-        subject = " ".join(sentence.split()[:2])
+    for kind in sorted(kinds, key=lambda kind: (kind[0] not in noted, -weight(kind), kind[0])):
+        subject = " ".join(kind[0].split()[:2])
         if len(chosen) < most and subjects[subject] < MOST_OF_ONE:
             subjects[subject] += 1
-            chosen.append(sentence)
-    return [
-        sentence if sizes[sentence] == 1 else f"{sentence.rstrip('.!?')} (and {sizes[sentence] - 1} more like it)."
-        for sentence in sentences
-        if sentence in chosen
-    ]
+            chosen.append(kind)
+    return [_one_for_all(kind) for kind in kinds if kind in chosen]
+
+
+def _one_for_all(kind: Sequence[str]) -> str:
+    """The first sentence of a kind, with how many others there were and what they are about."""
+    first, *others = kind
+    if not others:
+        return first
+    known = {word.lower() for word in _WORD.findall(first)}
+    plain = [_WORD.findall(_ASIDE.sub("", each)) for each in others]
+    about = [" ".join(word for word in words if word.lower() not in known) for words in plain]
+    named = list(dict.fromkeys(each for each in about if each))
+    told = f": {', '.join(named)}" if 0 < len(named) <= MOST_NAMED else ""
+    return f"{first.rstrip('.!?')} (and {len(others)} more like it{told})."
 
 
 def group_sentences(sentences: Sequence[str]) -> list[list[str]]:
     """Sentences in groups of those that are nearly the same, in the order of the first of each group."""
     groups: list[tuple[set[str], list[str]]] = []
     for sentence in sentences:
-        words = set(re.findall(r"[^\W\d_]+", sentence.lower()))
+        words = set(re.findall(r"[^\W\d_]+", _ASIDE.sub("", sentence).lower())) or {sentence}
         for known, group in groups:
             if len(words & known) >= ALIKE * len(words | known):
                 group.append(sentence)
@@ -162,4 +174,4 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _words(sentence: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(sentence) if word.lower() not in _COMMON]
+    return [word.lower() for word in _WORD.findall(_ASIDE.sub("", sentence)) if word.lower() not in _COMMON]

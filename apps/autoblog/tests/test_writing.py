@@ -114,6 +114,26 @@ def test_what_is_nearly_the_same_is_said_once_with_how_many_there_were() -> None
     ]
 
 
+def test_lines_that_differ_in_a_name_are_one_kind_and_notes_of_people_come_first() -> None:
+    log = "\n".join(
+        f"10:0{n} INFO The {what} was restarted after its memory had grown to {n}00 MB."
+        for n, what in enumerate(("importer", "mail gateway", "archive", "importer"))
+    )
+    note = (
+        "Met with the harbour team.\nThe deploy failed twice: OOM at 14:02.\nThe deploy failed twice: OOM at 14:05.\n"
+    )
+    assert pick_sentences(f"{log}\n{note}", 5) == [
+        "Met with the harbour team.",
+        "The deploy failed twice: OOM at 14:02 (and 1 more like it).",
+        "The importer was restarted after its memory had grown to 000 MB (and 3 more like it: mail gateway, archive).",
+    ]
+
+
+def test_an_author_in_brackets_does_not_make_commits_alike() -> None:
+    log = "10:00 INFO Formatting (Ada Lovelace King).\n10:01 INFO Faster joins (Ada Lovelace King)."
+    assert pick_sentences(log, 5) == ["Formatting (Ada Lovelace King).", "Faster joins (Ada Lovelace King)."]
+
+
 async def test_a_post_becomes_a_page_an_entry_of_the_index_and_of_the_feed() -> None:
     text = await compose(
         "2026-01-15", "2026-01-15, from 1 logs. Ada fixed <b>it</b>. Grace asked whether it holds.", OFFLINE
@@ -181,5 +201,5 @@ def test_a_git_history_becomes_the_logs_of_its_days(tmp_path: Path) -> None:
     git("-C", "project", "commit", "-q", "--allow-empty", "-m", "The importer is restarted by itself")
     assert write_history(tmp_path / "out", tmp_path / "project", date(2026, 1, 1)) == 1
     assert (tmp_path / "out/daily/2026-01-15/project.txt").read_text() == (
-        "10:02 INFO The importer is restarted by itself. (Ada)\n"
+        "10:02 INFO The importer is restarted by itself.\n"
     )

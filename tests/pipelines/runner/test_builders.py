@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support import eventually
+from tests.support import eventually, value
 from tests.support.cli import TIDEMILL, environment
 from tests.support.pipelines import put, tree, update
 from tidemill import App
@@ -170,3 +170,29 @@ async def test_what_another_builder_wrote_is_never_taken_for_an_edit(tmp_path: P
     rows = await database.fetch("SELECT reason, count(*) AS n FROM tidemill.state_build GROUP BY 1")
     assert [tuple(row) for row in rows] == [("it is missing", 20)]
     assert late.pipeline_view.plan().steps == []
+
+
+async def test_a_builder_leases_no_more_than_it_can_commit_soon(tmp_path: Path, database: Database) -> None:
+    """While the database is slow to commit, functions that are done at once do not lease everything."""
+    put(tmp_path, {f"in/{n}.txt": "x" for n in range(4_000)})
+    pipeline, leased = Pipeline("p", root=tmp_path, approve_above=None), list[int]()
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", in_process=True)
+    def copy(entity: Any, text: str) -> str:
+        return text
+
+    async def count_leases() -> None:
+        while True:
+            leased.append(await value(database, "SELECT count(*) FROM tidemill.state_building"))
+
+    counting = asyncio.create_task(count_leases())
+    async with database.transaction() as blocker:
+        await blocker.execute(database.sql("LOCK TABLE tidemill.state IN SHARE MODE"))  # It can be read, not written.
+        building = asyncio.create_task(update(database, pipeline))
+        await eventually(lambda: leased and leased[-1] > 500)
+        seen = len(leased)
+        await eventually(lambda: len(leased) > seen + 100)
+    await building
+    counting.cancel()
+    assert 500 < max(leased) <= 2_000
+    assert len(tree(tmp_path / "out")) == 4_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,37 @@ def test_every_part_of_a_graph_is_read_or_refused(change: Any, place: str) -> No
     assert find_problems(data, "f") == []
     change(data)
     assert [told.partition(": ")[0] for told in unknown(data)] == [place]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("name", ["a"]), ("name", True), ("stateRoot", 5), ("stateRoot", {}), ("mode", "sometimes"),
+        ("stateStore", "cloud"), ("scanInterval", "often"), ("scanInterval", 0), ("scanInterval", float("inf")),
+        ("maxConcurrentEntities", 10**400), ("maxConcurrentEntities", "9" * 5000), ("maxConcurrentEntities", -1),
+        ("retryPolicy", [1]), ("retryPolicy.maxAttempts", "x"), ("retryPolicy.maxAttempts", True),
+        ("retryPolicy.maxAttempts", 0), ("retryPolicy.maxAttempts", float("inf")), ("retryPolicy.backoffSeconds", 5),
+        ("retryPolicy.backoffSeconds", "15"), ("retryPolicy.backoffSeconds[0]", "x"),
+        ("retryPolicy.backoffSeconds[0]", None), ("retryPolicy.backoffSeconds[0]", -1), ("stages", {}),
+        ("stages[1].validation", 3), ("stages[1].validation.minSize", -1), ("stages[1].validation.minSize", "big"),
+        ("stages[1].description", {}), ("stages[1].pattern", 7),
+    ],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_refused_where_it_stands(place: str, value: Any) -> None:
+    data: Any = json.loads(json.dumps(STAGES))
+    part, *path = data, *re.findall(r"\w+", place)
+    for name in path[:-1]:
+        inner = {"retryPolicy": {"backoffSeconds": [1.0]}, "validation": {}}.get(name)
+        part = part[int(name)] if isinstance(part, list) else part.setdefault(name, inner)
+    part[int(path[-1]) if isinstance(part, list) else path[-1]] = value
+    assert place in [str(each).partition(": ")[0] for each in find_problems(data, "f")]
+    with pytest.raises(ConfigError):
+        parse_workflow(data, "f")
+
+
+def test_an_interval_in_a_file_may_be_any_sensible_number() -> None:
+    for interval in (1, 60, 1.5, "30"):
+        assert find_problems({**STAGES, "scanInterval": interval}, "f") == []
 
 
 @pytest.mark.parametrize("connector", ["", "out", "output", "output-0", "true", "false"])

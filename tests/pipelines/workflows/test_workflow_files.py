@@ -339,7 +339,7 @@ async def test_an_expression_that_fails_names_its_node_and_field() -> None:
         (lambda data: data["nodes"][0].update(typeId="state_scam"), "there is no type 'state_scam'"),
         (lambda data: data["connections"][0].update(sourceNodeId="nobody"), "there is no node 'nobody'"),
         (lambda data: data["nodes"][1]["data"].pop("transform"), "transform is missing"),
-        (lambda data: data.update(mode="poetry"), "neither pipeline nor trigger"),
+        (lambda data: data.update(mode="poetry"), "is not one of pipeline, trigger"),
         (lambda data: data["nodes"][2]["data"].update(input="{{$.blog.path}}"), "no state 'blog' before"),
     ],
 )

@@ -410,6 +410,12 @@ def _check_joined(where: str, inputs: Sequence[Input]) -> None:
         rest.remove(following)
 
 
+def patterns_of(stages: Sequence[Stage]) -> list[Pattern]:
+    """The patterns of all inputs and outputs of stages, each once."""
+    inputs = [one.pattern for stage in stages for one in stage.inputs]
+    return list(dict.fromkeys([*inputs, *(stage.output for stage in stages)]))
+
+
 def check_order(stages: Iterable[Stage]) -> list[Stage]:
     """Stages in topological order; an error for cycles, and for two stages that write the same path."""
     every = list(stages)

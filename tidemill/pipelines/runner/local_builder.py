@@ -125,7 +125,7 @@ class LocalBuilder:
 
     def _room(self) -> int:
         """How many steps can start now."""
-        if not self._todo or self._closing or len(self._running) >= self._most:
+        if not self._todo or self._closing or len(self._running) >= self._most or len(self._done) >= MOST:
             return 0
         if self._containment.has_suspects():
             return 1
@@ -252,6 +252,7 @@ class LocalBuilder:
     async def _commit_all(self) -> None:
         while self._done:
             batch, self._done = self._done[:MOST], self._done[MOST:]
+            self._start()  # There is room again: results wait in no more than one batch beside this one.
             await self._commit(self._stage, batch)
 
     def _committed(self, task: asyncio.Task[None]) -> None:

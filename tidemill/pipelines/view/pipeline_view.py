@@ -17,8 +17,8 @@ import msgspec
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
-from tidemill.pipelines.definition.pattern import Pattern, entity_id
-from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order
+from tidemill.pipelines.definition.pattern import entity_id
+from tidemill.pipelines.definition.pipeline import Pipeline, Stage, check_order, patterns_of
 from tidemill.pipelines.reducer.facts import (
     FileFact,
     PipelineControl,
@@ -46,7 +46,7 @@ class PipelineView:
         self.pipeline = pipeline
         self.states: States = open_states(pipeline, database)
         self.order = check_order(pipeline.stages.values())
-        self.patterns = _patterns(self.order)  # the patterns of all inputs and outputs
+        self.patterns = patterns_of(self.order)
         self.world = PipelineFacts()
         self.busy: dict[str, str] = {}  # outputs that are being built here or elsewhere, and their stages
         self.distrusted: set[str] = set()  # changed just before they were read
@@ -460,11 +460,6 @@ def fits(stage: Stage, entity: str) -> bool:
 def record_of(row: Any) -> StateRecord:
     """A state from its row."""
     return StateRecord(row["content"], row["code"], row["inputs"], row["size"], row["version"], row["invalid_by"])
-
-
-def _patterns(stages: Sequence[Stage]) -> list[Pattern]:
-    inputs = [one.pattern for stage in stages for one in stage.inputs]
-    return list(dict.fromkeys([*inputs, *(stage.output for stage in stages)]))
 
 
 def _keep_unreadable(scan: Scan, before: Mapping[str, FileFact]) -> None:

@@ -85,8 +85,9 @@ ON CONFLICT (pipeline, stage, entity) DO UPDATE
        OR b.seen_at <= statement_timestamp() AND NOT {HOLDS.format(lapse="$7")}
 RETURNING entity
 """
-#: What the database has of leased states: read after the lease was taken, it stays so. A state whose version differs
-#: was built or changed meanwhile, one with a failure of the same code and inputs that is not due has failed meanwhile.
+#: The leased states that are not as they were planned, or have an intent: read after the lease was taken, it stays so.
+#: A state whose version differs was built or changed meanwhile, one with a failure of the same code and inputs that is
+#: not due has failed meanwhile.
 READ_LEASED = """
 SELECT new.entity, coalesce(s.version, 0) <> new.version OR f.entity IS NOT NULL AS is_outdated,
        s.intent_content, s.intent_code, s.intent_inputs, s.intent_size
@@ -95,6 +96,7 @@ LEFT JOIN tidemill.state AS s ON s.pipeline = $1 AND s.stage = $2 AND s.entity =
 LEFT JOIN tidemill.state_failure AS f
     ON f.pipeline = $1 AND f.stage = $2 AND f.entity = new.entity AND f.code = $3 AND f.inputs = new.inputs
        AND (f.retry_at IS NULL OR f.retry_at > now() + interval '1 second')
+WHERE coalesce(s.version, 0) <> new.version OR f.entity IS NOT NULL OR s.intent_content IS NOT NULL
 """
 #: The states among these that were built or changed since they were planned.
 FIND_CHANGED = """

@@ -140,7 +140,8 @@ WHERE s.pipeline = $1 AND s.stage = $2 AND s.intent_by = $3 AND s.version = new.
 ORDER BY s.entity FOR UPDATE OF s
 """
 
-#: Makes the intended content current.
+#: Makes the intended content current. Leases are found by an array, not by a join: how many there are is not known to
+#: the planner, which would compare each with each.
 PROMOTE = """
 WITH done AS (
     UPDATE tidemill.state AS s SET
@@ -157,11 +158,11 @@ history AS (
                                       log)
     SELECT $1, $2, entity, outcome, took, size, code, content, $3, reason, log FROM done),
 mended AS (
-    DELETE FROM tidemill.state_failure AS f USING done
-    WHERE f.pipeline = $1 AND f.stage = $2 AND f.entity = done.entity),
+    DELETE FROM tidemill.state_failure
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY (ARRAY(SELECT entity FROM done))),
 released AS (
-    DELETE FROM tidemill.state_building AS b USING done
-    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = done.entity)
+    DELETE FROM tidemill.state_building
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY (ARRAY(SELECT entity FROM done)))
 SELECT entity, version FROM done
 """
 
@@ -193,15 +194,15 @@ history AS (
     SELECT $1, $2, failed.entity, 'failed', new.took, failed.code, $8, new.reason, failed.error || E'\n' || failed.log
     FROM failed JOIN unnest($3::text[], $10::real[], $11::text[]) AS new (entity, took, reason) USING (entity)),
 released AS (
-    DELETE FROM tidemill.state_building AS b USING failed
-    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = failed.entity)
+    DELETE FROM tidemill.state_building
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY (ARRAY(SELECT entity FROM failed)))
 SELECT entity, code, inputs, attempts, error, failed_at, retry_at FROM failed
 """
 
 NOTIFY_STATES = "SELECT pg_notify('tidemill_states', $1::text)"
 
-#: Records outputs found in place as built, where the state has not changed since it was read.
-#: Records outputs as built, except those that another builder has leased: it has put them there, and will record them.
+#: Records outputs as built where the state has not changed since it was read, except those that another builder has
+#: leased: it has put them there, and will record them.
 ADOPT = f"""
 WITH sessions AS MATERIALIZED ({SESSIONS}),
 done AS (
@@ -222,8 +223,8 @@ done AS (
     WHERE s.version = excluded.version - 1
     RETURNING s.entity, s.content, s.code, s.size, s.version),
 released AS (
-    DELETE FROM tidemill.state_building AS b USING done
-    WHERE b.pipeline = $1 AND b.stage = $2 AND b.entity = done.entity),
+    DELETE FROM tidemill.state_building
+    WHERE pipeline = $1 AND stage = $2 AND entity = ANY (ARRAY(SELECT entity FROM done))),
 history AS (
     INSERT INTO tidemill.state_build (pipeline, stage, entity, outcome, size, code, content, built_by)
     SELECT $1, $2, entity, $11, size, code, content, $10 FROM done)

@@ -19,7 +19,7 @@ from tidemill.core.expressions.paths import Path
 from tidemill.pipelines.workflows.checks.check_data import (
     data_problems,
     expression_problems,
-    is_number,
+    setting_problems,
     template_problems,
 )
 from tidemill.pipelines.workflows.checks.kinds import (
@@ -76,19 +76,11 @@ def find_problems(data: Any, name: str) -> list[WorkflowProblem]:
 
 
 def _file_problems(data: Mapping[str, Any]) -> Iterator[WorkflowProblem]:
-    mode = data.get("mode")
-    if mode not in (None, "pipeline", "trigger"):
-        yield WorkflowProblem(("mode",), f"{mode!r} is neither pipeline nor trigger")
-    for field in ("settings", "retryPolicy"):
-        if data.get(field) is not None and not isinstance(data[field], Mapping):
-            yield WorkflowProblem((field,), "this is an object, or is left out")
+    known = STAGED if "stages" in data else FILE
+    yield from setting_problems(data, known)
     for field in ("nodes", "connections", "stages"):
         if data.get(field) is not None and not isinstance(data[field], list):
             yield WorkflowProblem((field,), f"{field} are a list")
-    for field in ("scanInterval", "maxConcurrentEntities"):
-        if data.get(field) is not None and not is_number(data[field]):
-            yield WorkflowProblem((field,), f"{data[field]!r} is not a number")
-    known = STAGED if "stages" in data else FILE
     yield from _unknown(data, (*known, *LABELS, "stages" if "stages" in data else "nodes", "connections"), ())
     for field in ("settings", "retryPolicy"):
         if field in known:
@@ -272,13 +264,9 @@ def _one_stage(stage: Mapping[str, Any], place: Path, before: set[str]) -> Itera
     if isinstance(stage.get("id"), str) and stage["id"] in before:
         yield WorkflowProblem((*place, "id"), f"two stages are called {stage['id']!r}")
     yield from _unknown(stage, STAGE_FIELDS, place)
-    validation, node = stage.get("validation"), stage.get("node")
-    if validation is not None and not isinstance(validation, Mapping):
-        yield WorkflowProblem((*place, "validation"), "validation is an object, or is left out")
-    elif validation:
-        yield from _unknown(validation, STAGE["validation"]["properties"], (*place, "validation"))
-    if isinstance(validation, Mapping) and not is_number(validation.get("minSize", 0)):
-        yield WorkflowProblem((*place, "validation", "minSize"), f"{validation['minSize']!r} is not a number")
+    yield from _unknown(stage.get("validation"), STAGE["validation"]["properties"], (*place, "validation"))
+    yield from setting_problems(stage, {field: STAGE[field] for field in ("validation", "description")}, place)
+    node = stage.get("node")
     kind = stage.get("type") or ("transform" if "node" in stage else "source")
     if kind == "source":
         return

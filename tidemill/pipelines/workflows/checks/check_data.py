@@ -15,6 +15,7 @@ from tidemill.pipelines.workflows.checks.kinds import (
     OUTWARD,
     PINNED,
     REFUSED_FIELDS,
+    Fields,
     fields_of,
 )
 from tidemill.pipelines.workflows.checks.problem import WorkflowProblem
@@ -29,6 +30,7 @@ from tidemill.pipelines.workflows.expressions.javascript import (
 from tidemill.pipelines.workflows.expressions.safe_templates import TemplateError, check_templates
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS
 
+_TOO_LARGE = 1e15
 _BARE = {("if", "condition"), ("transform", "expression")}
 
 
@@ -69,6 +71,26 @@ def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterat
         yield WorkflowProblem((*place, field), str(error))
 
 
+def setting_problems(data: Mapping[str, Any], fields: Fields, place: Path = ()) -> Iterator[WorkflowProblem]:
+    """Check the values of a file or a stage, which have no templates; what is unknown is not looked at."""
+    for name, schema in fields.items():
+        value = data.get(name)
+        if value is None:
+            continue
+        told = _misfit(value, schema)
+        if told is None and schema.get("type") == "string" and not isinstance(value, str):
+            told = "this is a text"
+        if told is not None:
+            yield WorkflowProblem((*place, name), told)
+        elif isinstance(value, list):
+            for at, each in enumerate(value):
+                if (wrong := _misfit(each, schema.get("items", {}))) is not None or each is None:
+                    yield WorkflowProblem((*place, name, at), wrong or "an entry is missing")
+        elif isinstance(value, Mapping):
+            others = {each: schema["additionalProperties"] for each in value if "additionalProperties" in schema}
+            yield from setting_problems(value, {**others, **schema.get("properties", {})}, (*place, name))
+
+
 def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
     """Why a value does not fit a field; None if it does. A template may become anything."""
     if value is None or (isinstance(value, str) and "{{" in value):
@@ -79,7 +101,7 @@ def _misfit(value: Any, schema: Mapping[str, Any]) -> str | None:
     if isinstance(kind, list):
         told = [_misfit(value, {**schema, "type": each}) for each in kind]
         return None if None in told else told[0]
-    if kind == "integer":
+    if kind in ("integer", "number"):
         if not is_number(value):
             return f"{value!r} is not a number"
         if float(value) < schema.get("minimum", 0):
@@ -142,5 +164,5 @@ def is_number(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     if isinstance(value, str):
-        return value.strip().isascii() and value.strip().isdigit()
-    return isinstance(value, int | float)
+        return value.strip().isascii() and value.strip().isdigit() and len(value.strip()) <= 15
+    return isinstance(value, int | float) and abs(value) < _TOO_LARGE
