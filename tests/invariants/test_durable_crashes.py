@@ -16,7 +16,19 @@ from tests.support import (
     running_maintenance,
     value,
 )
-from tests.support.durable import TURN, Chain, Fragile, Go, Stubborn, Tour, completed_once, deeds, open_gates, ticks_of
+from tests.support.durable import (
+    TURN,
+    Adding,
+    Chain,
+    Fragile,
+    Go,
+    Stubborn,
+    Tour,
+    completed_once,
+    deeds,
+    open_gates,
+    ticks_of,
+)
 from tests.support.waiting import time_to_connect
 from tidemill import App
 from tidemill.engine.containment.exit_status import EXIT_FENCED
@@ -33,7 +45,7 @@ UNDISTURBED = ["begin", "work", "ask", "effect", "finish", "finish"]
 @pytest.fixture
 async def app(app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
     monkeypatch.setenv("TIDEMILL_DATABASE_URL", database_url)
-    for each in (Tour, Chain, flows.Ask, Stubborn, Fragile, flows.Answer):
+    for each in (Tour, Chain, flows.Ask, Stubborn, Fragile, flows.Answer, Adding):
         app.workflow(each, timeout=None)
     await flows.make_tables(database)
     return app
@@ -115,6 +127,33 @@ async def test_a_run_survives_the_death_of_its_owner_in_every_phase(
             assert len(by_one) == len(set(by_one)), f"{tag}: one owner ran a step twice: {done}"
     assert await ticks_of(database, runs["over"].id) == over
     assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 0
+
+
+async def test_values_that_several_steps_change_are_right_when_their_process_is_killed(
+    app: App, database: Database, database_url: str
+) -> None:
+    runs: dict[str, RunHandle] = {}
+
+    async def has_added(count: int) -> bool:
+        for tag, run in runs.items():
+            done = [what for what, _ in await deeds(database, tag) if what.startswith("added")]
+            if len(done) < count or await completed_once(database, run.id) < 4:  # The first step, and the even ones.
+                return False
+        return True
+
+    async with running_maintenance(app):
+        for killed in range(2):
+            async with run_worker_process(database_url) as victim:
+                if not killed:
+                    runs |= {tag: await app.start(Adding, tag=tag) for tag in "abcd"}
+                await eventually(lambda killed=killed: has_added(6 + 3 * killed))
+                victim.kill()
+                await lapse(database, victim.pid)
+        await open_gates(database, *(f"{tag} odd" for tag in runs))
+        async with run_worker_process(database_url):
+            numbers = [1, 2, 3, 4, 5, 6]
+            for tag, run in runs.items():
+                assert await run.result(timeout=120) == [21, numbers, numbers, numbers], tag
 
 
 async def test_an_owner_that_wakes_after_its_lease_is_fenced_and_changes_nothing(

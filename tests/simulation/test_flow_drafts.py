@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter, deque
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,11 +16,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.simulation.test_flow_folds import program
 from tests.support.examples import examples
 from tidemill.flows import StartEvent
+from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.reducer.state import FlowState, PendingWrites, Work
 from tidemill.flows.reducer.state_diff import changes, same
+from tidemill.flows.reducer.state_merge import merged
 from tidemill.flows.reducer.state_paths import MISSING, write_path, write_paths
-from tidemill.flows.reducer.state_undo import keep_writes, undo_writes, write, write_for_good
+from tidemill.flows.reducer.state_undo import (
+    before_kept_writes,
+    drop_kept_writes,
+    keep_writes,
+    undo_writes,
+    write,
+    write_for_good,
+)
 from tidemill.flows.runner.state_store import DictState
 
 NAMES = "abc"
@@ -117,6 +128,68 @@ def plain(store: Any) -> Any:
     return dict(store.items())
 
 
+def test_a_value_inside_a_value_that_outlives_a_failure_is_undone_by_itself() -> None:
+    state = FlowState(store=holding({}))
+    outer, middle, inner = new_work(1), new_work(2), new_work(3)
+    write(state, outer, (("x", {}),))
+    write(state, middle, (("x.y", {}),))
+    write(state, inner, (("x.y.z", 0),))
+    undo_writes(state, outer)
+    undo_writes(state, inner)
+    assert state.store.x == {"y": {}}
+
+
+def test_what_was_made_from_a_write_is_as_if_it_had_never_been_written() -> None:
+    state = FlowState(store=holding({"n": 1, "names": ["a"], "by": {"a": {"n": 1}}}), copies=True)
+    early, late, blind = new_work(1), new_work(2), new_work(3)
+    write(state, early, (("n", 11), ("names", ["a", "b"]), ("by", {"a": {"n": 11}, "b": {}})), edits=True)
+    made = (("n", 111), ("names", ["a", "b", "c"]), ("by", {"a": {"n": 111}, "b": {}, "c": {}}))
+    write(state, late, made, edits=True)
+    keep_writes(state, late)
+    write(state, blind, (("set", 1),))
+    undo_writes(state, early)
+    assert len(early.kept_writes) == 3
+    drop_kept_writes(state, early)
+    undo_writes(state, blind)
+    assert plain(state.store) == {"n": 101, "names": ["a", "c"], "by": {"a": {"n": 101}, "c": {}}}
+    assert state.drafts == PendingWrites()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "built", "expected"),
+    [
+        (5, 0, 8, 3),
+        (1.5, 0.5, 4.0, 3.0),
+        (Decimal("2.5"), Decimal(1), Decimal("4.5"), Decimal(3)),
+        (True, False, True, False),
+        (True, False, False, False),
+        ("a", "", "b", "b"),
+        ([1, 2], [1], [1, 2, 3], [1, 3]),
+        ([2, 1], [1], [2, 1, 3], [1, 3]),
+        ([1], [1, 2], [1, 3], [1, 2, 3]),
+        ([5, 0], [0, 0], [5, 3], [0, 3]),
+        ([1, 1], [1], [1, 1, 1], [1, 1]),
+        ((1, 2), (1,), (1, 2, 3), (1, 3)),
+        (deque([1, 2]), deque([1]), deque([1, 2, 3]), deque([1, 3])),
+        ({1, 2}, {1}, {1, 2, 3}, {1, 3}),
+        ({"a": 1}, {}, {"a": 1, "b": 1}, {"b": 1}),
+        ({"a": 2}, {}, {"a": 5}, {"a": 3}),
+        ({}, {"a": 1}, {"b": 1}, {"b": 1, "a": 1}),
+        (Counter(a=2), Counter(), Counter(a=3, b=1), Counter(a=1, b=1)),
+        (5, MISSING, 8, 3),
+        ([1], MISSING, [1, 2], [2]),
+        (MISSING, 5, 8, 8),
+        (5, 0, MISSING, MISSING),
+        (5, 0, "text", "text"),
+        ({"a": 1}, 3, [1], [1]),
+    ],
+)
+def test_a_difference_is_applied_to_what_was_made_from_a_value(old: Any, new: Any, built: Any, expected: Any) -> None:
+    before = copy.copy(built)
+    assert merged(old, new, built) == expected
+    assert built is MISSING or built == before
+
+
 def test_a_later_write_of_another_step_outlives_a_failure() -> None:
     state = FlowState(store=holding({"x": 0}))
     early, late = new_work(1), new_work(2)
@@ -206,3 +279,91 @@ def test_the_snapshot_of_a_state_with_drafts_says_everything() -> None:
     assert encode_state(restored) == encode_state(state)
     undo_writes(restored, restored.works[1])
     assert plain(restored.store) == {"x": 0}
+
+
+class Editing(RuleBasedStateMachine):
+    """Several steps edit the same values; each fails, dies with the others or gives up at any time, and runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = program().begin()
+        self.state.store, self.state.copies = DictState(), True
+        self.done: dict[int, int] = {}  # how many edits each worker has made in this attempt
+        self.given_up: set[int] = set()
+        self.ended: set[int] = set()
+
+    @rule(worker=st.integers(1, 4))
+    def a_step_edits(self, worker: int) -> None:
+        if worker in self.ended | self.given_up:
+            return
+        work = self.state.works.setdefault(worker, new_work(worker))
+        count = self.done[worker] = self.done.get(worker, 0) + 1
+        if count > 3:
+            keep_writes(self.state, self.state.works.pop(worker))
+            self.ended.add(worker)
+            return
+        store = before_kept_writes(self.state.store, work.kept_writes) if work.kept_writes else self.state.store
+        edited = copy_data(store)
+        self.edit(edited, worker, count)
+        write(self.state, work, changes(store, edited), edits=True)
+
+    def edit(self, state: Any, worker: int, count: int) -> None:
+        mark = f"{worker} {count}"
+        if count != 2:
+            state["sum"] = state.get("sum", 0) + worker
+            state["marks"] = [*state.get("marks", []), mark]
+        if count != 1:
+            state["names"] = {**state.get("names", {}), mark: {"of": worker}}
+            state["counts"] = {**state.get("counts", {}), "all": state.get("counts", {}).get("all", 0) + 1}
+
+    @rule(worker=st.integers(1, 4))
+    def a_step_fails_and_is_tried_again(self, worker: int) -> None:
+        if worker in self.state.works:
+            undo_writes(self.state, self.state.works[worker])
+            self.done[worker] = 0
+
+    @rule(worker=st.integers(1, 4))
+    def a_step_gives_up(self, worker: int) -> None:
+        if worker in self.state.works:
+            work = self.state.works.pop(worker)
+            undo_writes(self.state, work)
+            drop_kept_writes(self.state, work)
+            self.given_up.add(worker)
+
+    @rule()
+    def their_process_dies(self) -> None:
+        self.it_is_restored()
+        undo_writes(self.state, *self.state.works.values())
+        self.done |= dict.fromkeys(self.state.works, 0)
+
+    @rule()
+    def it_is_restored(self) -> None:
+        self.state = program().restore(program().snapshot(self.state))
+        self.state.copies = True
+
+    @invariant()
+    def nothing_is_kept_for_nobody(self) -> None:
+        if not self.state.works:
+            assert self.state.drafts == PendingWrites()
+
+    def teardown(self) -> None:
+        """Each worker that has not given up ends well: each of its edits is there once."""
+        for worker in list(self.state.works):
+            while worker not in self.ended:
+                self.a_step_edits(worker)
+        told = DictState()
+        for worker in self.ended:
+            for count in (1, 2, 3):
+                self.edit(told, worker, count)
+        found, expected = filled(plain(self.state.store)), filled(plain(told))
+        for each in (found, expected):
+            each["marks"] = sorted(each.get("marks", []))
+            if not each.get("sum"):
+                each.pop("sum", None)
+            if not each.get("counts", {}).get("all"):
+                each.pop("counts", None)
+        assert found == expected
+        assert self.state.drafts == PendingWrites()
+
+
+TestEditing = Editing.TestCase

@@ -202,7 +202,47 @@ class Fragile(Workflow):
 
 
 app = App("test")
-for each in (Tour, Chain, Ask, Stubborn, Fragile, Answer):
+
+
+class Part(Event):
+    tag: str
+    n: int
+
+
+class Added(Event):
+    ticket: int
+
+
+class Adding(Workflow):
+    """Six steps change the same values; those with an odd number then wait at the gate, and the fifth fails once."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> list[Part]:
+        return [Part(tag=ev.tag, n=n) for n in range(1, 7)]
+
+    @step(num_workers=6, retry_policy=retry_policy(wait=wait_fixed(0.01), stop=stop_after_attempt(2)))
+    async def add(self, ctx: Context, ev: Part) -> Added:
+        async with ctx.store.edit_state() as state:
+            state["total"] = state.get("total", 0) + ev.n
+            state["names"] = [*state.get("names", []), ev.n]
+            state["nested"] = {**state.get("nested", {}), str(ev.n): {"n": ev.n}}
+            state["tickets"] = ticket = state.get("tickets", 0) + 1
+        await note(ev.tag, f"added {ev.n}")
+        if ev.n % 2:
+            await pass_gate(f"{ev.tag} odd")
+        if ev.n == 5 and ctx.retry_info().retry_number == 0:
+            raise ValueError("not yet")
+        return Added(ticket=ticket)
+
+    @step
+    async def end(self, ctx: Context, ev: list[Added]) -> StopEvent:
+        state = await ctx.store.get_state()
+        nested = sorted(each["n"] for each in state["nested"].values())
+        tickets = sorted(each.ticket for each in ev)
+        return StopEvent(result=[state["total"], sorted(state["names"]), nested, tickets])
+
+
+for each in (Tour, Chain, Ask, Stubborn, Fragile, Answer, Adding):
     app.workflow(each, timeout=None)
 durable_run.IDLE_BEFORE_RELEASE = float(os.environ.get("TIDEMILL_IDLE", durable_run.IDLE_BEFORE_RELEASE))
 

@@ -11,7 +11,7 @@ import msgspec
 
 from tests.flows.differential.building import TIMEOUT, build, state_of
 from tests.flows.differential.dialects import Dialect
-from tests.flows.differential.programs import Batch, Pair, Program, Sent
+from tests.flows.differential.programs import Program
 from tidemill.engine.simulation.simulation import Faults
 from tidemill.flows.definition import declared as declarations
 from tidemill.flows.reducer.reducer import FlowProgram
@@ -85,23 +85,6 @@ def once_each(outcome: Outcome) -> Outcome:
 
     Internal events are rebuilt from the journal, so that none of them is there twice."""
     return msgspec.structs.replace(outcome, shown=tuple((event, 1) for event, _ in outcome.shown))
-
-
-def adds_at_once(program: Program) -> bool:
-    """Whether steps that run at the same time add to the same number of the state."""
-    return any(isinstance(stage, Batch | Sent | Pair) and "'add'" in repr(stage) for stage in program.stages)
-
-
-def apart_from_total(outcome: Outcome) -> Outcome:
-    """Return an outcome without the number that steps add to: see `test_a_sum_survives_the_death_of_its_owner`."""
-    if outcome.state is None:
-        return outcome
-    state = {name: value for name, value in outcome.state.items() if name != "total"}
-    result = outcome.result
-    if isinstance(result, dict) and isinstance(result.get("state"), dict):
-        result = {**result, "state": {name: each for name, each in result["state"].items() if name != "total"}}
-    shown = tuple(each for each in outcome.shown if "total" not in each[0])
-    return msgspec.structs.replace(outcome, state=state, result=result, shown=shown)
 
 
 def apart_from_unhandled(outcome: Outcome) -> tuple[Outcome, Counter[str]]:

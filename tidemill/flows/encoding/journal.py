@@ -198,14 +198,17 @@ def _pack_note(note: Note, store: Any) -> dict[str, Any]:
     if isinstance(note, Withdrew):
         return {"kind": "withdrew", "question": note.question}
     if isinstance(note, StateEdited):
-        return {"kind": "edited", **_pack_values(note.changes)}
+        return {"kind": "edited", **_pack_values(note.changes), **_EDITS[note.edits]}
     if isinstance(note, EditBasis):
         return {"kind": "basis", **_pack_values(note.values)}
     if isinstance(note, Wrote):
         if note.value is MISSING:
-            return {"kind": "wrote", "path": note.path, "missing": True}
-        return {"kind": "wrote", "path": note.path, "value": pack_state(note.value, note.path)}
+            return {"kind": "wrote", "path": note.path, "missing": True, **_EDITS[note.edits]}
+        return {"kind": "wrote", "path": note.path, "value": pack_state(note.value, note.path), **_EDITS[note.edits]}
     return {"kind": "did", "name": note.name, "result": pack_part(note.result, f"the result of once({note.name!r})")}
+
+
+_EDITS: tuple[dict[str, Any], dict[str, Any]] = ({}, {"edits": True})
 
 
 def _pack_values(values: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -246,11 +249,12 @@ def _unpack_note(data: dict[str, Any]) -> Note:
         case "withdrew":
             return Withdrew(data["question"])
         case "edited":
-            return StateEdited(_unpack_values(data))
+            return StateEdited(_unpack_values(data), data.get("edits", False))
         case "basis":
             return EditBasis(_unpack_values(data))
         case "wrote":
-            return Wrote(data["path"], MISSING if data.get("missing") else unpack(data["value"]))
+            value = MISSING if data.get("missing") else unpack(data["value"])
+            return Wrote(data["path"], value, data.get("edits", False))
         case "did":
             return Did(data["name"], unpack(data["result"]))
     raise PayloadError(

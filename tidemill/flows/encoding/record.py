@@ -63,6 +63,8 @@ def _pack_operation(each: RecordedOperation, store: Any, lenient: bool) -> list[
     result = each.result
     if each.kind not in READS:
         packed = pack(result)
+    elif isinstance(result, StateReference):
+        packed = result.stored  # It comes from a job of the step, and is journaled as it came.
     else:
         try:
             packed = _refer(result, read_path(store, each.key) if store is not NO_STATE else MISSING, each.key)

@@ -23,7 +23,7 @@ from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.state import Ending, EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
-from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.state_paths import MISSING, read_path
 from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
 from tidemill.flows.reducer.step_ticks import StepFailure
 
@@ -173,7 +173,12 @@ def _restore_work(state: FlowState, work: Work) -> None:
 
 
 def _line_up_drafts(state: FlowState, snap: FlowSnapshot) -> None:
-    drafts = [draft for work in state.works.values() for act in work.undo for draft in act if not draft.void]
+    drafts: list[PendingWrite] = []
+    for work in state.works.values():
+        own = [*work.kept_writes, *(draft for act in work.undo for draft in act if not draft.void)]
+        for draft in own:
+            draft.work = work.id
+        drafts += own
     drafts += [PendingWrite(number, path, MISSING, settled=True) for number, path in snap.settled]
     for draft in sorted(drafts, key=lambda each: each.number):
         add_draft(state.drafts, draft)
@@ -225,7 +230,8 @@ def pack_work(work: Work, store: Any = NO_STATE) -> dict[str, Any]:
         "collected": pack(work.collected),
         "gathered": [[buffer, pack(event)] for buffer, event in work.gathered],
         "taken": [[buffer, pack(events)] for buffer, events in work.taken],
-        "undo": [[_pack_draft(draft) for draft in act] for act in work.undo],
+        "undo": [[_pack_draft(draft, store) for draft in act] for act in work.undo],
+        "kept_writes": [_pack_draft(draft, store) for draft in work.kept_writes if not draft.void],
         "lapsed": work.lapsed,
         "record": pack_operations(work.record, store, lenient=store is NO_STATE),
         "spare": [[pack(event), target] for event, target in work.spare],
@@ -272,7 +278,8 @@ def unpack_work(data: dict[str, Any], store: Any = NO_STATE) -> Work:
         collected=unpack(data["collected"]),
         gathered=[(buffer, unpack(event)) for buffer, event in data["gathered"]],
         taken=[(buffer, unpack(events)) for buffer, events in data["taken"]],
-        undo=[[_unpack_draft(draft) for draft in act] for act in data["undo"]],
+        undo=[[_unpack_draft(draft, store) for draft in act] for act in data["undo"]],
+        kept_writes=[_unpack_draft(draft, store) for draft in data.get("kept_writes", ())],
         lapsed=data["lapsed"],
         record=resolve(unpack_operations(data.get("record", ())), store),
         spare=tuple((unpack(event), target) for event, target in data.get("spare", ())),
@@ -299,18 +306,30 @@ def _last_wait(data: dict[str, Any]) -> str:
     return asked[-1] if asked else ""
 
 
-def _pack_draft(draft: PendingWrite) -> list[Any]:
+def _pack_draft(draft: PendingWrite, store: Any) -> list[Any]:
     if draft.void:
         return [draft.number]
     head = [draft.number, draft.path, draft.made]
-    return head if draft.before is MISSING else [*head, pack(draft.before)]
+    before = [] if draft.before is MISSING else [pack(draft.before)]
+    if draft.after is MISSING:
+        after = []
+    else:  # None if the state has it.
+        is_there = store is not NO_STATE and read_path(store, draft.path) is draft.after
+        after = None if is_there else [pack(draft.after)]
+    return [*head, before, after, draft.edits, draft.built_on]
 
 
-def _unpack_draft(data: list[Any]) -> PendingWrite:
+def _unpack_draft(data: list[Any], store: Any) -> PendingWrite:
     if len(data) == 1:
         return PendingWrite(data[0], "", MISSING, void=True)
-    number, path, made, *before = data
-    return PendingWrite(number, path, unpack(before[0]) if before else MISSING, made)
+    number, path, made, *more = data
+    if len(more) < 2:  # An older version: nothing is known of what was made from it.
+        return PendingWrite(number, path, unpack(more[0]) if more else MISSING, made)
+    before, after, edits, built_on = more
+    written = read_path(store, path) if after is None else unpack(after[0]) if after else MISSING
+    return PendingWrite(
+        number, path, unpack(before[0]) if before else MISSING, made, after=written, edits=edits, built_on=built_on
+    )
 
 
 def _pack_batch(batch: EventBatch) -> dict[str, Any]:

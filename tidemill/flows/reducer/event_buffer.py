@@ -35,9 +35,14 @@ def gather(state: FlowState, work: Work, note: Gathered) -> None:
     work.taken.append((note.buffer, list(work.collected)))
 
 
-def undo(state: FlowState, work: Work) -> None:
-    """Undo what an attempt has written, collected and taken since its last suspension."""
-    undo_writes(state, work, since=work.wrote)
+def undo(state: FlowState, *works: Work) -> None:
+    """Undo what attempts have written, collected and taken since the last suspension of each."""
+    undo_writes(state, *works)
+    for work in works:
+        _undo_collected(state, work)
+
+
+def _undo_collected(state: FlowState, work: Work) -> None:
     taken, gathered = work.taken[work.taken_before :], work.gathered[work.gathered_before :]
     for buffer, events in reversed(taken):
         for event in reversed(events):

@@ -15,6 +15,7 @@ from tidemill.flows.reducer.joins import release_token
 from tidemill.flows.reducer.mailbox import send_event_of
 from tidemill.flows.reducer.run_end import compensate_next, end_run
 from tidemill.flows.reducer.state import NONE, FlowState, Work
+from tidemill.flows.reducer.state_undo import drop_kept_writes
 from tidemill.flows.reducer.step_ticks import Ended, StepFailure
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def attempt_failed(
             step.queue.insert(step.woken, work)
         start_queued(program, state, work.step, out)
         return
+    drop_kept_writes(state, work)
     del state.works[work.id]
     if state.ending is not None:
         message = "the step failed" if ended.error is None else ended.error.message

@@ -43,9 +43,8 @@ def migrate_state(
     state: FlowState, older: OlderVersion, topology: Topology, hook: Hook | None
 ) -> tuple[bytes, FlowState]:
     """Return the state of a run of another version as a snapshot of this one, and as the state."""
-    for work in state.works.values():
-        if work.queue is None and (work.slot >= 0 or work.waiting or work.replies):
-            undo(state, work)  # It runs again from its last suspension.
+    active = [work for work in state.works.values() if work.slot >= 0 or work.waiting or work.replies]
+    undo(state, *(work for work in active if work.queue is None))  # They run again from their last suspensions.
     snap: FlowSnapshot = decode(encode_state(state, by_value=True), FlowSnapshot)
     names = _Names(older, topology)
     names.rename(snap)
@@ -273,6 +272,7 @@ def _forget_undo(snap: FlowSnapshot, gone: set[str]) -> None:
             [draft[:1] if len(draft) > 1 and draft[1].partition(".")[0] in gone else draft for draft in act]
             for act in work["undo"]
         ]
+        work["kept_writes"] = [draft for draft in work["kept_writes"] if draft[1].partition(".")[0] not in gone]
     snap.settled = [(number, path) for number, path in snap.settled if path.partition(".")[0] not in gone]
 
 

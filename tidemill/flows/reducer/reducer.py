@@ -141,7 +141,7 @@ class FlowProgram:
             return
         narrate(self, out, work, "not_running", type(ended.events[0]) if ended.events else type(None))
         leave(self, state, work, out)
-        if work.undo:
+        if work.undo or work.kept_writes:
             keep_writes(state, work)
         del state.works[work.id]
         if state.ending is not None:
@@ -176,9 +176,9 @@ class FlowProgram:
         elif kind is Gathered:
             gather(state, work, note)
         elif kind is Wrote:
-            write(state, work, ((note.path, note.value),))
+            write(state, work, ((note.path, note.value),), edits=note.edits)
         elif kind is StateEdited:
-            write(state, work, note.changes)
+            write(state, work, note.changes, edits=note.edits)
         elif kind is EventSent:
             work.sent += len(note.events)
             work.spare += tuple(note.events)
@@ -228,28 +228,28 @@ class FlowProgram:
     def _resumed(self, state: FlowState, tick: Resumed, out: list[Command]) -> None:
         """Start the work in progress again, with its record. What only waits runs again when it has its answer."""
         state.rules = tick.rules
-        for work in list(state.works.values()):
-            if tick.afresh:
+        active = [work for work in state.works.values() if work.slot >= 0 or work.waiting or work.replies]
+        if tick.afresh:
+            for work in active:
                 if work.slot >= 0 and work.record:
                     forget_attempt(state, work)
                     work.attempt, work.restarted = work.attempt + 1, True
+            return
+        again = [work for work in active if not tick.queued or work.queue is None or work.restarted]
+        undo(state, *again)
+        for work in again:
+            work.withdrawn = NONE
+            if work.suspended or work.replies:
+                work.asleep = True
                 continue
-            if tick.queued and work.queue is not None and not work.restarted:
-                continue
-            if work.slot >= 0 or work.waiting or work.replies:
-                undo(state, work)
-                work.withdrawn = NONE
-                if work.suspended or work.replies:
-                    work.asleep = True
-                    continue
-                if work.counted_to is not None and tick.rules > 1:
-                    number_waits(state, work, out)
-                if not work.record:  # It has never been suspended: its time begins anew with its new process.
-                    work.since = tick.at
-                # Its questions stay open: an answer that arrives before it asks again is kept.
-                occupy(state, work)
-                work.restarted = False
-                out.append(run_work(work))
+            if work.counted_to is not None and tick.rules > 1:
+                number_waits(state, work, out)
+            if not work.record:  # It has never been suspended: its time begins anew with its new process.
+                work.since = tick.at
+            # Its questions stay open: an answer that arrives before it asks again is kept.
+            occupy(state, work)
+            work.restarted = False
+            out.append(run_work(work))
 
     def _migrated(self, state: FlowState, tick: Migrated, out: list[Command]) -> None:
         """Go on from the state that a migration has made for this version of the workflow.

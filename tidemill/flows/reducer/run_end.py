@@ -11,6 +11,7 @@ from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.attempts import enqueue, leave
 from tidemill.flows.reducer.event_buffer import undo_all
 from tidemill.flows.reducer.state import Ending, FlowState
+from tidemill.flows.reducer.state_undo import drop_kept_writes
 from tidemill.flows.reducer.step_ticks import StepFailure
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def stop_all(program: FlowProgram, state: FlowState, out: list[Command]) -> None
         is_active = work.slot >= 0 or work.waiting or work.replies
         leave(program, state, work, out)
         undo_all(state, work)
+        drop_kept_writes(state, work)
         out.append(StopWork(work.id) if is_active else DropTimer(f"retry:{work.id}"))
     for step in state.steps.values():
         step.queue.clear()

@@ -48,6 +48,14 @@ class PendingWrite(msgspec.Struct, eq=False):
     """It is final; it is kept because it is inside a value that an older pending write has written."""
     void: bool = False
     """There is nothing to undo: it is final, was undone, or was replaced by a final write."""
+    after: Any = None
+    """The value that was written."""
+    work: int = 0
+    """The piece of work that has written it."""
+    edits: bool = False
+    """It was made from the value that was there, as an edit is."""
+    built_on: bool = False
+    """A final edit of another piece of work was made from the value that it has written."""
 
 
 class PendingWrites(msgspec.Struct):
@@ -108,6 +116,8 @@ class Work(msgspec.Struct):
     taken: list[tuple[str, list[Any]]] = []
     undo: list[list[PendingWrite]] = []
     """Its pending writes, grouped by operation."""
+    kept_writes: list[PendingWrite] = []
+    """Writes of an earlier run or attempt that others have built on, oldest first. An equal write is the same write."""
     wrote: int = 0
     """How many of its writes are kept when it runs again: those before its last suspension, first in `undo`."""
     gathered_before: int = 0

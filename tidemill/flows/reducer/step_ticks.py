@@ -60,12 +60,16 @@ class Wrote(msgspec.Struct, frozen=True, tag="wrote"):
 
     path: str
     value: Any
+    edits: bool = False
+    """Whether the value was made from the one that was there."""
 
 
 class StateEdited(msgspec.Struct, frozen=True, tag="edited"):
     """The step has changed several values in the run's state at once; `MISSING` means removed."""
 
     changes: tuple[tuple[str, Any], ...]
+    edits: bool = False
+    """Whether the values were made from those that were there."""
 
 
 class EditBasis(msgspec.Struct, frozen=True, tag="basis"):

@@ -7,7 +7,7 @@
     await ctx.store.set("client", client, durable=False)    a live object, kept in this process only
 
 Writes are visible to all steps at once. The writes of a failed attempt are undone, unless another step has written
-there since. An edit writes only the values that it has changed.
+there since; an edit that another edit was made from counts once. An edit writes only the values that it has changed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from pydantic import BaseModel, ValidationError
 from typing_extensions import TypeVar
@@ -75,15 +74,21 @@ class StateCell:
         """Live objects by name: they are never stored, and gone when the run leaves memory."""
 
 
+class Write(Protocol):
+    """Writes values at paths as one operation; `edits` if they are made from those that are there."""
+
+    def __call__(self, changes: Changes, *, edits: bool = False) -> None: ...
+
+
 class StateStore(Generic[S]):
-    """The shared state, for one step or for the caller. `write` writes values at paths as one operation."""
+    """The shared state, for one step or for the caller."""
 
     def __init__(
         self,
         cell: Any,
         kind: type,
         lock: WriterLock,
-        write: Callable[[Changes], None],
+        write: Write,
         live: dict[str, Any],
         context: Context[Any] | None = None,
     ) -> None:
@@ -173,7 +178,7 @@ class StateStore(Generic[S]):
                 self._lock.hold()
                 edited = copy_data(self._cell.store)
                 yield edited
-                self._write_now(changes(self._cell.store, edited))
+                self._write_now(changes(self._cell.store, edited), edits=True)
             return
         if replay.observer is not None:
             await replay.pause("edit", "")
@@ -188,16 +193,16 @@ class StateStore(Generic[S]):
             return
         async with self._lock:
             self._lock.hold()
-            before, failed = replay.whole(self._cell.store), None
+            before, failed = replay.whole(replay.view(self._cell.store)), None
             edited = copy_data(before)
             replay.begin_edit(lane)
             try:
                 yield edited
                 try:
-                    found = changes(self._cell.store, edited)
+                    found = changes(replay.view(self._cell.store), edited)
                     replay.observe(lane, None, "edit", "", found)
                     replay.run.note_basis(path for path, _ in found)
-                    self._write_now(found)
+                    self._write_now(found, edits=True)
                 except Exception as error:
                     failed = error
                     raise
@@ -266,7 +271,11 @@ class InMemoryStateStore(StateStore[S]):
 
     def __init__(self, initial_state: S) -> None:
         cell = StateCell(type(initial_state), initial_state)
-        super().__init__(cell, cell.kind, cell.lock, partial(write_paths, cell), cell.live)
+
+        def write(changes: Changes, *, edits: bool = False) -> None:
+            write_paths(cell, changes)
+
+        super().__init__(cell, cell.kind, cell.lock, write, cell.live)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], serializer: Any) -> InMemoryStateStore[Any]:

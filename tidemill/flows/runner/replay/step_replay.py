@@ -22,6 +22,7 @@ from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.state_paths import MISSING, read_path
+from tidemill.flows.reducer.state_undo import before_kept_writes
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
 from tidemill.flows.reducer.waits import numbered
 from tidemill.flows.runner.replay.lent_values import LentValues
@@ -256,6 +257,8 @@ class StepReplay:
         """Return the value at a path of the state, as it was when the step read it first. Live objects are as now."""
         lane = self.lane(kind, path)
         operation = self.next_of(lane, kind, path) if lane.left else None
+        if self.work.kept_writes:
+            store = self.view(store)
         if operation is not None and operation.result is not UNKNOWN:
             found = operation.result
         elif live:
@@ -272,6 +275,11 @@ class StepReplay:
         if not self.copies or found is MISSING or type(found) in SHARED:
             return found
         return self.lent.lend(path, found)
+
+    def view(self, store: Any) -> Any:
+        """Return the state as this attempt sees it: what it has to write again is not there yet."""
+        kept = self.work.kept_writes
+        return before_kept_writes(store, kept) if kept else store
 
     def whole(self, store: Any) -> Any:
         """Return the whole state for the record: the values of its names change in place, so it is copied."""

@@ -111,7 +111,7 @@ class Context(Generic[S]):
         made._work = work
         made._cell = run.cell
         made._root = owner
-        if work.record or work.spare or work.counted_to is not None or run.observer is not None:
+        if work.record or work.spare or work.kept_writes or work.counted_to is not None or run.observer is not None:
             made._replay_begun = StepReplay(run, work, owner)
         else:
             made._done = []
@@ -386,26 +386,27 @@ class Context(Generic[S]):
 
     # -- inner parts ------------------------------------------------------------------------------
 
-    def _write(self, changes: Changes) -> None:
+    def _write(self, changes: Changes, *, edits: bool = False) -> None:
         if self._run is None:
             write_paths(self._cell, changes)
             return
         replay = self._replay_begun
         if self._work is None:
-            write_for_good(self._run.loop.state, changes)
+            write_for_good(self._run.loop.state, changes, edits=edits)
         elif replay is not None and replay.writes_to_skip:
             replay.writes_to_skip -= 1  # It was written before the step was restarted.
         else:
             if self._run.is_durable:
                 changes = storable_changes(self._run.loop.state.store, changes)
-            self._run.note(self._work, Wrote(*changes[0]) if len(changes) == 1 else StateEdited(changes))
+            is_one = len(changes) == 1
+            self._run.note(self._work, Wrote(*changes[0], edits) if is_one else StateEdited(changes, edits))
 
     async def _write_changed_in_place(self) -> None:
         """Write what the step has changed in values that it has read."""
         run, replay = self._stepping_by_record("store")
         async with self._cell.lock:
-            if found := replay.lent.changes(run.loop.state.store, replay.work.step):
-                self._write(tuple((path, copy_data(value)) for path, value in found))
+            if found := replay.lent.changes(replay.view(run.loop.state.store), replay.work.step):
+                self._write(tuple((path, copy_data(value)) for path, value in found), edits=True)
 
     def _send_held(self) -> None:
         if held := self._take_held():

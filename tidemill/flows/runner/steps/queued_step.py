@@ -31,7 +31,8 @@ from tidemill.flows.encoding.snapshot import pack_work, unpack_work
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.state_paths import read_path, write_path
+from tidemill.flows.reducer.state_paths import read_path
+from tidemill.flows.reducer.state_undo import add_draft, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
     EditBasis,
@@ -187,6 +188,9 @@ class QueuedStepRun(FlowRun):
     async def perform(self, work: Work) -> list[bytes] | StepDiverged:
         """Run a step and return the ticks for its run, or why it does not follow its record."""
         self.loop.state.works[work.id] = work
+        for draft in work.kept_writes:
+            draft.work, self.loop.state.drafted = work.id, draft.number
+            add_draft(self.loop.state.drafts, draft)
         self._questions.begin(work.id, (dict(work.answers), dict(work.lapsed), work.given_up))
         job = find_current_job()
         self.origin = None if job is None else job.origin_data
@@ -220,8 +224,10 @@ class QueuedStepRun(FlowRun):
                 "use a list of events as its parameter"
             )
         super().note(work, note)
-        for path, value in _writes(note):
-            write_path(state, path, value)
+        if isinstance(note, Wrote):
+            write(state, work, ((note.path, note.value),), edits=note.edits)
+        elif isinstance(note, StateEdited):
+            write(state, work, note.changes, edits=note.edits)
 
     async def commit_effect(self, work: Work, name: str, result: Any) -> None:
         await self._post.send(self.number, encode_tick(Noted(self.now(), work.id, Did(name, result))))
@@ -281,9 +287,3 @@ class QueuedStepRun(FlowRun):
                 continue
             if isinstance(tick, Noted) and isinstance(tick.note, Did):
                 work.did[tick.note.name] = tick.note.result
-
-
-def _writes(note: Note) -> Sequence[tuple[str, Any]]:
-    if isinstance(note, Wrote):
-        return [(note.path, note.value)]
-    return note.changes if isinstance(note, StateEdited) else ()
