@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, CDPSession, expect
 
 from tests.support.console import (
+    ROOT,
     STATIC,
     Harbour,
     Watched,
@@ -43,11 +44,33 @@ OVERLAPS = """() => {
 FIRST_LOAD = 300_000
 FRAMES = 30
 
-#: Screens that are empty in an application without anything; the others always have something to show.
-EMPTY = (
-    *("input", "runs", "jobs", "batches", "queues", "tasks", "pipelines", "editor", "schedules", "streams", "monitors"),
-    *("workers", "audit", "accounts"),
+#: The paths of `web/src/app/screens.tsx`, and whether each has pages of single objects.
+LISTED = {
+    path: "detail:" in line
+    for line in (ROOT / "web/src/app/screens.tsx").read_text().splitlines()
+    for path in re.findall(r'^  { path: "([^"]+)"', line)
+}
+
+ONE_OF_MANY = (
+    r"(?<![\d.,–-])1 (jobs|nodes|runs|steps|states|items|ticks|events|workers|attempts|messages|alerts|builds)\b"
 )
+
+#: Screens that have something to show in every application.
+NEVER_EMPTY = {"/", "/settings"}
+
+#: An object of each kind that does not exist, and what its page says.
+ABSENT = {
+    "/runs/7": "no run 7",
+    "/jobs/7": "no job 7",
+    "/batches/7": "no batch b7",
+    "/queues/none": "This queue is not in use",
+    "/tasks/none": "Nothing was done in this period",
+    "/pipelines/none": "no pipeline 'none'",
+    "/editor/none.yaml": "none.yaml",
+    "/streams/d7": "no dead letter 7",
+    "/workers/none": "No workers on this host",
+    "/workers/none/7": "no worker 7",
+}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +100,9 @@ def screens(shop: Harbour) -> dict[str, str]:
     fleet = shop.start("fleet")
     shop.run_is(fleet, "succeeded")
     host = wait_until(lambda: shop.api("/hosts")["items"], "the host is sampled")[0]["name"]
+    worker = next(each["id"] for each in shop.api("/workers")["items"] if "mail" in each["queues"])
+    wait_until(lambda: shop.api("/pipelines/charts")["counts"] == {"fresh": 1}, "the chart is drawn")
+    shop.run("token", "create", "visitor", "--role", "viewer")
     return {
         "home": "/",
         "input": "/input",
@@ -99,11 +125,15 @@ def screens(shop: Harbour) -> dict[str, str]:
         "long-task": f"/tasks/{LONG_NAME}",
         "schedules": "/schedules",
         "editor": "/editor",
+        "workflow-file": "/editor/tides.yaml",
+        "pipelines": "/pipelines",
+        "pipeline": "/pipelines/charts",
         "streams": "/streams",
         "message": f"/streams/d{letter}",
         "monitors": "/monitors?monitor=ships",
         "workers": "/workers",
         "host": f"/workers/{host}",
+        "worker": f"/workers/{host}/{worker}",
         "audit": "/audit",
         "accounts": "/accounts",
         "settings": "/settings",
@@ -117,14 +147,6 @@ def screens(shop: Harbour) -> dict[str, str]:
 def test_every_screen_is_accessible(browser: Browser, shop: Harbour, screens: dict[str, str]) -> None:
     with watched_page(browser, shop.url) as watched:
         assert watched.read_by_all(screens) == {}
-
-
-@pytest.mark.long
-def test_a_screen_that_loads_or_fails_does_not_say_that_there_is_nothing(
-    browser: Browser, shop: Harbour, screens: dict[str, str]
-) -> None:
-    with watched_page(browser, shop.url) as watched:
-        watched.loads_and_fails({name: path for name, path in screens.items() if name != "nowhere"})
 
 
 def test_the_first_load_is_small() -> None:
@@ -242,25 +264,48 @@ def bare(server: TestServer, tmp_path: Path) -> Iterator[WebServer]:
         server.drop(url)
 
 
+def test_every_screen_is_in_these_tests(shop: Harbour, screens: dict[str, str]) -> None:
+    assert len(LISTED) > 10, "the list of screens was read"
+    paths = {path.partition("?")[0] for path in screens.values()}
+    assert {path for path in LISTED if path not in paths} == set(), "screens without a full one"
+    for shown in (paths, set(ABSENT)):
+        deeper = {f"/{path.split('/')[1]}" for path in shown if path.count("/") > 1}
+        assert {path for path, has_detail in LISTED.items() if has_detail and path not in deeper} == set()
+
+
 @pytest.mark.long
-def test_where_there_is_nothing_every_screen_says_what_to_do_next(browser: Browser, bare: WebServer) -> None:
-    said: dict[str, str] = {}
+def test_every_screen_shows_that_it_loads_has_failed_is_empty_or_full(
+    browser: Browser, shop: Harbour, screens: dict[str, str], bare: WebServer
+) -> None:
+    with watched_page(browser, shop.url) as watched:
+        watched.loads_and_fails({name: path for name, path in screens.items() if name != "nowhere"})
+    empty: dict[str, list[str]] = {}
     with watched_page(browser, bare.url) as watched:
         watched.page.set_viewport_size({"width": 390, "height": 844})
-        for screen in EMPTY:
-            page = watched.open(f"/{screen}")
-            empty = page.locator("main .empty").first
-            expect(empty).to_be_visible()
-            said[screen] = empty.inner_text()
+        for path in LISTED.keys() - NEVER_EMPTY:
+            page = watched.open(path)
+            expect(page.locator("main .empty").first).to_be_visible()
+            empty[path] = page.locator("main .empty").all_inner_texts()
+            watched.keep(f"empty-{path.strip('/')}")
             assert not page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-        for screen, told in {"runs/7": "no run 7", "jobs/7": "no job 7", "batches/7": "no batch b7"}.items():
-            watched.open(f"/{screen}")
-            expect(watched.page.get_by_role("alert").first).to_contain_text(told)
+        for path, told in ABSENT.items():
+            watched.open(path)
+            expect(watched.page.get_by_role("heading", level=1)).to_be_visible()
+            expect(watched.page.locator("main").get_by_text(told).first).to_be_visible()
+            watched.keep(f"absent-{path.strip('/').replace('/', '-')}")
         watched.wrong = [each for each in watched.wrong if "404" not in each]
-    for screen, words in said.items():
+    for path, (words, *_) in empty.items():
         title, _, advice = words.partition("\n")
-        assert title, screen
-        assert len(advice.split()) > 4, f"{screen} says only {words!r}"
+        assert title, path
+        assert len(advice.split()) > 4, f"{path} says only {words!r}"
+    with watched_page(browser, shop.url) as watched:
+        for path in screens.values():
+            page = watched.open(path)
+            expect(page.locator(".loading")).to_have_count(0)
+            assert page.locator("main [role=alert]").count() == 0, f"{path} has data, but shows an error"
+            assert not re.search(ONE_OF_MANY, page.locator("main").inner_text()), f"{path} counts one as several"
+            nothing = page.locator("main .empty").all_inner_texts()
+            assert path not in empty or set(empty[path]) - set(nothing), f"{path} has data, but says {nothing}"
 
 
 @pytest.mark.long

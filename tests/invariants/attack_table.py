@@ -76,6 +76,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/queues/{name}/pause"): "operator",
     ("POST", "/queues/{name}/resume"): "operator",
     ("GET", "/workers"): "viewer",
+    ("GET", "/workers/{id}"): "viewer",
     ("POST", "/workers/control"): "operator",
     ("GET", "/schedules"): "viewer",
     ("GET", "/start"): "viewer",

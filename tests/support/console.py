@@ -86,6 +86,12 @@ CUT_OFF = """() => [...document.querySelectorAll("main button, main input, main 
 #: Ends when the page has been laid out and painted after a change.
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
+#: An input of the application's pipeline, and a workflow file.
+FILES = {
+    "charts/soundings/north.txt": "12 fathoms",
+    "workflows/tides.yaml": "name: tides\nnodes:\n  - {name: measure, task: pass_on, args: {value: 3}}\n",
+}
+
 SETTINGS = {"TIDEMILL_LEASE_SECONDS": "20s", "TIDEMILL_HEARTBEAT_SECONDS": "0.5s", "TIDEMILL_GRACE_SECONDS": "5s"}
 
 
@@ -163,6 +169,9 @@ class Harbour:
         self.url = f"http://127.0.0.1:{self.port}"
         for name in ("letters.jsonl", "readings.jsonl"):
             (folder / name).touch()
+        for name, text in FILES.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
         self._place = {"TIDEMILL_DATABASE_URL": database_url, "TIDEMILL_DIRECTORY": str(folder / "data")}
         self._more = {"HARBOUR_LIVE": f"127.0.0.1:{free_port()}", **self._place}
         self._keys = {KEYS: new_key()}

@@ -11,11 +11,12 @@ from tidemill import App, current_job
 from tidemill.dags import Dag, input_node, node, ref
 from tidemill.flows import Context, Event, HumanResponseEvent, InputRequiredEvent, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, sustained
+from tidemill.pipelines import Pipeline
 from tidemill.sinks import HttpSink
 from tidemill.sources import JsonlSource
 from tidemill.streams import Plan, Stream, task as plan_task
 
-app = App("harbour")
+app = App("harbour", workflow_folder="workflows")
 
 
 @app.task(queue="mail")
@@ -157,6 +158,17 @@ class Berth(Workflow):
         asked = InputRequiredEvent(question=f"At which quay does {ev.ship} lie?")
         said = await ctx.wait_for_event(Moored, waiter_event=asked, timeout=3600)
         return StopEvent(result={"quay": said.quay, "words": said.words, "side": said.side})
+
+
+charts = Pipeline("charts", root="charts")
+
+
+@charts.stage(input="soundings/{bay}.txt", output="charts/{bay}.txt", in_process=True)
+def draw(entity: Any, text: str) -> str:
+    return f"{entity.bay}: {text}"
+
+
+app.pipeline(charts)
 
 
 class Sort(Plan, eligibility="sort"):

@@ -195,6 +195,22 @@ def test_the_workers_of_a_host_are_drained_and_resumed_and_its_charts_are_drawn(
     console.keep("host")
 
 
+def test_a_worker_shows_what_it_holds_and_what_it_did(shop: Harbour, console: Watched, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    number = shop.enqueue("until", file=str(gate))
+    worker = next(each for each in shop.api("/workers")["items"] if "slow" in each["queues"] and not each["ended_at"])
+    page = console.open("/workers", "Workers and hosts")
+    page.get_by_role("link", name=f"{worker['id']}, pid {worker['pid']}").click()
+    expect(page.get_by_role("heading", level=1, name=f"{worker['host']}:{worker['pid']}")).to_be_visible()
+    held = page.get_by_role("region", name="Jobs and runs")
+    expect(held.get_by_role("link", name=str(number), exact=True)).to_be_visible()
+    gate.touch()
+    shop.job_ends(number)
+    expect(page.get_by_text("It holds nothing now")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("^Wait over time"))).to_be_visible()
+    console.keep("worker-history")
+
+
 def test_a_failed_job_is_retried_with_other_arguments(shop: Harbour, console: Watched) -> None:
     number = shop.enqueue("broken", number=12)
     shop.job_ends(number)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from typing import Literal
+
 from tests.support.waiting import eventually
 from tidemill import App
 from tidemill.core.accounts import Caller
@@ -74,6 +78,26 @@ async def test_what_a_worker_does_is_in_the_history(app: App, database: Database
             return [(each.name, each.ended, each.failed) for each in found] == [("send", 3, 2)]
 
         await eventually(told)
+        (worker,) = (await at.do(list_history, ListHistory(kind="worker"))).items
+        assert (worker.name, worker.ended, worker.failed) == (f"{socket.gethostname()}:{os.getpid()}", 3, 2)
+        kinds: dict[Literal["task", "queue", "worker"], str] = {
+            "task": "send",
+            "queue": "default",
+            "worker": worker.name,
+        }
+        for kind, name in kinds.items():
+            (period,) = (await at.do(get_history, GetHistory(kind=kind, name=name))).items
+            assert period.most_waited is not None, f"how long jobs of this {kind} waited is known"
+
+
+async def test_two_processes_of_a_host_have_histories_of_their_own(database: Database) -> None:
+    await report(database, ALPHA, {}, counts(4, 1, "0.1", 0.5))
+    await report(database, ProcessPlace("alpha", 18, "worker"), {}, counts(5, 0, "30.0", 100.0))
+    at = Local(database, Caller("ann", "viewer"))
+    workers = (await at.do(list_history, ListHistory(kind="worker"))).items
+    assert [(each.name, each.ended) for each in workers] == [("alpha:18", 5), (f"alpha:{ALPHA.pid}", 5)]
+    (period,) = (await at.do(get_history, GetHistory(kind="worker", name="alpha:18"))).items
+    assert (period.ended, period.half_within, period.half_waited) == (5, 30.0, 0.5)
 
 
 def test_the_parts_of_a_histogram() -> None:
@@ -82,4 +106,4 @@ def test_the_parts_of_a_histogram() -> None:
     assert within([1, 0, 1], 0.5) == BOUNDS[0]
     assert within([1, 0, 1], 0.99) == BOUNDS[2]
     assert within([0] * len(BOUNDS) + [1], 0.5) is None, "beyond the last bound"
-    assert work_of("alpha", {("watchdog_trips", ("budget",)): 1.0}) == []
+    assert work_of("alpha", 17, {("watchdog_trips", ("budget",)): 1.0}) == []

@@ -181,6 +181,9 @@ CASES: dict[str, Case] = {
     "list_workers": Case(
         workers.ListWorkers(), a_worker, (workers.ListWorkers(ended_within=-1.0),), command="workers --json", items=True
     ),
+    "get_worker": Case(
+        workers.WorkerNumber(id=1), a_worker, (workers.WorkerNumber(id=404),), command="workers show 1 --json"
+    ),
     "control_workers": Case(
         workers.ControlWorkers(mode="drain", host="alpha", queue="mail"),
         a_worker,

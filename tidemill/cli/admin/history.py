@@ -1,4 +1,4 @@
-"""`tidemill history`: what tasks, queues and hosts did over a day or a month."""
+"""`tidemill history`: what tasks, queues, hosts and workers did over a day or a month."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _TIMES = ("ended", "failed", "mean", "p50", "p99")
 
 
 def history(
-    kind: Annotated[Kind, Parameter(help="task, queue or host.")],
-    name: Annotated[str | None, Parameter(help="Which one; all of them, if it is left out.")] = None,
+    kind: Annotated[Kind, Parameter(help="task, queue, host or worker.")],
+    name: Annotated[
+        str | None, Parameter(help="Which one, a worker as HOST:PID; all of them, if it is left out.")
+    ] = None,
     /,
     *,
     within: Annotated[str, Parameter(help="How far back: 6h, 1d, 30d; at most 31 days.")] = "1d",
     json: Json = False,
     place: ServerOptions = ANYWHERE,
 ) -> None:
-    """Show how much tasks, queues or hosts did, how long it took and how much of it failed."""
+    """Show how much tasks, queues, hosts or workers did, how long it took and how much of it failed."""
     none = f"no {kind} did anything in this time" if name is None else f"{kind} {name} did nothing in this time"
     if name is None:
         return show(

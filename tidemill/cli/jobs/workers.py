@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -14,8 +14,18 @@ from rich.text import Text
 from tidemill.cli.arguments import Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.queues import unused_queue
-from tidemill.cli.render import ago, names, out, show, state, table
-from tidemill.ops.jobs.workers import ControlWorkers, ListWorkers, WorkerLine, control_workers, list_workers
+from tidemill.cli.render import ago, names, out, print_json, short, show, state, table
+from tidemill.core.errors import ConfigError
+from tidemill.ops.jobs.workers import (
+    ControlWorkers,
+    ListWorkers,
+    WorkerDetails,
+    WorkerLine,
+    WorkerNumber,
+    control_workers,
+    get_worker,
+    list_workers,
+)
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.waiting import wait_until_drained
 from tidemill.store.jobs.workers import Mode
@@ -30,6 +40,22 @@ def workers(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
     """List the workers that are alive, and those that ended in the last hour."""
     rows = place.do(list_workers, ListWorkers()).items
     show(rows, workers_table, json=json, none="no worker runs: tidemill worker app.py")
+
+
+@commands.command(name="show")
+def show_worker(
+    id: Annotated[str, Parameter(help="Its number, or its name as in the list: 8, vm:4711#8.")],
+    /,
+    *,
+    json: Json = False,
+    place: ServerOptions = ANYWHERE,
+) -> None:
+    """Show one worker: the jobs and runs that it holds, its models, its lease, and what ended before it."""
+    number = id.rpartition("#")[2]
+    if not number.isascii() or not number.isdigit():
+        raise ConfigError(f"{id!r} is not a worker: write its number, 8 of vm:4711#8")
+    details = place.do(get_worker, WorkerNumber(id=int(number)))
+    print_json(details) if json else _print(details, datetime.now(UTC))
 
 
 @commands.command
@@ -70,8 +96,8 @@ def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
     for row in rows:
         ended = row.ended_at is not None
         made.add_row(
-            f"{row.host}:{row.pid}#{row.id}",
-            state(row.status if ended or row.lease_until > now else "silent"),
+            _name(row),
+            state(_status(row, now)),
             names(row.queues),
             "" if ended else f"{row.running}/{row.max_concurrency}",
             ago(row.seen_at, now),
@@ -80,6 +106,61 @@ def workers_table(rows: Sequence[WorkerLine], now: datetime) -> Table:
             style="dim" if ended else None,
         )
     return made
+
+
+def _print(details: WorkerDetails, now: datetime) -> None:
+    row, console = details.worker, out()
+    console.print(Text.assemble((f"worker {_name(row)}  ", "bold"), state(_status(row, now))))
+    lease = (
+        "ended"
+        if row.ended_at is not None
+        else f"until {row.lease_until:%H:%M:%S} UTC, renewed {ago(row.seen_at, now)}"
+    )
+    facts = {
+        "queues": names(row.queues),
+        "tasks": names(details.tasks),
+        "models": names(row.models),
+        "started": ago(row.started_at, now),
+        "lease": lease,
+        "remark": _remark(row, now).plain,
+    }
+    for name, value in facts.items():
+        if value:
+            console.print(f"  {name:9}{value}", soft_wrap=True)
+    held = [(str(job.id), job.task, f"attempt {job.attempt}", ago(job.started_at, now)) for job in details.jobs]
+    held += [(f"r{run.id}", run.workflow, "run", ago(run.created_at, now)) for run in details.runs]
+    _print_rows("holds", ("id", "name", "what", "since"), held)
+    _print_rows(
+        "ended on this host",
+        ("worker", "state", "up", "ended", "why"),
+        [
+            (
+                f"{row.host}:{each.pid}#{each.id}",
+                state(each.status),
+                short((each.ended_at - each.started_at).total_seconds()),
+                ago(each.ended_at, now),
+                each.end_reason or "",
+            )
+            for each in details.ended
+        ],
+    )
+
+
+def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    if rows:
+        made = table(*columns)
+        for row in rows:
+            made.add_row(*row)
+        out().print(Text(f"\n{title}", style="bold"))
+        out().print(made)
+
+
+def _name(row: WorkerLine) -> str:
+    return f"{row.host}:{row.pid}#{row.id}"
+
+
+def _status(row: WorkerLine, now: datetime) -> str:
+    return row.status if row.ended_at is not None or row.lease_until > now else "silent"
 
 
 def _remark(row: WorkerLine, now: datetime) -> Text:

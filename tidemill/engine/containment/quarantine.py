@@ -108,12 +108,12 @@ class Quarantine:
         return SAFETY_POLL if seconds is None else min(seconds, SAFETY_POLL)
 
 
-def announcer(database: Database) -> Callable[[int], Awaitable[None]]:
-    """Tells the database of a child's death, so that its work need not wait for its lease to lapse."""
+def announcer(database: Database) -> Callable[[int, str], Awaitable[None]]:
+    """Tells the database of a child's death and why it died, so that its work need not wait for its lease to lapse."""
 
-    async def announce(pid: int) -> None:
+    async def announce(pid: int, why: str) -> None:
         try:
-            await expire_lease(database, socket.gethostname(), pid)
+            await expire_lease(database, socket.gethostname(), pid, why)
             await end_leases(database, socket.gethostname(), pid)
         except StoreError as error:
             log.warning("a death could not be announced: the lease will lapse by itself", pid=pid, error=str(error))

@@ -68,7 +68,7 @@ class Supervisor(msgspec.Struct, eq=False):
     grace: float
     on_line: Callable[[str, str], None] | None = None
     """Is given what they print; without it they print where we do."""
-    on_death: Callable[[int], Awaitable[None]] | None = None
+    on_death: Callable[[int, str], Awaitable[None]] | None = None
     """Is given the process id of a child that failed, before it is started again."""
     silence: float = SILENCE
     """A child that shows no sign of life for so many seconds is killed."""
@@ -163,7 +163,7 @@ class Supervisor(msgspec.Struct, eq=False):
                 _signal(child, signal.SIGTERM)
             status = await child.wait()
             if status != 0 and self.on_death is not None:
-                await self.on_death(child.pid)
+                await self.on_death(child.pid, describe_exit(status))
             return status
         finally:
             _kill_group(child.pid)

@@ -23,7 +23,7 @@ from tidemill.core.errors import StoreError
 from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
-from tidemill.store.telemetry.history import BEYOND, BOUNDS
+from tidemill.store.telemetry.history import BEYOND, BOUNDS, TASK_WAIT
 from tidemill.store.telemetry.hosts import Key, ProcessPlace, leave, report
 
 log = structlog.get_logger("tidemill.telemetry")
@@ -44,23 +44,23 @@ class Meter:
         self.lag = 0.0
         self._counts: defaultdict[Key, float] = defaultdict(float)
         self._ran: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
-        self._waited: defaultdict[str, list[float]] = defaultdict(list)
+        self._waited: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._unsorted = 0
 
     def claimed(self, jobs: Sequence[ClaimedJob]) -> None:
         """Record how long the jobs of a claimed batch had been due. Assumes that our clock agrees with the database's.
 
         A batch is ordered by due time, so a large one is sampled: some jobs represent their neighbours. If several
-        queues alternate in it, each job is counted.
+        queues or tasks alternate in it, each job is counted.
         """
         now, step = time.time(), 1 + len(jobs) // MOST_LOOKED_AT
-        if step > 1 and len({job.queue for job in jobs}) > 1:
+        if step > 1 and len({(job.queue, job.task) for job in jobs}) > 1:
             step = 1
         for index in range(0, len(jobs), step):
             job = jobs[index]
             if job.due_at is not None:
                 neighbours = min(step, len(jobs) - index)
-                self._waited[job.queue] += [now - job.due_at.timestamp()] * neighbours
+                self._waited[job.queue, job.task] += [now - job.due_at.timestamp()] * neighbours
         self._unsorted += len(jobs)
         if self._unsorted > MOST_UNSORTED:
             self._sort()
@@ -92,9 +92,11 @@ class Meter:
         for (queue, task, outcome), times in ran.items():
             self._counts["ended", (queue, task, outcome)] += len(times)
             self._spread("run", (queue, task), times)
-        for queue, times in waited.items():
+        for (queue, task), times in waited.items():
             # With clock skew, a job may seem to be claimed before it was due.
-            self._spread("wait", (queue,), [max(0.0, waited) for waited in times])
+            found = [max(0.0, waited) for waited in times]
+            self._spread("wait", (queue,), found)
+            self._spread(TASK_WAIT, (task,), found)
 
     def _spread(self, name: str, labels: tuple[str, ...], times: list[float]) -> None:
         for bound, number in spread(times):

@@ -1,4 +1,4 @@
-"""History of tasks, queues and hosts: how much they did, how long it took and waited, and how much of it failed."""
+"""History of tasks, queues, hosts and workers: how much they did, how long it took and waited, how much failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_NAMES = 500
 MOST_PERIODS = 100
 
 Within = Annotated[str, doc("How far back: 6h, 1d, 30d; at most 31 days.", max_length=20)]
-HistoryKind = Annotated[Kind, doc("task, queue or host.")]
+HistoryKind = Annotated[Kind, doc("task, queue, host or worker.")]
 
 
 class ListHistory(Arguments, frozen=True, kw_only=True):
@@ -29,10 +29,10 @@ class ListHistory(Arguments, frozen=True, kw_only=True):
 
 
 class GetHistory(Arguments, frozen=True, kw_only=True):
-    """Of which task, queue or host, and over which time."""
+    """Of which task, queue, host or worker, and over which time."""
 
     kind: HistoryKind
-    name: Annotated[str, doc("Its name.")]
+    name: Annotated[str, doc("Its name; a worker process is HOST:PID.")]
     within: Within = "1d"
 
 
@@ -47,7 +47,7 @@ class WorkDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkOf(WorkDone, frozen=True, kw_only=True):
-    """What was done of a task, in a queue or on a host."""
+    """What was done of a task, in a queue, on a host or by a worker process."""
 
     name: str
 
@@ -63,7 +63,7 @@ class WorkPeriod(WorkDone, frozen=True, kw_only=True):
 
 @operation("GET /history/{kind}", role="viewer")
 async def list_history(at: Reader, args: ListHistory) -> ListOf[WorkOf]:
-    """What was done of each task, in each queue or on each host; those that took most time first."""
+    """What was done of each task, in each queue, on each host or by each worker; those that took most time first."""
     rows = await read_sums(at.database, args.kind, _begin(_span(args.within)), most=MOST_NAMES)
     return ListOf(
         [WorkOf(name=row["name"], **_done(row["ended"], row["failed"], row["seconds"], row["ran"])) for row in rows]
@@ -72,7 +72,7 @@ async def list_history(at: Reader, args: ListHistory) -> ListOf[WorkOf]:
 
 @operation("GET /history/{kind}/{name:path}", role="viewer")
 async def get_history(at: Reader, args: GetHistory) -> ListOf[WorkPeriod]:
-    """What was done of a task, in a queue or on a host over time, from the first period with any."""
+    """What was done of a task, in a queue, on a host or by a worker over time, from the first period with any."""
     span = _span(args.within)
     lasts = SLOT * -(-span // (SLOT * MOST_PERIODS))
     rows = await read_history(at.database, args.kind, args.name, _begin(span))

@@ -18,7 +18,7 @@ OFFERED = (
     "list_workflows", "list_runs", "get_run", "get_dag_tree", "get_ticks", "get_run_log", "start_run", "send_event",
     "fork_run", "retry_run", "rerun_dag", "cancel_run", "cancel_node",
     "list_inputs", "submit_input",
-    "list_queues", "pause_queue", "resume_queue", "list_workers", "list_history", "get_history",
+    "list_queues", "pause_queue", "resume_queue", "list_workers", "get_worker", "list_history", "get_history",
     "list_schedules", "run_schedule", "pause_schedule", "resume_schedule",
     "list_streams", "list_dead_letters", "get_dead_letter", "replay_dead_letters",
     "list_monitors", "list_alerts", "get_alert", "ack_alerts", "note_alert", "silence_alerts",

@@ -6,7 +6,7 @@ All times are the database's own, so that clock skew between hosts cannot make a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import asyncpg
 import msgspec
@@ -81,11 +81,12 @@ children AS ({_END_CHILDREN.format("me")})
 SELECT CASE WHEN versions::text LIKE '%"run %' THEN pg_notify('tidemill_runs', 'wake') END FROM me
 """
 
-#: Lets the lease of a dead process lapse at once.
+#: Lets the lease of a dead process lapse at once, and keeps why it died.
 EXPIRE_LEASE = f"""
 WITH dead AS (SELECT $1::text AS host, $2::int AS pid),
 children AS ({_END_CHILDREN.format("dead")})
-UPDATE tidemill.worker SET lease_until = now() - interval '1 second' WHERE host = $1 AND pid = $2 AND ended_at IS NULL
+UPDATE tidemill.worker SET lease_until = now() - interval '1 second', trouble = $3
+WHERE host = $1 AND pid = $2 AND ended_at IS NULL
 """
 
 #: Lets the lease of this process lapse at once: it is about to end, and any of its work may be the cause.
@@ -104,7 +105,8 @@ WHERE ended_at IS NULL AND lease_until < now()
 
 #: Ends a lapsed incarnation for good: it can no longer renew its lease.
 END_LAPSED = """
-UPDATE tidemill.worker SET ended_at = now(), end_reason = $2, status = 'lost', running = 0
+UPDATE tidemill.worker SET ended_at = now(), end_reason = concat_ws(': ', $2::text, trouble), status = 'lost',
+                           running = 0
 WHERE id = $1 AND ended_at IS NULL AND lease_until < now()
 RETURNING id
 """
@@ -168,16 +170,39 @@ SELECT $1, $2, 'run', $3 WHERE EXISTS (
     SELECT FROM tidemill.worker_control WHERE host IN ($1, '*') AND queue IN ($2, '*') AND mode <> 'run')
 """
 
-#: The list of workers: living ones first, then those that ended in the last `$1` seconds.
-LIST_WORKERS = """
+_LINE = """
 SELECT w.id, w.host, w.pid, w.queues, w.max_concurrency, w.versions, w.models, w.status, w.running, w.started_at,
        w.seen_at, w.lease_until, w.flagged_at, w.trouble, w.lost_threads, w.ended_at, w.end_reason,
        cardinality(w.tasks) AS tasks,
        ARRAY(SELECT c.host || '/' || c.queue || '=' || c.mode FROM tidemill.worker_control AS c
              WHERE c.host IN (w.host, '*') AND (c.queue = '*' OR c.queue = ANY (w.queues)) ORDER BY 1) AS control
 FROM tidemill.worker AS w
+"""
+
+#: The list of workers: living ones first, then those that ended in the last `$1` seconds.
+LIST_WORKERS = f"""{_LINE}
 WHERE w.ended_at IS NULL OR w.ended_at > now() - make_interval(secs => $1)
 ORDER BY w.ended_at IS NOT NULL, w.host, w.id
+"""
+
+READ_WORKER = f"{_LINE} WHERE w.id = $1"
+
+READ_WORKER_TASKS = "SELECT unnest(tasks) AS task FROM tidemill.worker WHERE id = $1 ORDER BY 1"
+
+#: The runs that a worker drives.
+READ_WORKER_RUNS = "SELECT id, workflow, created_at FROM tidemill.run WHERE owner = $1 ORDER BY id LIMIT $2"
+
+#: The jobs that a worker runs, the longest first. This scans all jobs, as `HELD_BY` does.
+READ_WORKER_JOBS = """
+SELECT id, task, queue, attempt, started_at FROM tidemill.job
+WHERE state = 'running' AND worker_id = $1 ORDER BY started_at, id LIMIT $2
+"""
+
+#: Processes that did the same on the same host and have ended, the newest first.
+READ_ENDED_BEFORE = """
+SELECT e.id, e.pid, e.started_at, e.ended_at, e.status, e.end_reason
+FROM tidemill.worker AS w JOIN tidemill.worker AS e ON e.host = w.host AND e.queues = w.queues
+WHERE w.id = $1 AND e.ended_at IS NOT NULL ORDER BY e.ended_at DESC, e.id DESC LIMIT $2
 """
 
 #: Stores the rate limits that the application declares.
@@ -367,6 +392,30 @@ async def list_workers(database: Database, *, ended_within: float = 3600.0) -> l
     return await database.fetch(LIST_WORKERS, ended_within)
 
 
+class StoredWorker(NamedTuple):
+    """A worker process, what it holds, and the processes before it."""
+
+    line: asyncpg.Record
+    tasks: list[str]
+    jobs: list[asyncpg.Record]
+    runs: list[asyncpg.Record]
+    ended: list[asyncpg.Record]
+
+
+async def read_worker(database: Database, worker_id: int, *, most: int) -> StoredWorker | None:
+    """A worker, with at most so many of its jobs, its runs and the processes that ended before it."""
+    line = await database.fetchrow(READ_WORKER, worker_id)
+    if line is None:
+        return None
+    return StoredWorker(
+        line,
+        [row["task"] for row in await database.fetch(READ_WORKER_TASKS, worker_id)],
+        await database.fetch(READ_WORKER_JOBS, worker_id, most),
+        await database.fetch(READ_WORKER_RUNS, worker_id, most),
+        await database.fetch(READ_ENDED_BEFORE, worker_id, most),
+    )
+
+
 async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> None:
     """Store the rate limits of queues, which all workers share."""
     if limits:
@@ -409,10 +458,10 @@ async def set_key_limit(tx: Transaction, limit: QueueLimit) -> None:
     await tx.audit("queue.limit", limit.name, before={"key_rate": before}, after={"key_rate": limit.key_rate})
 
 
-async def expire_lease(database: Database, host: str, pid: int) -> None:
-    """Let the lease of a dead worker process lapse at once. Only its supervisor, which saw it die, may call this."""
+async def expire_lease(database: Database, host: str, pid: int, why: str | None = None) -> None:
+    """Let the lease of a process that died lapse at once. Only its supervisor, which saw it die, may call this."""
     try:
-        await database.fetch(EXPIRE_LEASE, host, pid, patience=5.0)
+        await database.fetch(EXPIRE_LEASE, host, pid, why, patience=5.0)
     except asyncpg.UndefinedTableError as error:
         raise StoreError("there is no schema yet: run `tidemill db migrate`, or start maintenance") from error
 

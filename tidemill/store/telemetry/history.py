@@ -1,4 +1,4 @@
-"""What was done in each half hour of the last month, by task, by queue and by host.
+"""What was done in each half hour of the last month, by task, by queue, by host and by worker process.
 
 Every process adds to the current half hour with the statement that reports its counts, so that a name has a row only
 while something happens. `ran` and `waited` are histograms over `BOUNDS`.
@@ -25,10 +25,13 @@ BEYOND = "+Inf"
 SLOT = 1800
 KEPT_DAYS = 31
 
-Kind = Literal["task", "queue", "host"]
+Kind = Literal["task", "queue", "host", "worker"]
 
 _PLACES = {bound: place for place, bound in enumerate((*map(str, BOUNDS), BEYOND))}
 _FAILED = ("failed", "retried")
+
+#: The count of how long jobs of a task had waited, for the history alone: metrics have it by queue.
+TASK_WAIT = "task_wait"
 
 
 def _added(column: str) -> str:
@@ -65,7 +68,7 @@ FORGET_WORK = f"DELETE FROM tidemill.work_history WHERE at < now() - interval '{
 
 
 class CountedWork(msgspec.Struct):
-    """What a process did of one task, in one queue or on one host since its last report."""
+    """What a process did of one task, in one queue, or altogether since its last report."""
 
     kind: Kind
     name: str
@@ -76,8 +79,8 @@ class CountedWork(msgspec.Struct):
     waited: list[int] = msgspec.field(default_factory=lambda: [0] * len(_PLACES))
 
 
-def work_of(host: str, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> list[CountedWork]:
-    """The counts of a process by task, queue and host."""
+def work_of(host: str, pid: int, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> list[CountedWork]:
+    """The counts of a process by task, queue, host and worker, which is named `host:pid`."""
     found: dict[tuple[Kind, str], CountedWork] = {}
 
     def of(kind: Kind, name: str) -> CountedWork:
@@ -85,7 +88,8 @@ def work_of(host: str, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> l
 
     for (name, labels), value in counts.items():
         if name in ("ended", "run", "run_sum"):
-            for work in (of("queue", labels[0]), of("task", labels[1]), of("host", host)):
+            of_all = (of("queue", labels[0]), of("task", labels[1]), of("host", host), of("worker", f"{host}:{pid}"))
+            for work in of_all:
                 if name == "run":
                     work.ran[_PLACES[labels[2]]] += int(value)
                 elif name == "run_sum":
@@ -94,17 +98,20 @@ def work_of(host: str, counts: Mapping[tuple[str, tuple[str, ...]], float]) -> l
                     work.ended += int(value)
                     work.failed += int(value) if labels[2] in _FAILED else 0
         elif name == "wait":
-            of("queue", labels[0]).waited[_PLACES[labels[1]]] += int(value)
+            for work in (of("queue", labels[0]), of("host", host), of("worker", f"{host}:{pid}")):
+                work.waited[_PLACES[labels[1]]] += int(value)
+        elif name == TASK_WAIT:
+            of("task", labels[0]).waited[_PLACES[labels[1]]] += int(value)
     return list(found.values())
 
 
 async def read_history(database: Database, kind: Kind, name: str, since: datetime) -> list[asyncpg.Record]:
-    """The slots of a task, queue or host, oldest first."""
+    """The slots of a task, queue, host or worker, oldest first."""
     return await database.fetch(READ_HISTORY, kind, name, since)
 
 
 async def read_sums(database: Database, kind: Kind, since: datetime, *, most: int) -> list[asyncpg.Record]:
-    """The sums of all tasks, queues or hosts, those that took most time first."""
+    """The sums of all tasks, queues, hosts or workers, those that took most time first."""
     return await database.fetch(READ_SUMS, kind, since, most)
 
 

@@ -17,7 +17,7 @@ from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.queues import LIVE_AND_SERVED
 from tidemill.store.streams.streams import read_status
-from tidemill.store.telemetry.history import ADD_WORK, forget_work, work_of
+from tidemill.store.telemetry.history import ADD_WORK, TASK_WAIT, forget_work, work_of
 
 #: Notifies live views that the host named in the payload has a new sample.
 HOSTS_CHANNEL = "hosts"
@@ -192,8 +192,8 @@ async def report(
     connection: Executor | None = None,
 ) -> None:
     """Add a process's counts to the totals, and store its gauges."""
-    rows = [(name, encode(labels).decode(), value) for (name, labels), value in counts.items()]
-    parameters = (*place, encode(gauges), *columns(rows, 3), encode(work_of(place.host, counts)))
+    rows = [(name, encode(labels).decode(), value) for (name, labels), value in counts.items() if name != TASK_WAIT]
+    parameters = (*place, encode(gauges), *columns(rows, 3), encode(work_of(place.host, place.pid, counts)))
     if connection is not None:
         await connection.execute(database.sql(REPORT), *parameters)
     else:

@@ -33,7 +33,7 @@ export const SCREENS: ScreenEntry[] = [
   { path: "/schedules", label: "Schedules", icon: "schedules", group: "Work", key: "c", screen: lazily(() => import("../screens/schedules/schedules"), "Schedules") },
   { path: "/streams", label: "Streams", icon: "streams", group: "Events", key: "s", screen: lazily(() => import("../screens/streams/streams"), "Streams"), detail: lazily(() => import("../screens/streams/message-page"), "MessagePage") },
   { path: "/monitors", label: "Monitors", icon: "monitors", group: "Events", key: "m", screen: lazily(() => import("../screens/monitors/monitors"), "Monitors") },
-  { path: "/workers", label: "Workers and hosts", icon: "workers", group: "Machines", key: "w", screen: lazily(() => import("../screens/workers/workers"), "Workers"), detail: lazily(() => import("../screens/workers/host-page"), "HostPage") },
+  { path: "/workers", label: "Workers and hosts", icon: "workers", group: "Machines", key: "w", screen: lazily(() => import("../screens/workers/workers"), "Workers"), detail: lazily(() => import("../screens/workers/detail"), "HostOrWorker") },
   { path: "/audit", label: "Audit log", icon: "audit", group: "Admin", key: "a", screen: lazily(() => import("../screens/audit/audit"), "Audit") },
   { path: "/accounts", label: "Accounts", icon: "accounts", group: "Admin", key: "u", screen: lazily(() => import("../screens/accounts/accounts"), "Accounts") },
   { path: "/settings", label: "Settings", icon: "settings", group: "Admin", key: "t", screen: lazily(() => import("../screens/settings/settings"), "Settings") },

@@ -2,6 +2,7 @@
 import type { ReactNode } from "react";
 import { Problem } from "../api/client";
 import { Button } from "./button";
+import { PageHeader } from "./layout";
 
 /** An empty list: what that means, and what to do next. */
 export function Empty({ title, children, good = false }: { title: string; children?: ReactNode; good?: boolean }) {
@@ -62,4 +63,14 @@ export function LoadStatus({ query, lines }: { query: LoadedQuery; lines?: numbe
   if (!query.isPending) return null;
   // A query is retried while the server restarts: show the reason at once, not after the last attempt.
   return query.failureReason ? <ErrorMessage error={query.failureReason} /> : <Loading lines={lines} />;
+}
+
+/** The page of one object while it is loading, or if that failed. */
+export function PageStatus({ title, query, lines }: { title: string; query: LoadedQuery; lines?: number }) {
+  return (
+    <>
+      <PageHeader title={title} />
+      <LoadStatus query={query} lines={lines} />
+    </>
+  );
 }

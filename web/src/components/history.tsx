@@ -1,4 +1,4 @@
-/** What a task, a queue or a host did over a day or a month: rate, failures, durations and waits, as charts. */
+/** What a task, a queue, a host or a worker did over a day or a month: rate, failures, durations and waits, as charts. */
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { lazy, Suspense, useMemo, useState } from "react";
 import { get } from "../api/client";
@@ -13,7 +13,7 @@ import { Duration, duration } from "./times";
 const Chart = lazy(() => importOrReload(() => import("./chart")));
 
 type Period = Schemas["WorkPeriod"];
-export type HistoryKind = "task" | "queue" | "host";
+export type HistoryKind = "task" | "queue" | "host" | "worker";
 
 export const SPANS = [
   { value: "1d", label: "1 day" },
@@ -31,7 +31,7 @@ export function History({ kind, name }: { kind: HistoryKind; name: string }) {
     placeholderData: keepPreviousData,
   });
   const periods = found.data?.items;
-  const charts = useMemo(() => chartsOf(periods ?? [], kind, SECONDS[within] ?? 0), [periods, kind, within]);
+  const charts = useMemo(() => chartsOf(periods ?? [], SECONDS[within] ?? 0), [periods, within]);
   return (
     <Panel title="History" aside={<Chips label="Period" options={SPANS} value={[within]} onChange={(next) => setWithin(next.at(-1) ?? within)} />}>
       {!periods ? (
@@ -76,16 +76,15 @@ function Sums({ periods }: { periods: Period[] }) {
   );
 }
 
-function chartsOf(periods: Period[], kind: HistoryKind, seconds: number) {
+function chartsOf(periods: Period[], seconds: number) {
   const last = periods.at(-1);
   const end = last ? Date.parse(last.at) / 1000 + last.lasts : 0;
   const shared = { times: periods.map((each) => Date.parse(each.at) / 1000), span: [end - seconds, end] as [number, number] };
   const line = (name: string, tone: string, of: (period: Period) => number | null) => ({ name, tone, values: periods.map(of) });
   const perMinute = (of: (period: Period) => number) => (period: Period) => (of(period) / period.lasts) * 60;
-  const charts = [
+  return [
     { title: "Rate", unit: "per minute", ...shared, lines: [line("ended", "--run-fill", perMinute((each) => each.ended)), line("failed", "--bad-fill", perMinute((each) => each.failed))] },
     { title: "Duration", unit: "", format: duration, ...shared, lines: [line("99 of 100 within", "--accent", (each) => each.most_within ?? null), line("half within", "--run-fill", (each) => each.half_within ?? null)] },
+    { title: "Wait", unit: "", format: duration, ...shared, lines: [line("99 of 100 within", "--accent", (each) => each.most_waited ?? null), line("half within", "--run-fill", (each) => each.half_waited ?? null)] },
   ];
-  if (kind !== "queue") return charts;
-  return [...charts, { title: "Wait", unit: "", format: duration, ...shared, lines: [line("99 of 100 within", "--accent", (each) => each.most_waited ?? null), line("half within", "--run-fill", (each) => each.half_waited ?? null)] }];
 }

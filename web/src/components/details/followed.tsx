@@ -20,7 +20,7 @@ export function FollowedPanel({ id }: { id: string }) {
       {!found.data ? (
         <LoadStatus query={found} lines={2} />
       ) : followed.length === 0 ? (
-        <Empty title="Nothing yet" />
+        <Empty title="Nothing so far" />
       ) : (
         <FollowedTable label="Followed by" followed={followed} />
       )}

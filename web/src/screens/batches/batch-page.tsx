@@ -8,8 +8,8 @@ import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { Explanation } from "../../components/details/explanation";
 import { FollowedPanel } from "../../components/details/followed";
-import { LoadStatus } from "../../components/feedback";
-import { count } from "../../components/format";
+import { PageStatus } from "../../components/feedback";
+import { count, plural } from "../../components/format";
 import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
 import { State } from "../../components/state";
 import { Ago, Took } from "../../components/times";
@@ -23,7 +23,7 @@ export function BatchPage({ id }: { id: string }) {
     message: (_, verb) => (verb === "cancel" ? `Cancelled batch b${number}: waiting jobs at once, running ones are asked to stop.` : `Closed batch b${number}: it ends with its jobs.`),
   });
   const batch = found.data;
-  if (!batch) return <LoadStatus query={found} lines={8} />;
+  if (!batch) return <PageStatus title={`Batch b${number}`} query={found} lines={8} />;
   const jobs = (state: string, value: number) => (value ? <Link to={`/jobs?batch=${batch.id}&state=${state}`}>{count(value)}</Link> : "0");
   return (
     <>
@@ -31,7 +31,7 @@ export function BatchPage({ id }: { id: string }) {
         title={batch.name ?? `Batch b${batch.id}`}
         subtitle={
           <span className="row">
-            <State state={batch.state} /> batch b{batch.id} of <Link to={`/jobs?batch=${batch.id}`}>{count(batch.total)} jobs</Link>
+            <State state={batch.state} /> batch b{batch.id} of <Link to={`/jobs?batch=${batch.id}`}>{plural(batch.total, "job")}</Link>
           </span>
         }
       >

@@ -13,7 +13,7 @@ import { FollowedPanel } from "../../components/details/followed";
 import { JsonView, parseJson } from "../../components/details/json";
 import { JobLog } from "../../components/details/log";
 import { Dialog } from "../../components/dialog";
-import { ErrorMessage, LoadStatus } from "../../components/feedback";
+import { ErrorMessage, PageStatus } from "../../components/feedback";
 import { Fact, Meter, PageHeader, Panel } from "../../components/layout";
 import { State, Tag } from "../../components/state";
 import { LIVE_JOB_STATES } from "../../components/states";
@@ -33,7 +33,7 @@ export function JobPage({ id }: { id: string }) {
   });
   const [editing, setEditing] = useState(false);
   const job = found.data;
-  if (!job) return <LoadStatus query={found} lines={8} />;
+  if (!job) return <PageStatus title={`Job ${id}`} query={found} lines={8} />;
   const isLive = LIVE_JOB_STATES.includes(job.state);
   return (
     <>

@@ -7,7 +7,7 @@ import { Link, useFilters } from "../../app/router";
 import { useMay } from "../../app/session";
 import { Button } from "../../components/button";
 import { Dialog } from "../../components/dialog";
-import { LoadStatus } from "../../components/feedback";
+import { LoadStatus, PageStatus } from "../../components/feedback";
 import { bytes, count, plural } from "../../components/format";
 import { PageHeader, Panel } from "../../components/layout";
 import { num, RowActions, Table } from "../../components/lists/table";
@@ -43,7 +43,7 @@ export function PipelinePage({ id }: { id: string }) {
     window.addEventListener("keydown", press);
     return () => window.removeEventListener("keydown", press);
   }, [close]);
-  if (!found.data) return <LoadStatus query={found} lines={10} />;
+  if (!found.data) return <PageStatus title={id} query={found} lines={10} />;
   const pipeline = found.data;
   const failed = FAILED_PIPELINE_STATES.reduce((sum, state) => sum + (pipeline.counts[state] ?? 0), 0);
   const orphans = pipeline.counts.orphan ?? 0;
@@ -129,7 +129,7 @@ function ApprovalBanner({ pipeline, stage, may }: { pipeline: string; stage: Sta
   return (
     <div className="banner wait" role="status">
       <span>
-        <b>{count(stage.approval.states)} states of {stage.name} need a rebuild</b>, more than the limit of {count(stage.approval.above)}: {stage.approval.because}. They are waiting for approval.
+        <b>{plural(stage.approval.states, "state")} of {stage.name} {stage.approval.states === 1 ? "needs" : "need"} a rebuild</b>, more than the limit of {count(stage.approval.above)}: {stage.approval.because}. They are waiting for approval.
       </span>
       {may && (
         <span className="row">

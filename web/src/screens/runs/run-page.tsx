@@ -10,9 +10,10 @@ import { Button } from "../../components/button";
 import { Explanation, linked } from "../../components/details/explanation";
 import { FollowedPanel } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
-import { Empty, ErrorMessage, Loading, LoadStatus } from "../../components/feedback";
+import { Empty, ErrorMessage, LoadStatus, Loading, PageStatus } from "../../components/feedback";
 import { askingStep } from "../../components/forms/input-form";
 import { dagGraph, findSpec } from "../../components/graph/dag-edges";
+import { plural } from "../../components/format";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { RunState, Tag } from "../../components/state";
 import { LIVE_RUN_STATES } from "../../components/states";
@@ -66,7 +67,7 @@ export function RunPage({ id: named }: { id: string }) {
   const asks = useQuery({ queryKey: ["inputs", Number(id)], queryFn: () => get<List<Input>>("/inputs", { run: id }), enabled: run !== undefined && LIVE_RUN_STATES.includes(run.state) });
   const jobs = useQuery({ queryKey: ["runjobs", id], queryFn: () => readJobs(id), enabled: isDag });
 
-  if (!run) return <LoadStatus query={found} lines={10} />;
+  if (!run) return <PageStatus title={`Run r${id}`} query={found} lines={10} />;
   const isLive = LIVE_RUN_STATES.includes(run.state);
   const question = isLive && at === null ? asks.data?.items[0] : undefined;
   const step = chosen ?? (question ? askingStep(question) : null); // An open question is what people come here for.
@@ -191,7 +192,7 @@ function GraphPanel({ run, tree, ticks, journal, total, at, until, chosen, onCho
       title="Graph"
       aside={
         <span className="row">
-          <span className="faint">{own.length} {run.shape === "dag" ? "nodes" : graph ? "steps and events" : "steps so far"}</span>
+          <span className="faint">{run.shape === "dag" ? plural(own.length, "node") : graph ? `${own.length} steps and events` : `${plural(own.length, "step")} so far`}</span>
           <Button kind="quiet" aria-pressed={big} onClick={() => setBig(!big)}>
             {big ? "Shrink" : "Enlarge"}
           </Button>
@@ -219,7 +220,7 @@ function GraphPanel({ run, tree, ticks, journal, total, at, until, chosen, onCho
       <div className="slider">
         <span className="soft">Tick</span>
         <input type="range" min={0} max={total} step={1} value={at ?? total} aria-label="Tick" onChange={(event) => onAt(Number(event.target.value) === total ? null : Number(event.target.value))} />
-        <output>{at === null ? `now, ${total} ticks` : `tick ${at} of ${total}`}</output>
+        <output>{at === null ? `now, ${plural(total, "tick")}` : `tick ${at} of ${total}`}</output>
       </div>
     </Panel>
   );
@@ -280,7 +281,7 @@ function Journal({ ticks, total, at, onAt, states, isDag, query }: { ticks: Tick
   }, [isDag, ticks, states]);
   const first = ticks[0]?.at ? Date.parse(ticks[0].at) : 0;
   return (
-    <Panel title="Journal" aside={<span className="faint">{total} ticks</span>}>
+    <Panel title="Journal" aside={<span className="faint">{plural(total, "tick")}</span>}>
       {query.isPending || query.error ? (
         <LoadStatus query={query} />
       ) : ticks.length === 0 ? (

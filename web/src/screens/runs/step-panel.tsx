@@ -10,7 +10,7 @@ import { Explanation } from "../../components/details/explanation";
 import { JsonView } from "../../components/details/json";
 import { JobLog, StepLog } from "../../components/details/log";
 import { Empty, Loading, LoadStatus } from "../../components/feedback";
-import { argumentsText } from "../../components/format";
+import { argumentsText, plural } from "../../components/format";
 import { askingStep, InputForm } from "../../components/forms/input-form";
 import { Panel } from "../../components/layout";
 import { MoreRows, usePages } from "../../components/lists/paging";
@@ -63,7 +63,7 @@ export function DagStep({ runId, node, spec, state, isPast, may, isLive, onRerun
             started <Ago at={node.began} />, {node.ended ? "took" : "running for"} <Took from={node.began} to={node.ended} />
           </span>
         )}
-        {node.total !== null && <Tag>{node.done} of {node.total} items</Tag>}
+        {node.total !== null && <Tag>{node.done} of {plural(node.total, "item")}</Tag>}
         {jobId !== undefined && jobId !== null && <Link to={`/jobs/${jobId}`}>job {jobId}</Link>}
         {state?.answered && <span title={absolute(state.answered.at)}>answered by {state.answered.by}</span>}
         {may && !isPast && (

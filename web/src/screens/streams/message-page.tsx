@@ -10,7 +10,7 @@ import { Explanation } from "../../components/details/explanation";
 import { type Explained, explain, FollowedTable } from "../../components/details/followed";
 import { JsonView } from "../../components/details/json";
 import { Dialog } from "../../components/dialog";
-import { ErrorMessage, LoadStatus } from "../../components/feedback";
+import { ErrorMessage, PageStatus } from "../../components/feedback";
 import { count, plural } from "../../components/format";
 import { Fact, PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
@@ -44,7 +44,7 @@ export function MessagePage({ id }: { id: string }) {
     refetchInterval: (query) => (UNSETTLED.includes(query.state.data?.state ?? "") ? 2000 : false),
   });
   const explained = found.data;
-  if (!explained) return <LoadStatus query={found} lines={8} />;
+  if (!explained) return <PageStatus title={`Message ${id}`} query={found} lines={8} />;
   const { message = null, dead_letter: letter = null } = explained;
   const attempts = letter?.history ?? message?.history ?? [];
   return (

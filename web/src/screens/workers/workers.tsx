@@ -13,7 +13,7 @@ import { count, plural } from "../../components/format";
 import { PageHeader, Panel } from "../../components/layout";
 import { num, Table } from "../../components/lists/table";
 import { State, Tag } from "../../components/state";
-import { Ago } from "../../components/times";
+import { Ago, duration } from "../../components/times";
 
 interface ControlRequest {
   mode: "run" | "pause" | "drain" | "stop";
@@ -104,7 +104,13 @@ export function Workers() {
   );
 }
 
-function stateOf(worker: Worker): string {
+/** How long the lease of a worker holds. */
+export function leftOfLease(worker: Worker): string {
+  const left = (Date.parse(worker.lease_until) - Date.now()) / 1000;
+  return left > 0 ? `holds for ${duration(left)}` : "has lapsed: other workers take its jobs";
+}
+
+export function stateOf(worker: Worker): string {
   if (worker.ended_at) return worker.status === "lost" ? "lost" : "ended";
   if (worker.flagged_at || Date.parse(worker.lease_until) < Date.now()) return "silent";
   return worker.status;
@@ -117,7 +123,7 @@ export function WorkerTable({ workers }: { workers: Worker[] }) {
       {workers.map((worker) => (
         <tr key={worker.id}>
           <td className="nowrap">
-            {worker.id} <span className="faint">pid {worker.pid}</span>
+            <Link to={`/workers/${encodeURIComponent(worker.host)}/${worker.id}`}>{worker.id}, pid {worker.pid}</Link>
           </td>
           <td>
             <State state={stateOf(worker)} /> {worker.trouble && !worker.ended_at && <Tag tone="bad">{worker.trouble}</Tag>} {worker.control.map((mode) => <Tag key={mode} tone="wait">{mode}</Tag>)}
