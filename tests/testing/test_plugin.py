@@ -16,7 +16,7 @@ SUITE = ROOT / "examples" / "testing"
 MISUSE = """
 import pytest
 from shop import app, send_receipt
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.testing import FakeHttp, FakeLlm, FakeReply
 
 
@@ -25,10 +25,22 @@ def test_a_failed_assertion_shows_what_is_there(tidemill):
     app.enqueue_sync(send_receipt.call(order_id=7))
     with pytest.raises(AssertionError, match=r"no job of send_receipt was enqueued with .*8}; there is:\\n.*7"):
         tidemill.enqueued(send_receipt, order_id=8)
-    with pytest.raises(AssertionError, match="1 jobs of send_receipt were enqueued, the first with {'order_id': 7}"):
+    with pytest.raises(AssertionError, match="send_receipt was enqueued 1 times, the first with {'order_id': 7}"):
         tidemill.not_enqueued(send_receipt, order_id=7)
     with pytest.raises(AssertionError, match="nothing was published to reviews; there is: nothing"):
         tidemill.published("reviews")
+
+
+def test_a_misspelt_name_is_an_error_also_where_nothing_is_expected(tidemill):
+    tidemill.use(app)
+    with pytest.raises(PayloadError, match="there is no argument 'oder_id'; did you mean 'order_id'"):
+        tidemill.not_enqueued(send_receipt, oder_id=7)
+    with pytest.raises(ConfigError, match="there is no trigger 'wram'.*did you mean 'warm'"):
+        tidemill.alerts("wram")
+    with pytest.raises(ConfigError, match="there is no monitor or stream 'frigdes'.*did you mean 'fridges'"):
+        tidemill.feed("frigdes", [])
+    with pytest.raises(ConfigError, match="there is no monitor 'frigdes'.*did you mean 'fridges'"):
+        tidemill.catch_notices("frigdes")
 
 
 def test_a_kit_without_an_application_says_what_to_call(tidemill):

@@ -32,7 +32,6 @@ from tidemill.app import App
 from tidemill.core.did_you_mean import find_declared
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
-from tidemill.dags import Dag
 from tidemill.engine.application.connections import SyncBridge
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.jobs.view import JobView
@@ -61,6 +60,7 @@ from tidemill.store.migrate import migrate
 from tidemill.store.runs.claims import free_runs
 from tidemill.streams.definition.stream import Stream
 from tidemill.testing.fakes import FakeChannel
+from tidemill.testing.names import find_fed, run_name, task_name, trigger_name
 from tidemill.testing.shifted_time import ShiftedTime
 
 T = TypeVar("T")
@@ -228,11 +228,14 @@ class TestKit:
             time.sleep(POLL_SECONDS)
         return value
 
-    def feed(self, what: Monitor | Stream, events: Iterable[Mapping[str, Any]], *, source: str | None = None) -> None:
+    def feed(
+        self, what: Monitor | Stream | str, events: Iterable[Mapping[str, Any]], *, source: str | None = None
+    ) -> None:
         """Give a monitor or a stream these events, instead of those of its source. Call it first before the roles run.
 
         `source` names the source of a stream, where there are several; its weight, limits and eligibilities stay.
         """
+        what = find_fed(self._app(None), what) if isinstance(what, str) else what
         if isinstance(what, Monitor):
             path = self._folder / f"{what.name}.jsonl"
             if not path.exists():
@@ -247,12 +250,13 @@ class TestKit:
         with path.open("ab") as file:
             file.writelines(msgspec.json.encode(event) + b"\n" for event in events)
 
-    def catch_notices(self, monitor: Monitor) -> list[Notice]:
+    def catch_notices(self, monitor: Monitor | str) -> list[Notice]:
         """Send the notices of a monitor to a list, and nowhere else. Call it before the roles run.
 
         The channels are replaced by fakes with the same names and options, so that digests and escalations stay as
         declared; `notice.channel` is the name of the channel that would have sent it.
         """
+        monitor = self._app(None).monitors.require(monitor) if isinstance(monitor, str) else monitor
         if not monitor.notify:
             raise ConfigError(f"monitor {monitor.name} sends no notices: give it channels with notify=[...]")
         caught: list[Notice] = []
@@ -296,7 +300,7 @@ class TestKit:
     ) -> list[JobView]:
         """The jobs of a task with these arguments, others left open; fails if there is none."""
         chosen = self._app(app)
-        name = chosen.declarations.task(task).name
+        name = task_name(chosen, task, arguments)
         return self._find(
             lambda: self._jobs(chosen, name), lambda job: job.args, f"no job of {name} was enqueued", arguments, within
         )
@@ -304,16 +308,16 @@ class TestKit:
     def not_enqueued(self, task: Task[Any, Any, Any] | str, /, *, app: App | None = None, **arguments: Any) -> None:
         """Fail if there is a job of a task with these arguments."""
         chosen = self._app(app)
-        name = chosen.declarations.task(task).name
+        name = task_name(chosen, task, arguments)
         if found := [job for job in self._bridge.call(self._jobs(chosen, name)) if _includes(job.args, arguments)]:
-            raise AssertionError(f"{len(found)} jobs of {name} were enqueued, the first with {found[0].args}")
+            raise AssertionError(f"{name} was enqueued {len(found)} times, the first with {found[0].args}")
 
     def started(
         self, what: Any, /, *, app: App | None = None, within: Duration = 0, state: str | None = None, **fields: Any
     ) -> list[Run]:
         """The runs of a workflow or dag with these fields in their start event or arguments; fails if there is none."""
         chosen = self._app(app)
-        name = _run_name(chosen, what)
+        name = run_name(chosen, what)
         wanted = fields if state is None else {**fields, "state": state}
         return self._find(
             lambda: self._runs(chosen, name), _fields_and_state, f"no run of {name} was started", wanted, within
@@ -328,7 +332,7 @@ class TestKit:
     def alerts(self, trigger: str, /, *, app: App | None = None, within: Duration = 0, **fields: Any) -> list[Alert]:
         """The alerts that a trigger has opened, such as those with `entity="press-1"`; fails if there is none."""
         chosen = self._app(app)
-        problem = f"{trigger} has opened no alert"
+        problem = f"{trigger_name(chosen, trigger)} has opened no alert"
         return self._find(
             lambda: _every(chosen, list_alerts, ListAlerts(trigger=trigger, limit=PAGE)),
             msgspec.structs.asdict,
@@ -488,11 +492,3 @@ def _fields_and_state(run: Run) -> Mapping[str, Any]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _run_name(app: App, what: Any) -> str:
-    if isinstance(what, Dag):
-        return what.name
-    if isinstance(what, str) and what in app.runs.dags:
-        return what
-    return app.runs.flow(what).name
