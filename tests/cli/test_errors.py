@@ -35,6 +35,12 @@ SENTENCES: list[tuple[str, list[str], str]] = [
     ("bad priority", ["enqueue", "app.py", "send_receipt", '{"order_id": 7}', "--priority", "12"], "outside 0 to 9"),
     ("window without a key", ["enqueue", "app.py", "send_receipt", '{"order_id": 7}', "--unique-for", "1h"], "needs a"),
     ("bad queue name", ["enqueue", "app.py", "send_receipt", '{"order_id": 7}', "--queue", " x"], "not a queue name"),
+    ("file with a near name", ["up", "ap.py"], "there is no file ap.py; did you mean 'app.py'?"),
+    ("stream that does not run", ["stream", "status", "letters"], "no stream 'letters' runs; there are none"),
+    ("unknown monitor", ["monitor", "status", "ships"], "there is no monitor 'ships'; there are none"),
+    ("state without its application", ["explain", "pages/a.html"], "name the application (--app app.py)"),
+    ("no worker of this number", ["workers", "show", "999"], "there is no worker 999"),
+    ("no number of a worker", ["workers", "show", "vm"], "is not a worker: write its number"),
     ("missing file", ["up", "nothing.py"], "there is no file nothing.py"),
     ("missing module", ["worker", "no.such.module"], "cannot be imported"),
     ("file without App", ["up", "empty.py"], "declares no App"),
@@ -72,7 +78,10 @@ SENTENCES: list[tuple[str, list[str], str]] = [
 ]
 
 USAGE: list[tuple[list[str], str]] = [
-    (["jbos"], 'Unknown command "jbos"'),
+    (["jbos"], "did you mean `tidemill jobs`?"),
+    (["alerts"], "did you mean `tidemill monitor alerts`?"),
+    (["stream", "stauts"], "did you mean `tidemill stream status`?"),
+    (["stream", "list"], "there are dead-letters, disable, drain"),
     (["jobs", "--sate", "ready"], "--sate"),
     (["jobs", "--limit", "many"], '"many"'),
     (["job"], "ID"),

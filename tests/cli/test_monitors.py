@@ -165,7 +165,7 @@ def test_a_silence_a_switch_a_pause_and_a_reset_are_one_command_each(folder: Pat
     assert run(folder, "monitor", "pause").returncode == 0
     assert told(folder, "status")[0]["paused"] is True
     assert run(folder, "monitor", "resume").returncode == 0
-    assert "entities will be made anew" in run(folder, "monitor", "reset").stdout
+    assert "will be built again" in run(folder, "monitor", "reset").stdout
     assert "will be read" in run(folder, "monitor", "backfill", "--past", "1h").stdout
 
 
@@ -193,7 +193,7 @@ def test_a_monitor_is_looked_at_and_told_what_to_do_through_a_server(folder: Pat
     )
     there("resume")
     there("trigger", "hot", "on")
-    assert there("reset", "lathe") == "the states of 1 entities will be made anew\n"
+    assert there("reset", "lathe") == "the states of 1 entity will be built again\n"
     assert there("backfill", "lathe", "--past", "1h") == "the past of 1 entities will be read\n"
     assert there("roster", "remove", "lathe", "nobody").splitlines() == [
         "lathe is no longer followed", "nobody was not followed",

@@ -94,11 +94,11 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
     assert "made by summary" in told
     assert "It is up to date" in told
 
-    assert "2 states are built again" in ok(
+    assert "2 states will be built again" in ok(
         folder, "pipeline", "invalidate", "app.py", "summary/2026-01-15", "--downstream"
     )
     assert "invalidated by" in ok(folder, "pipeline", "plan", "app.py")
-    assert "2 states are built again" in ok(
+    assert "2 states will be built again" in ok(
         folder, "pipeline", "backfill", "app.py", "summary", "--first", "2026-01-16", "--last", "2026-01-17"
     )
     assert "3 to build" in ok(folder, "pipeline", "plan", "app.py")
@@ -122,7 +122,7 @@ def test_a_day_with_a_pipeline(folder: Path) -> None:
 
     (folder / "app.py").write_text(APP.replace('"# " + text', '"## " + text'))
     assert "its code changed: app.post" in ok(folder, "pipeline", "plan", "app.py")
-    assert "count as built by the current code" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")
+    assert "now count as built by the current code" in ok(folder, "pipeline", "accept", "app.py", "post", "--yes")
     assert "0 to build" in ok(folder, "pipeline", "plan", "app.py")
     assert "failed" in ok(folder, "pipeline", "history", "app.py")
     assert "pipeline.accept" in ok(folder, "audit")
@@ -182,10 +182,10 @@ async def test_a_server_tells_of_pipelines_and_has_states_built_again(tmp_path: 
             assert [stage["name"] for stage in status["stages"] if stage["paused_by"]] == ["post"]
         assert there("resume", "post") == "post is resumed\n"
         assert there("retry", "blog/summary/2026-01-16") == "blog: 1 failed states are retried\n"
-        assert there("invalidate", "summary/2026-01-15", "--downstream").startswith("2 states are built again")
+        assert there("invalidate", "summary/2026-01-15", "--downstream").startswith("2 states will be built again")
         backfilled = there("backfill", "summary", "--first", "2026-01-15", "--last", "2026-01-15", "--wait")
         assert "1 states were built again" in backfilled
-        assert "count as built by the current code" in there("accept", "post", "--yes")
+        assert "now count as built by the current code" in there("accept", "post", "--yes")
         assert there("approve", "blog/post").startswith("approved for a day: states of post")
         assert run(away, "pipeline", "check", *server).stdout.startswith("blog: ")
         stored, served = both("plan")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import inspect
 import os
@@ -15,7 +16,7 @@ from importlib import import_module
 from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import UnusedCliTokensError
+from cyclopts.exceptions import UnknownCommandError, UnusedCliTokensError
 
 from tidemill.cli.overview import ABOUT, COMMANDS, HELP, command_name, overview
 from tidemill.core.errors import TidemillError
@@ -122,8 +123,35 @@ def _usage(error: CycloptsError) -> str:
         is_option = app is not None and app.kind is app.KEYWORD_ONLY
         hint = f"; the application is an option of this command: --app {file}" if file and is_option else ""
         return f"{error.unused_tokens[0]!r} is one argument too many{hint}; see `{command} --help`"
+    if isinstance(error, UnknownCommandError) and error.unused_tokens:
+        return _unknown_command(error.unused_tokens[0], error.command_chain or ())
     said = _one_line(error).partition(" Available commands:")[0]  # Only some of them; --help has all.
     return f"{said} See `{command} --help`" if said.endswith("?") else f"{said.rstrip('.')}; see `{command} --help`"
+
+
+def _unknown_command(word: str, chain: Sequence[str]) -> str:
+    """Says which command was probably meant: one of this group, or of any other."""
+    group = build(whole=True)
+    known = _command_paths(group)
+    for each in chain:
+        group = group[each]
+    here = sorted(name for name in group if not name.startswith("-"))
+    close = difflib.get_close_matches(word, here, 1)
+    elsewhere = [] if chain else [path for path in known if path.split()[-1] == word]
+    meant = [" ".join([*chain, *close])] if close else elsewhere
+    command = " ".join(["tidemill", *chain])
+    if meant:
+        return f"unknown command {word!r}; did you mean `tidemill {meant[0]}`? See `{command} --help`"
+    has = f"; there are {', '.join(here)}" if chain else ""
+    return f"unknown command {word!r}{has}; see `{command} --help`"
+
+
+def _command_paths(group: App, *before: str) -> list[str]:
+    found: list[str] = []
+    for name in group:
+        if not name.startswith("-"):
+            found += [" ".join((*before, name)), *_command_paths(group[name], *before, name)]
+    return found
 
 
 def _one_line(error: BaseException) -> str:

@@ -104,6 +104,16 @@ def names(values: Iterable[str] | None) -> str:
     return ", ".join(values or ())
 
 
+def listed(names: Sequence[str]) -> str:
+    """`is mail`, `are mail, news`, `are none`."""
+    return f"{'is' if len(names) == 1 else 'are'} {', '.join(names) or 'none'}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 message`, `2 messages`, `3 entities`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def short(seconds: float) -> str:
     """A length of time in its largest unit: 340ms, 12s, 3m, 5h, 2d."""
     if seconds < 0:

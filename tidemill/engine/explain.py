@@ -45,6 +45,19 @@ def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
     return "It waits for an event or a timer."
 
 
+def explain_input(row: Mapping[str, Any]) -> str:
+    """What a run of a flow asks, and how it is answered."""
+    asked = f" to {row['prompt']!r}" if row["prompt"] else ""
+    return f"It waits for an answer{asked}: {answer_command(row['run_id'], row['node'], row['schema'])} --app app.py"
+
+
+def answer_command(run: int, node: str, schema: Any) -> str:
+    """The command that answers a question, with the fields of the answer as far as the schema describes them."""
+    fields = schema.get("properties") if isinstance(schema, Mapping) else None
+    example = "{" + ", ".join(f'"{field}": ...' for field in fields) + "}" if fields else "JSON"
+    return f"tidemill submit r{run} {node} '{example}'"
+
+
 def explain_start(start_at: datetime) -> str:
     """When a run begins that was started with a delay."""
     return f"It begins at {start_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."

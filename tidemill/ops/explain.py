@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tidemill.core.accounts import Caller
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
@@ -115,7 +116,10 @@ async def explain_why_not(at: Reader, args: WhyNot) -> Explanation:
     own = [each for each in lines if args.trigger in (*each.triggers, *each.off)]
     if not own:
         known = sorted({name for each in lines for name in each.triggers})
-        raise NotFoundError(f"no monitor has a trigger {args.trigger!r}; there are {', '.join(known) or 'none'}")
+        raise NotFoundError(
+            f"no monitor has a trigger {args.trigger!r}; there are "
+            f"{', '.join(known) or 'none'}{did_you_mean(args.trigger, known)}"
+        )
     for each in own:
         try:
             if (found := await _trigger(here, each.name, args.trigger, args.entity)) is not None:
@@ -224,6 +228,11 @@ async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explan
 
 
 async def _state(at: Local, text: str) -> Explanation | None:
+    if at.declared is None:
+        raise NotFoundError(
+            f"{text!r} is not the id of a job, run, alert or message; to explain a state of a pipeline, name the "
+            "application (--app app.py) or a server"
+        )
     lines = (await at.do(list_pipelines, ListPipelines(live=False))).items
     if not lines:
         return None

@@ -6,7 +6,7 @@ from cyclopts import App
 
 from tidemill.cli.arguments import Application, Json
 from tidemill.cli.connection_options import HERE, ConnectionOptions, ServerOptions
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import counted, out, print_json
 from tidemill.cli.runs.migrate import MOST_IDS, stuck_line
 from tidemill.ops.admin.deploy import DeployCheck, check_deploy
 from tidemill.ops.operator.operation import Nothing
@@ -45,7 +45,7 @@ def _print(found: DeployCheck) -> None:
         which = f"{job.count:,} job{'' if job.count == 1 else 's'} of task {job.task} in queue {job.queue} ({ids})"
         console.print(f"breaks: {which}: {job.why}", style="red")
     for state in found.states:
-        console.print(f"{state.count:,} states of {state.pipeline}/{state.stage}: {state.why}")
+        console.print(f"{counted(state.count, 'state')} of {state.pipeline}/{state.stage}: {state.why}")
     for schedule in found.schedules:
         console.print(f"schedule {schedule.name} {schedule.change}")
     for gone in found.without_code:

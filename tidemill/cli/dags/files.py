@@ -122,7 +122,8 @@ async def find_dag(what: str, known: App | None) -> Dag:
     if found is None:
         declared = ", ".join(known.runs.dags) or "none"
         raise ConfigError(
-            f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: {declared}"
+            f"there is no dag {what!r}, and no such file; app {known.name} declares with app.dag: "
+            f"{declared}{did_you_mean(what, known.runs.dags)}"
         )
     return found
 

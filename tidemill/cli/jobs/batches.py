@@ -15,7 +15,7 @@ from rich.text import Text
 from tidemill.cli.arguments import AppOption, Json, Shown, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
-from tidemill.cli.render import ago, cut, out, print_json, show as show_rows, state, table
+from tidemill.cli.render import ago, counted, cut, out, print_json, show as show_rows, state, table
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.ops.jobs.batches import (
     BatchDetails,
@@ -64,7 +64,7 @@ def enqueue(
 ) -> None:
     """Enqueue jobs of a task as a batch."""
     made = place.do(enqueue_batch, msgspec.structs.replace(args, each=read_lines(arguments), tags=tag), app=app)
-    print_json(made) if json else out().print(f"b{made.id}: {made.total:,} jobs")
+    print_json(made) if json else out().print(f"b{made.id}: {counted(made.total, 'job')}")
 
 
 @commands.command

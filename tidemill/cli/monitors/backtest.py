@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from tidemill.cli.arguments import Json
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.monitors.options import MonitorOption, with_monitor
-from tidemill.cli.render import out, print_json, table
+from tidemill.cli.render import counted, out, print_json, table
 from tidemill.core.errors import ConfigError
 from tidemill.monitors.reducer.entity_state import AlertRecord
 from tidemill.monitors.runner.backtest import BacktestReport, Difference, compare
@@ -106,7 +106,7 @@ def _compared(found: Backtested, second: Backtested) -> dict[str, Any]:
 
 
 def _print(found: Backtested, second: Backtested | None) -> None:
-    out().print(f"{found.events:,} events of {found.entities:,} entities")
+    out().print(f"{counted(found.events, 'event')} of {counted(found.entities, 'entity', 'entities')}")
     made = table("trigger", "would open", *(() if second is None else ("then",)), numbers=("would open", "then"))
     then = {} if second is None else second.counts
     for name in sorted({*found.counts, *then}):

@@ -14,9 +14,10 @@ from tidemill.cli.monitors.backtest import backtest
 from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
 from tidemill.cli.monitors.view import print_event, status_page
-from tidemill.cli.render import out, show
+from tidemill.cli.render import counted, listed, out, show
 from tidemill.cli.run.roles import Part, application, child, run_role, run_supervised
-from tidemill.core.errors import ConfigError
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
     ListMonitors,
@@ -80,6 +81,9 @@ def status(
 ) -> None:
     """Show monitors: health, cursor, the stages of the last tick, what went wrong."""
     found = place.do(list_monitors, ListMonitors(name=name)).items
+    if name is not None and not found:
+        known = [each.name for each in place.do(list_monitors, ListMonitors()).items]
+        raise NotFoundError(f"there is no monitor {name!r}; there {listed(known)}{did_you_mean(name, known)}")
     show(found, status_page, json=json, none="no monitors: declare one with app.monitor(Monitor(...))")
 
 
@@ -105,7 +109,7 @@ async def backfill(
 async def reset(at: Operator, monitor: str, *entities: Entities) -> None:
     """Rebuild states from the log. Alerts stay, and no notice is sent twice."""
     done = await at.do(reset_monitor, ResetMonitor(name=monitor, entities=list(entities) or None))
-    out().print(f"the states of {done.count} entities will be made anew")
+    out().print(f"the states of {counted(done.count, 'entity', 'entities')} will be built again")
 
 
 @commands.command

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, local, out, short, table
+from tidemill.cli.render import ago, counted, cut, local, out, short, table
 from tidemill.ops.monitors.alerts import Alert, AlertDetails
 from tidemill.ops.monitors.monitors import MonitorEvent, MonitorLine
 from tidemill.ops.monitors.roster import RosterLine
@@ -34,7 +34,8 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
         f"{row.late:,} looks back for late ones"
     )
     filling = f", the past of {row.filling:,} is being read" if row.filling else ""
-    yield f"  follows  {row.entities:,} entities in {row.members} processes{filling}; fold {row.version}"
+    entities, processes = counted(row.entities, "entity", "entities"), counted(row.members, "process", "processes")
+    yield f"  follows  {entities} in {processes}{filling}; fold {row.version}"
     yield f"  alerts   {row.open:,} open" + (f"; off: {', '.join(row.off)}" if row.off else "")
     stages = "  ".join(f"{name} {seconds * 1000:.1f}ms" for name, seconds in status.get("stages", {}).items())
     if stages:

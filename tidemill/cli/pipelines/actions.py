@@ -23,7 +23,7 @@ from tidemill.cli.pipelines.open import (
     on_pipelines,
     the_pipeline,
 )
-from tidemill.cli.render import out
+from tidemill.cli.render import counted, out
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.pipelines.change import (
@@ -73,7 +73,7 @@ async def invalidate(
     if count > MANY and not yes and not agreed(f"have {count:,} states built again"):
         return 1
     done = await at.do(invalidate_states, InvalidateStates(**given, count=count))
-    out().print(f"{done.count} states are built again by the process that keeps pipeline {meant.pipeline} up to date")
+    out().print(f"{counted(done.count, 'state')} will be built again by the process of pipeline {meant.pipeline}")
     return 0
 
 
@@ -93,7 +93,7 @@ async def accept(at: Operator, stage: Stage, *, yes: Yes = False) -> int:
     if not yes and not agreed(f"take all states of {ref.stage} as built by its current code"):
         return 1
     done = await at.do(accept_stage, ref)
-    out().print(f"{done.count} states of {ref.stage} count as built by the current code")
+    out().print(f"{counted(done.count, 'state')} of {ref.stage} now count as built by the current code")
     return 0
 
 
@@ -135,7 +135,7 @@ async def backfill(
     wanted = StartBackfill(name=ref.name, stage=ref.stage, first=first, last=last, downstream=downstream, rate=rate)
     begun = await at.do(start_backfill, wanted)
     if not wait:
-        out().print(f"{begun.total} states are built again")
+        out().print(f"{counted(begun.total, 'state')} will be built again")
         return 0
     with Progress(console=out()) as progress:
         bar = progress.add_task(f"{ref.name}/{ref.stage}", total=begun.total)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from tidemill.cli.render import ago, cut, out, short, table
+from tidemill.cli.render import ago, counted, cut, out, short, table
 from tidemill.ops.pipelines.lineage import ChangePreview, Lineage
 from tidemill.ops.pipelines.pipelines import PipelineLine
 from tidemill.ops.pipelines.plan import PlanReport
@@ -76,7 +76,9 @@ def print_plan(report: PlanReport) -> None:
 
 def print_change(found: ChangePreview) -> None:
     """What a change would have built."""
-    title = f"{found.what}: {found.states:,} states would be built, which took {short(found.seconds)} last time"
+    title = (
+        f"{found.what}: {counted(found.states, 'state')} would be built, which took {short(found.seconds)} last time"
+    )
     out().print(title, style="bold")
     made = table("stage", "states", "took last time", numbers=("states", "took last time"))
     for part in found.parts:

@@ -88,7 +88,7 @@ async def _restart_on_change(
                     opening.add(task)
                     task.add_done_callback(opening.discard)
                 if reason == "ended":
-                    _say(f"tidemill up ended with status {up.returncode}: waiting for a change")
+                    _say("all processes have ended, for the reason above; waiting for a change, or for r")
                     while (reason := await requests.get()) == "open":
                         pass
                 await _end(up, requests)

@@ -176,7 +176,7 @@ def hint(app: App) -> str:
         return ""
     arguments = ", ".join(f'"{each}": ...' for each in app.declarations.tasks[name].signature.names)
     place = os.path.relpath(app.declarations.source) if app.declarations.source else "app.py"
-    return f"nothing to do yet: tidemill enqueue {place} {name} '{{{arguments}}}'"
+    return f"nothing to do now: tidemill enqueue {place} {name} '{{{arguments}}}'"
 
 
 def _number(value: int, style: str = "") -> Text:

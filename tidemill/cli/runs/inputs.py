@@ -16,6 +16,7 @@ from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.paging import read_pages
 from tidemill.cli.render import ago, cut, out, show, table
 from tidemill.core.errors import PayloadError
+from tidemill.engine.explain import answer_command
 from tidemill.ops.runs.inputs import ListInputs, OpenInput, SubmitInput, list_inputs, submit_input
 
 
@@ -27,7 +28,9 @@ def inputs(
     rows, _ = place.run(lambda at: read_pages(at, list_inputs, args, limit))
     show(rows, _inputs_table, json=json, none="no run waits for input")
     if rows and not json:
-        out().print("\nanswer one with: tidemill submit RUN NODE JSON", style="dim")
+        first = answer_command(rows[0].run_id, rows[0].node, rows[0].schema)
+        code = " --app app.py" if rows[0].shape == "flow" else ""
+        out().print(f"\nanswer the first with: {first}{code}", style="dim", soft_wrap=True)
 
 
 def submit(

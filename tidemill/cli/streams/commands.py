@@ -19,13 +19,14 @@ from tidemill.cli.connection_options import (
     ServerOptions,
     require_database,
 )
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import counted, listed, out, print_json
 from tidemill.cli.run.roles import Part, application, child, handle_signals, run_role, run_supervised
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
 from tidemill.cli.streams.view import picture
-from tidemill.core.errors import ConfigError
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.engine.settings import Settings
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
@@ -137,6 +138,9 @@ def status(
             raise ConfigError("--watch needs a terminal to draw on: leave it out here")
         return place.run(lambda at: _watch(at, args), app=app)
     found = place.do(list_streams, args, app=app).items
+    if stream is not None and not found:
+        known = [each.name for each in place.do(list_streams, ListStreams(), app=app).items]
+        raise NotFoundError(f"no stream {stream!r} runs; there {listed(known)}{did_you_mean(stream, known)}")
     return print_json(found) if json else out().print(picture(found))
 
 
@@ -158,7 +162,8 @@ def publish(
             await at.do(publish_messages, msgspec.structs.replace(args, messages=some))
 
     place.run(work)
-    out().print(f"{len(lines)} messages are in {args.topic}")
+    is_one = len(lines) == 1
+    out().print(f"{counted(len(lines), 'message')} {'is' if is_one else 'are'} in {args.topic}")
 
 
 # -- inner parts ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, TidemillError
 
 
@@ -40,7 +41,8 @@ def load_module(place: str) -> ModuleType:
     path = Path(place)
     is_file = path.suffix == ".py" or "/" in place
     if is_file and not path.is_file():
-        raise ConfigError(f"there is no file {place}")
+        near = [str(each.relative_to(path.parent)) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise ConfigError(f"there is no file {place}{did_you_mean(path.name, near)}")
     if is_file:
         path = path.resolve()
         loaded = sys.modules.get(path.stem)

@@ -86,7 +86,9 @@ class Local(msgspec.Struct, frozen=True, eq=False):
     async def _run(self, operation: Operation[A, Any], args: A) -> Any:
         check_role(self.caller, operation.role)
         if operation.needs_application and self.declared is None:
-            raise ConfigError(f"{operation.name} needs the application: name it, or work through a server")
+            raise ConfigError(
+                "this needs the application's code: name it (--app app.py), or work through its server (--server URL)"
+            )
         more = (self.declared,) if operation.takes_application else ()
         key = None
         if self.key is not None and operation.acts and not operation.secret:

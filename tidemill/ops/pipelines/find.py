@@ -24,9 +24,17 @@ class PipelineObject(msgspec.Struct, frozen=True):
 
 
 def find_pipeline_object(lines: list[PipelineLine], text: str) -> PipelineObject:
-    """What a text means, also with PIPELINE/ before it."""
-    owner = _owner(lines, text)
-    rest = "" if text == owner.name else text.removeprefix(f"{owner.name}/")
+    """What a text means, also with PIPELINE/ before it; a path may begin with the name of a pipeline, too."""
+    named = [line for line in lines if text == line.name or text.startswith(f"{line.name}/")]
+    if not named:
+        return _find_in(_owner(lines, text), text)
+    found = _find_in(named[0], text.removeprefix(named[0].name).removeprefix("/"))
+    makers = [line for line in lines if any(_makes(stage, text) for stage in line.stages)]
+    return found if found.stage is not None or not makers else _find_in(_only(makers, text), text)
+
+
+def _find_in(owner: PipelineLine, rest: str) -> PipelineObject:
+    """What a text without the name of its pipeline means."""
     for stage in owner.stages:
         values = Pattern(stage.output).match(rest)
         if values is not None and all(name in values for name in stage.variables):
@@ -50,22 +58,24 @@ def find_state(lines: list[PipelineLine], text: str) -> tuple[str, str, str]:
 
 
 def _owner(lines: list[PipelineLine], text: str) -> PipelineLine:
-    """The pipeline that a text belongs to."""
+    """The pipeline that a text belongs to which does not begin with the name of any."""
     tests: tuple[Callable[[PipelineLine], bool], ...] = (
-        lambda line: text == line.name or text.startswith(f"{line.name}/"),
         lambda line: text.partition("/")[0] in [stage.name for stage in line.stages],
         lambda line: any(_makes(stage, text) for stage in line.stages),
         lambda line: len(lines) == 1,
     )
     for test in tests:
-        found = [line for line in lines if test(line)]
-        if len(found) > 1:
-            several = ", ".join(line.name for line in found)
-            raise ConfigError(f"{text!r} could be of several pipelines ({several}): write PIPELINE/{text}")
-        if found:
-            return found[0]
+        if found := [line for line in lines if test(line)]:
+            return _only(found, text)
     known = ", ".join(line.name for line in lines) or "none"
     raise ConfigError(f"{text!r} is of no pipeline; there are: {known}")
+
+
+def _only(found: list[PipelineLine], text: str) -> PipelineLine:
+    if len(found) > 1:
+        several = ", ".join(line.name for line in found)
+        raise ConfigError(f"{text!r} could be of several pipelines ({several}): write PIPELINE/{text}")
+    return found[0]
 
 
 def _makes(stage: StageLine, path: str) -> bool:

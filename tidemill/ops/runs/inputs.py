@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.encoding.json_rows import readable
 from tidemill.core.errors import ConfigError, ConflictError, NotFoundError
 from tidemill.declarations import Declarations
@@ -153,8 +154,11 @@ async def _answer_to_flow(at: Reader, args: SubmitInput, workflow: Any) -> State
     asked = await is_asked(at.database, args.id, args.node)
     event = answer(declared(workflow).topology, state, args.node, args.value) if asked else None
     if event is None:
+        open_now = [row["node"] for row in await read_inputs(at.database, run_id=args.id)]
+        hint = did_you_mean(args.node, open_now) or (f"; it asks {', '.join(open_now)}" if open_now else "")
         raise ConflictError(
-            f"run r{args.id} does not ask {args.node!r}, or was answered already: `tidemill inputs --run r{args.id}`"
+            f"run r{args.id} does not ask {args.node!r}, or was answered already{hint}: "
+            f"`tidemill inputs --run r{args.id}`"
         )
     tick = event_tick(event, None, token)
     return answer_statements(at.database, args.id, tick, by=at.by, node=args.node, value=args.value, key=token)

@@ -16,7 +16,7 @@ from tidemill.core.encoding.json_rows import RUN_JSON, readable
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.jobs.job import Origin
 from tidemill.declarations import Declarations
-from tidemill.engine.explain import explain_buffered, explain_run
+from tidemill.engine.explain import explain_buffered, explain_input, explain_run
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.runs.start_options import START_OPTIONS, with_start_options
 from tidemill.engine.telemetry.run_trace import traced_origin
@@ -29,6 +29,7 @@ from tidemill.store.large_values import find_cut
 from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
+from tidemill.store.runs.inputs import list_inputs as read_inputs
 from tidemill.store.runs.run_turn import BufferedEvents
 from tidemill.store.runs.runs import OWN_KEY, show_run, store_run
 from tidemill.store.runs.workers import slot_holders
@@ -36,6 +37,8 @@ from tidemill.store.transaction import Reader, Transaction
 
 if TYPE_CHECKING:
     from tidemill.dags.runner.runner import DagKind
+
+MOST_ASKED = 5  # questions of a run that its explanation names
 
 
 class ListRuns(RunFilter, frozen=True, kw_only=True):
@@ -158,7 +161,9 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         known["result"] = plain_result(known["result"])
         waits_to_begin = row["state"] == "running" and row["owner"] is None and row["awake"] and row["seq"] == 0
         holders = await slot_holders(at.database, row["kind"]) if waits_to_begin else []
-        why = [explain_run(known, holders), *explain_buffered(known["buffered"])]
+        asked = await read_inputs(at.database, run_id=args.id, limit=MOST_ASKED) if row["state"] == "running" else []
+        now = [explain_input(readable(each, ("schema",))) for each in asked] or [explain_run(known, holders)]
+        why = [*now, *explain_buffered(known["buffered"])]
     key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}
     return Run(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.codec import decode
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import NotFoundError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import doc
@@ -101,7 +102,9 @@ async def message_at(
         return None
     if source not in sources:
         known = ", ".join(sorted(sources))
-        raise NotFoundError(f"stream {stream!r} has no source {source!r}; its sources are {known}")
+        raise NotFoundError(
+            f"stream {stream!r} has no source {source!r}; its sources are {known}{did_you_mean(source, sources)}"
+        )
     found = await _stored(database, stream, source, place, None)
     if found is None or found.state == "done":
         here = await _asked(database, stream, source, place, None, sources[source])

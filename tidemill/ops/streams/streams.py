@@ -144,8 +144,9 @@ def _check(args: ControlStream, sources: set[str], sinks: set[str]) -> None:
     given = (args.weight, args.max_qps, args.burst, args.enabled)
     if args.source and args.source not in {*sources, *sinks, LIVE_SOURCE}:
         known = ", ".join(sorted(sources))
+        hint = did_you_mean(args.source, {*sources, *sinks})
         also = f", its sinks {', '.join(sorted(sinks))}" if sinks else ""
-        raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}{also}")
+        raise NotFoundError(f"stream {args.name!r} has no source {args.source!r}; its sources are {known}{also}{hint}")
     if args.source in sinks and any(each is not None for each in given[:3]):
         raise ConfigError(f"{args.source} is a sink, which has no weight and no limit: disable or enable it")
     if args.weight is not None and not 0 < args.weight < 1e9:
