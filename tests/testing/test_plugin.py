@@ -113,4 +113,4 @@ def test_the_example_suite_passes_and_failures_say_what_happened(tmp_path: Path)
     (tmp_path / "shop" / "test_misuse.py").write_text(MISUSE)
     done = run_pytest(tmp_path / "shop")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "16 passed" in done.stdout, done.stdout
+    assert "17 passed" in done.stdout, done.stdout
