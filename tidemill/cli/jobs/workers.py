@@ -148,7 +148,7 @@ def _print(details: WorkerDetails, now: datetime) -> None:
 
 def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
     if rows:
-        made = table(*columns)
+        made = table(*columns, wide=columns[-1])
         for row in rows:
             made.add_row(*row)
         out().print(Text(f"\n{title}", style="bold"))
