@@ -124,6 +124,17 @@ def test_json_content_is_text_and_object() -> None:
     assert evaluate("Array.isArray($.list.content)", context) is True
 
 
+def test_a_field_of_a_json_file_that_is_cut_off_is_an_error_and_its_text_is_still_text() -> None:
+    context = {"src": {"content": '{"title": "Ti', "path": "in/2.json"}, "txt": {"content": "{ab", "path": "in/2.txt"}}
+    for text in ("$.src.content.title + ' of 2'", "$.src.content.title ?? 'none'", "$.src.content?.title"):
+        with pytest.raises(ExpressionError, match=r"in/2\.json is not JSON, so that it has no title: "):
+            evaluate(text, context)
+    assert evaluate("$.src.content", context) == context["src"]["content"]
+    assert evaluate("$.src.content.length + $.src.content[2] + $.src.content.slice(0, 2)", context) == '13t{"'
+    assert evaluate("`<${$.src.content}>`", context) == f"<{context['src']['content']}>"
+    assert evaluate("$.txt.content.title ?? 'none'", context) == "none"
+
+
 def test_braces_inside_an_expression_belong_to_it() -> None:
     assert fill("{{ {a: {b: $.rd.n}} }}", CONTEXT) == {"a": {"b": 3}}
     assert fill("{{ '}}' + $.rd.n }} and {{JSON.stringify({a: {}})}}", CONTEXT) == '}}3 and {"a":{}}'

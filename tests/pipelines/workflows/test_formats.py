@@ -6,13 +6,14 @@ import asyncio
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from tests.support.pipelines import held, put, tree, update
 from tests.support.receiver import Request, receiver
@@ -21,6 +22,7 @@ from tidemill.engine.outbound_http import allowing_hosts
 from tidemill.engine.secrets.credentials import credentials_from
 from tidemill.engine.secrets.environment import allow_env
 from tidemill.pipelines.workflows import parse_workflow
+from tidemill.pipelines.workflows.node_types.commands import run_command
 from tidemill.store.database import Database
 
 
@@ -146,6 +148,17 @@ def test_an_if_filters_and_a_connection_named_false_takes_the_others() -> None:
     (workflow,) = parse_workflow(both, "f").triggers
     made = asyncio.run(workflow.run())
     assert (made["yes"], made["no"]) == ([{"n": 5}, {"n": 9}], [{"n": 1}])
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_command_may_end_without_reading_what_it_is_given(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """On the event loop of workers a write to a command that had ended failed its node."""
+    unread, read = "x" * 1_000_000, "high water"
+    with asyncio.Runner(loop_factory=loop) as runner:
+        for _ in range(20):
+            runner.run(run_command({"command": "true", "args": [], "stdin": unread}, {}))
+        made = runner.run(run_command({"command": "cat", "args": [], "stdin": read}, {}))
+    assert made["stdout"] == read
 
 
 def test_a_command_has_its_arguments_folder_time_limit_and_return_code(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@
     fill("{{$.dates.id}}-digest.md", {"dates": {"id": "2026-01-15"}})            "2026-01-15-digest.md"
     fill("{{$.items.length}}", {"items": [1, 2]})                                2: an expression alone keeps its type
 
-`$` holds the outputs of earlier nodes by name. A `content` that is JSON is text and object: `$.rd.content.link`.
+`$` holds the outputs of earlier nodes by name. A `content` that is JSON is text and object: `$.rd.content.link`; in one
+of a `.json` file that is not JSON, a field that is read is an error.
 Time and memory of an evaluation are limited, because the text may come from an untrusted source. What cannot be
 evaluated, or has no value (`undefined`), is an `ExpressionError`; it never stays in a text silently.
 """
@@ -49,9 +50,17 @@ _PRELUDE = """
   const parse = JSON.parse, write = JSON.stringify, Code = Function;
   const own = Object.prototype.hasOwnProperty, words = String.prototype;
   const asText = ['toJSON', 'toString', 'valueOf', Symbol.toPrimitive];
-  const both = (text) => {
+  const broken = (text, path, error) => new Proxy({}, {
+    get(_, key) {
+      if (asText.includes(key)) return () => text;
+      const found = key === 'length' || typeof key === 'symbol' || /^\\d+$/.test(key) ? text[key] : words[key];
+      if (found === undefined) throw new TypeError(`${path} is not JSON, so that it has no ${String(key)}: ${error}`);
+      return typeof found === 'function' ? found.bind(text) : found;
+    },
+  });
+  const both = (text, path) => {
     let data;
-    try { data = parse(text); } catch { return text; }
+    try { data = parse(text); } catch (error) { return path ? broken(text, path, error.message) : text; }
     if (data === null || typeof data !== 'object') return text;
     return new Proxy(data, {
       get(target, key) {
@@ -66,8 +75,9 @@ _PRELUDE = """
     for (const node of Object.values(value)) {
       const text = node === null || typeof node !== 'object' ? undefined : node.content;
       if (typeof text === 'string' && /^\\s*[{[]/.test(text)) {
+        const path = typeof node.path === 'string' && node.path.endsWith('.json') ? node.path : '';
         let made;
-        Object.defineProperty(node, 'content', { enumerable: true, get: () => (made ??= both(text)) });
+        Object.defineProperty(node, 'content', { enumerable: true, get: () => (made ??= both(text, path)) });
       }
     }
     return value;

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,15 +46,19 @@ async def run_command(data: dict[str, Any], item: dict[str, Any]) -> Any:
     where = None if not folder else filled_path(str(folder), lambda each: shown(evaluate(each, item)))
     patience = float(data.get("timeout") or PATIENCE)
     pipe = asyncio.subprocess.PIPE
-    try:
-        child = await asyncio.create_subprocess_exec(
-            *words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=where, start_new_session=True
-        )
-    except OSError as error:
-        raise ConfigError(f"the command cannot be run: {error}") from error
+    # A file, not a pipe: a command may end without reading it.
+    with tempfile.TemporaryFile() as given:
+        given.write(shown(data.get("stdin", "")).encode())
+        given.seek(0)
+        try:
+            child = await asyncio.create_subprocess_exec(
+                *words, stdin=given, stdout=pipe, stderr=pipe, cwd=where, start_new_session=True
+            )
+        except OSError as error:
+            raise ConfigError(f"the command cannot be run: {error}") from error
     try:
         async with asyncio.timeout(patience):
-            output, errors = await child.communicate(str(data.get("stdin", "")).encode())
+            output, errors = await child.communicate()
     except TimeoutError as error:
         raise ConfigError(f"the command ran longer than its timeout of {patience:g} s, and was ended") from error
     finally:

@@ -94,7 +94,7 @@ function WhatIf({ node }: { node: LineageNode | null }) {
     <>
       <form className="row" onSubmit={ask}>
         <label htmlFor="what-if">What if this changes?</label>
-        <input id="what-if" className="field mono grow" value={text} autoComplete="off" placeholder={node ? node.output : "a file, or PIPELINE/STAGE for its function"} onChange={(event) => setText(event.target.value)} />
+        <input id="what-if" className="field mono grow" value={text} autoComplete="off" placeholder={node ? node.output : "FILE or PIPELINE/STAGE"} onChange={(event) => setText(event.target.value)} />
         <Button type="submit" disabled={text.trim() === ""}>
           Show
         </Button>
