@@ -17,6 +17,7 @@ GOALS = {
     ("nodes_wide", "jobs"): 0.7,
     ("nodes_100x100", "jobs"): 0.8,
     ("noop_check", "ninja"): 1 / 2.5,
+    ("ingest_copy", "COPY"): 0.7,
     ("tasks", "ray"): 0.7,
     ("kafka_end_to_end", "quixstreams"): 1.5,
     ("kafka_end_to_end", "confluent-kafka"): 0.3,

@@ -245,6 +245,46 @@ async def test_mail_is_sent_through_an_smtp_server(app: App, database: Database)
     assert "@tidemill>" in mails[0]
 
 
+#: Names as events bring them: no channel may stumble over one.
+ODD_NAMES = [
+    "two\r\nlines",
+    "日本",
+    "a/b c",
+    "{title}",
+    "x" * 600,
+    "tab\tand\x07bell",
+    "\N{RIGHT-TO-LEFT OVERRIDE}x",
+    "'\"<b>",
+]
+
+
+@pytest.mark.parametrize("kind", ["webhook", "slack", "pagerduty", "command", "email"])
+async def test_an_alert_of_an_entity_with_any_name_reaches_every_channel(
+    kind: str, app: App, database: Database, tmp_path: Path
+) -> None:
+    source, mails, file = Pages(), list[str](), tmp_path / "told"
+    source.add(*(event(number, 999.0, name, heat=60) for number, name in enumerate(ODD_NAMES)))
+    smtp = await asyncio.start_server(lambda r, w: _smtp(r, w, mails), "127.0.0.1", 0)
+    port = smtp.sockets[0].getsockname()[1]
+    append = f"import sys; open({str(file)!r}, 'a').write(sys.stdin.read() + '\\n')"
+    with receiver() as server:
+        options: dict[str, Any] = {"group_by": ("entity",), "digest": "10s"}
+        channels: dict[str, Channel] = {
+            "webhook": Webhook(url=server.url, secret="s", **options),
+            "slack": Slack(url=server.url, **options),
+            "pagerduty": PagerDuty(routing_key="r", url=server.url, **options),
+            "command": Command(argv=[sys.executable, "-c", append, "{title}"], **options),
+            "email": Email(to="o@x.org", sender="t@x.org", server="127.0.0.1", port=port, **options),
+        }
+        await told(app, database, source, channels[kind])
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
+    smtp.close()
+    lines = file.read_text().splitlines() if kind == "command" else mails if kind == "email" else server.requests
+    assert len(lines) == len(ODD_NAMES)
+    assert await value(database, "SELECT count(*) = 0 FROM tidemill.alert_history WHERE action = 'notice failed'")
+
+
 async def test_the_end_of_an_alert_is_told_where_that_is_wanted(app: App, database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(event(1, 999.0, heat=60))

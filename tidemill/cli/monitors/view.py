@@ -29,10 +29,7 @@ def _status(row: MonitorLine, now: datetime) -> Iterator[RenderableType]:
     status = row.status or {}
     yield Text.assemble((f"{row.name}  ", "bold"), (row.health, HEALTH.get(row.health, "yellow")))
     lag = "" if row.cursor_at is None else f", newest {ago(datetime.fromtimestamp(row.cursor_at, UTC))}"
-    yield (
-        f"  events   {row.events:,}{lag}; {row.duplicates:,} seen before, {row.ignored:,} ignored, "
-        f"{row.late:,} looks back for late ones"
-    )
+    yield (f"  events   {row.events:,}{lag}; {row.late:,} late, {row.duplicates:,} duplicates, {row.ignored:,} ignored")
     filling = f", the past of {row.filling:,} is being read" if row.filling else ""
     entities, processes = counted(row.entities, "entity", "entities"), counted(row.members, "process", "processes")
     yield f"  follows  {entities} in {processes}{filling}; fold {row.version}"
@@ -79,7 +76,9 @@ def roster_table(rows: Sequence[RosterLine], now: datetime) -> Table:
 
 
 def alerts_table(rows: Sequence[Alert], now: datetime) -> Table:
-    made = table("id", "state", "severity", "trigger", "entity", "since", "for", "note", numbers=("id",), wide="note")
+    made = table(
+        "id", "state", "severity", "trigger", "entity", "opened", "duration", "note", numbers=("id",), wide="note"
+    )
     for row in rows:
         ended = row.resolved_at or now
         lasted = "" if row.kind == "momentary" or row.started_at is None else ended - row.started_at
@@ -89,7 +88,7 @@ def alerts_table(rows: Sequence[Alert], now: datetime) -> Table:
             Text(row.severity, style=SEVERITIES.get(row.severity, "")),
             row.trigger,
             row.entity,
-            ago(row.started_at, now),
+            ago(row.opened_at, now),
             short(lasted.total_seconds()) if lasted else "",
             cut(row.note or ("silenced" if row.silence else "")),
         )

@@ -33,23 +33,31 @@ def picture(lines: Sequence[StreamLine]) -> RenderableType:
 
 
 def _title(line: StreamLine, each: Mapping[str, Any]) -> Text:
-    live = each["live"]
+    live, is_running = each["live"], each["mode"] == "run"
     return Text.assemble(
         (line.name, "bold"),
         "  ",
-        (each["mode"], "" if each["mode"] == "run" else "yellow"),
-        f"  {each['host']}:{each['pid']}  {each['in_flight']}/{each['max_concurrency']} in flight, ",
-        (f"{each['engines']} engines", "" if each["engines"] else "red"),
-        f" ({each['restarts']} restarts), {line.retries} wait for another attempt, ",
-        (f"{line.dead} dead letters", "red" if line.dead else ""),
-        f", live {live['open']} open, {live['done']} done, {live['shed']} turned away" if live["done"] else "",
+        ("running" if is_running else "draining", "" if is_running else "yellow"),
+        f"  {each['host']}:{each['pid']}  {each['in_flight']:,} of {each['max_concurrency']:,} in flight, ",
+        (_plural(each["engines"], "engine"), "" if each["engines"] else "red"),
+        f", {_plural(each['restarts'], 'restart')}" if each["restarts"] else "",
+        f", {line.retries:,} waiting for a retry" if line.retries else "",
+        ", ",
+        (_plural(line.dead, "dead letter"), "red" if line.dead else ""),
+        f", live requests: {live['open']:,} open, {live['done']:,} done, {live['shed']:,} rejected"
+        if live["done"] or live["shed"]
+        else "",
     )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
     columns = (
         "source", "health", "weight", "limit", "rate", "lag", "waiting", "in flight", "done", "retried", "dead",
-        "expired", "twice",
+        "expired", "duplicates",
     )  # fmt: skip
     made = table(*columns, numbers=columns[2:])
     for each in sources:
@@ -149,10 +157,10 @@ def attempt_lines(history: Sequence[FailedAttemptLine]) -> list[Text]:
     shown: list[Text] = []
     for each in history:
         where = f", {each.engine}" if each.engine else ""
-        took = f", {each.seconds:.3f} s" if each.seconds else ""
+        took = f", {_length(each.seconds)}" if each.seconds else ""
         shown.append(Text(f"attempt {each.attempt}, plan {each.plan or '-'}{took}{where}", "bold"))
         if each.waited:
-            waits = ", ".join(f"{place} {seconds:.3f} s" for place, seconds in sorted(each.waited.items()))
+            waits = ", ".join(f"{place} {_length(seconds)}" for place, seconds in sorted(each.waited.items()))
             shown.append(Text(f"  waited before: {waits}", "dim"))
         shown.append(Text(f"  {each.kind}: {each.error}", "red"))
         for line in each.lines or ():

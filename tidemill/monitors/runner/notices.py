@@ -247,7 +247,8 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], id: str, timeout: A
 def _mail(channel: Email, message: Notice) -> None:
     receivers: Sequence[str] = (channel.to,) if isinstance(channel.to, str) else tuple(channel.to)
     mail = EmailMessage()
-    mail["From"], mail["To"], mail["Subject"] = channel.sender, ", ".join(receivers), message.title
+    mail["From"], mail["To"] = channel.sender, ", ".join(receivers)
+    mail["Subject"] = " ".join(message.title.split())  # The name of an entity may have several lines.
     mail["Message-ID"] = f"<{message.id}@tidemill>"
     mail.set_content(message.text + "\n")
     try:

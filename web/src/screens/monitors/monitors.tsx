@@ -60,7 +60,7 @@ export function Monitors() {
           </Empty>
         </Panel>
       ) : (
-        <div className="columns">
+        <div className="columns alerts">
           <div className="stack">
             <Panel title="Alerts" aside={alerts.data && <span className="faint" title={showAll ? undefined : "Open, not acknowledged, or resolved a short time ago"}>{count(shown.length)}{alerts.hasNextPage ? " or more" : ""}{showAll ? "" : " current"}</span>}>
               {(isFiltered || shown.length > 0) && (
@@ -113,7 +113,7 @@ export function Monitors() {
                   <dd>{count(each.open)}</dd>
                   <dt>Events</dt>
                   <dd>
-                    {count(each.events)} <span className="faint">{each.late > 0 && `${count(each.late)} late`}</span>
+                    {count(each.events)} <span className="faint">{eventNotes(each)}</span>
                   </dd>
                   {reading(each) && (
                     <>
@@ -152,6 +152,12 @@ export function Monitors() {
       {backtesting && <Backtest monitor={backtesting} onClose={() => setBacktesting(null)} />}
     </>
   );
+}
+
+/** What was special about a monitor's events: late ones, duplicates, those of entities that are not followed. */
+function eventNotes({ late, duplicates, ignored }: Monitor): string {
+  const notes = { late, duplicates, ignored };
+  return Object.entries(notes).filter(([, value]) => value > 0).map(([name, value]) => `${count(value)} ${name}`).join(", ");
 }
 
 /** How far back polls read, and what that costs the source. */

@@ -49,8 +49,9 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
           <div className="pad soft">
             {dispatcher.host} (pid {dispatcher.pid}) · {count(dispatcher.in_flight)} of {count(dispatcher.max_concurrency)} in flight · {plural(dispatcher.engines, "engine")}
             {dispatcher.restarts > 0 && `, ${plural(dispatcher.restarts, "restart")}`}
+            {(dispatcher.live.done > 0 || dispatcher.live.shed > 0) && ` · live requests: ${count(dispatcher.live.open)} open, ${count(dispatcher.live.done)} done, ${count(dispatcher.live.shed)} rejected`}
           </div>
-          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag", "Messages that wait at the source"), num("Waiting", "Messages that wait in the dispatcher"), num("In flight"), num("Done"), num("Retried"), num("Dead"), "Weight", "Limit"]} hasActions={may}>
+          <Table label={`Sources of ${stream.name}`} heads={["Source", "State", num("Rate"), num("Lag", "Messages that wait at the source"), num("Waiting", "Messages that wait in the dispatcher"), num("In flight"), num("Done"), num("Retried"), num("Dead"), num("Expired", "Messages that were dropped because their deadline or max_age had passed"), num("Duplicates", "Messages whose id was done before, within dedup_window"), "Weight", "Limit"]} hasActions={may}>
             {dispatcher.sources.map((source) => (
               <tr key={source.name}>
                 <td>{source.name}</td>
@@ -65,6 +66,8 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                 <td className="num">{count(source.done)}</td>
                 <td className="num">{count(source.retried)}</td>
                 <td className="num">{count(source.dead)}</td>
+                <td className="num">{count(source.expired)}</td>
+                <td className="num">{count(source.duplicates)}</td>
                 <td>
                   <Weight source={source} may={may} onChange={(weight) => onControl({ stream: stream.name, source: source.name, weight })} />
                 </td>
@@ -124,7 +127,7 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
           )}
         </div>
       ))}
-      {limited && <LimitDialog source={limited} onClose={() => setLimited(null)} onLimit={(max_qps) => onControl({ stream: stream.name, source: limited.name, max_qps })} />}
+      {limited && <LimitDialog source={limited} onClose={() => setLimited(null)} onLimit={(limit) => onControl({ stream: stream.name, source: limited.name, ...limit })} />}
       {requesting && <LiveRequestDialog stream={stream} onClose={() => setRequesting(false)} />}
     </Panel>
   );
@@ -140,12 +143,12 @@ function limits(source: Source): string {
   return words.join(", ");
 }
 
-function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (most: number) => void; onClose: () => void }) {
-  const [text, setText] = useState(source.max_qps === null ? "" : String(source.max_qps));
-  const most = Number(text);
+function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (limit: { max_qps: number; burst?: number }) => void; onClose: () => void }) {
+  const [rate, setRate] = useState(source.max_qps === null ? "" : String(source.max_qps));
+  const [burst, setBurst] = useState(source.burst == null ? "" : String(source.burst));
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    onLimit(most);
+    onLimit({ max_qps: Number(rate), ...(rate && burst ? { burst: Number(burst) } : {}) });
     onClose();
   };
   return (
@@ -153,11 +156,16 @@ function LimitDialog({ source, onLimit, onClose }: { source: Source; onLimit: (m
       <form className="form" onSubmit={submit}>
         <label>
           <span>Maximum messages per second</span>
-          <input className="field" inputMode="decimal" value={text} onChange={(event) => setText(event.target.value)} placeholder="for example 50" autoFocus />
+          <input className="field" inputMode="decimal" value={rate} onChange={(event) => setRate(event.target.value)} placeholder="no limit" autoFocus />
           <small>The limit applies to all dispatchers together, and to retries and replays. To stop a source, disable it.</small>
         </label>
-        <Button kind="main" type="submit" disabled={!(most > 0)}>
-          Set limit
+        <label>
+          <span>Burst</span>
+          <input className="field" inputMode="decimal" value={burst} onChange={(event) => setBurst(event.target.value)} placeholder="spread evenly" disabled={!rate} />
+          <small>How many messages may pass at once after a quiet time.</small>
+        </label>
+        <Button kind="main" type="submit" disabled={rate === "" ? source.max_qps === null : !(Number(rate) > 0) || (burst !== "" && !(Number(burst) >= 1))}>
+          {rate || source.max_qps === null ? "Set limit" : "Remove limit"}
         </Button>
       </form>
     </Dialog>

@@ -65,5 +65,6 @@ function controlMessage({ stream, source, mode, weight, max_qps, enabled }: Stre
   const target = source ? `source ${source} of ${stream}` : `stream ${stream}`;
   if (mode) return mode === "drain" ? `Draining ${target}: running messages finish, no new ones start.` : `Resumed ${target}.`;
   if (enabled !== undefined) return `${enabled ? "Enabled" : "Disabled"} ${source} of ${stream}.`;
-  return weight !== undefined ? `Set the weight of ${target} to ${weight}.` : `Limited ${target} to ${max_qps} messages per second.`;
+  if (weight !== undefined) return `Set the weight of ${target} to ${weight}.`;
+  return max_qps ? `Limited ${target} to ${max_qps} messages per second.` : `Removed the limit of ${target}.`;
 }

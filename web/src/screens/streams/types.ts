@@ -18,6 +18,8 @@ export interface Source {
   done: number;
   retried: number;
   dead: number;
+  expired: number;
+  duplicates: number;
 }
 
 export interface Sink {
@@ -41,6 +43,7 @@ export interface Dispatcher {
   engines: number;
   restarts: number;
   sources: Source[];
+  live: { open: number; done: number; shed: number };
   sinks?: Sink[];
   plans: Record<string, { done: number; filtered: number; failed: number; p50: number | null; p99: number | null }>;
 }
@@ -59,5 +62,6 @@ export interface StreamControl {
   mode?: "run" | "drain";
   weight?: number;
   max_qps?: number;
+  burst?: number;
   enabled?: boolean;
 }
