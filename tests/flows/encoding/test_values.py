@@ -33,10 +33,12 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from tidemill.core.codec import decode, encode, mask_secrets
 from tidemill.core.errors import PayloadError
+from tidemill.flows import Context, StartEvent, Workflow, step
 from tidemill.flows.definition.events import Event, StopEvent
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.events import decode_event, encode_event
 from tidemill.flows.encoding.values import pack, pack_state, readable, unpack
+from tidemill.flows.simulate import simulate
 
 T = TypeVar("T")
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -162,6 +164,8 @@ VALUES = [
     None,
     True,
     1.5,
+    float("inf"),
+    [-float("inf")],
     "text",
     2**80,
     -(2**63),
@@ -226,6 +230,34 @@ def test_a_value_is_read_as_it_was_stored(value: Any) -> None:
     again = unpack(decode(encode(pack(value))))
     assert type(again) is type(value)
     assert again == value
+
+
+class Search(BaseModel):
+    least: float = float("inf")
+
+
+class Found(Event):
+    value: float
+
+
+class Searching(Workflow):
+    """Begins with a state that JSON has no word for."""
+
+    @step
+    async def begin(self, ev: StartEvent) -> Found:
+        return Found(value=3.5)
+
+    @step(queue="far")
+    async def far(self, ctx: Context[Search], ev: Found) -> StopEvent:
+        before = await ctx.store.get("least")
+        async with ctx.store.edit_state() as state:
+            state.least = min(state.least, ev.value)
+        await ctx.sleep(1)
+        return StopEvent(result=[str(before), await ctx.store.get("least")])
+
+
+def test_the_state_of_a_durable_run_may_begin_with_an_infinity() -> None:
+    assert simulate(Searching(timeout=None), seed=1).result() == ["inf", 3.5]
 
 
 def test_the_parts_of_a_model_keep_their_types() -> None:

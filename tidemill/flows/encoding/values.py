@@ -11,6 +11,7 @@ up among those that this process has loaded.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -34,8 +35,8 @@ from tidemill.flows.encoding.typed_values import Form, find_form, is_secret
 
 _EVENT, _MODEL, _TUPLE, _DICT = "$event", "$model", "$tuple", "$dict"
 _CLASS, _VALUE = "$class", "value"
-_PLAIN = frozenset({type(None), bool, float, str})
-_BUILT_IN = _PLAIN | {int, list, dict, tuple}
+_PLAIN = frozenset({type(None), bool, str})
+_BUILT_IN = _PLAIN | {int, float, list, dict, tuple}
 _LEAST, _MOST = -(2**63), 2**64 - 1  # the integers that the encoder accepts
 
 _forms: dict[type, Form | None] = {}
@@ -83,6 +84,8 @@ def _pack(value: Any) -> Any:
         return value
     if kind is int:
         return value if _LEAST <= value <= _MOST else {_CLASS: "builtins.int", _VALUE: str(value)}
+    if kind is float:  # JSON has no infinity, which is where the search for a least value begins.
+        return value if isfinite(value) else {_CLASS: "builtins.float", _VALUE: str(value)}
     if kind is list:
         return [_pack(each) for each in value]
     if kind is dict:
