@@ -14,6 +14,7 @@ import msgspec
 from benchmarks import (
     chaos,
     contenders,
+    costs,
     dags,
     flows,
     footprint,
@@ -149,6 +150,11 @@ def run_ray(arguments: argparse.Namespace) -> Rows:
         return ray_cluster.run(postgres, ray_cluster.QUICK if arguments.quick else ray_cluster.FULL)
 
 
+def run_costs(arguments: argparse.Namespace) -> Rows:
+    with server.running() as postgres:
+        return costs.run(postgres, costs.QUICK if arguments.quick else costs.FULL)
+
+
 SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "jobs": ("jobs, beside other engines and the raw limit", run_jobs),
     "flows": ("workflows, durable and in memory, beside other engines", run_flows),
@@ -159,6 +165,7 @@ SUITES: dict[str, tuple[str, Callable[[argparse.Namespace], Rows]]] = {
     "server": ("the HTTP API and the live stream, on a long history", run_server),
     "footprint": ("processes, memory and connections of `tidemill up`, and cold starts of commands", run_footprint),
     "growth": ("how costs grow: the exponent over three sizes", run_growth),
+    "costs": ("what one job, step, message and state costs in Python and PostgreSQL", run_costs),
     "ray": ("jobs on a Ray cluster, beside bare Ray tasks", run_ray),
     "chaos": ("what is lost and how long recovery takes", run_chaos),
 }

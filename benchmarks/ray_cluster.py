@@ -1,8 +1,9 @@
 """Jobs on a Ray cluster beside bare Ray tasks: how many, how fast, and how long the loss of a node takes.
 
 The cluster is real, with 64 logical processors on this machine; the tasks sleep, so that they need few of its real
-ones. Rounds of both kinds alternate, because other work on the machine slows either. `tasks_cpu` has the same in
-processor time of all processes together, which depends less on other work.
+ones. Rounds of both kinds alternate, because other work on the machine slows either; the processes of both are started
+before, and stay. `tasks_cpu` has the same in processor time of all processes together, which depends less on other
+work. `overhead_ms` is from the enqueuing of one job to its stored end, by the clock of the database.
 """
 
 import asyncio
@@ -28,10 +29,13 @@ from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database, DatabaseSettings
 from tidemill.store.migrate import migrate
 
-APP = """
+WARM_UP_S = 5.0
+
+APP = f"""
 import time
 from tidemill import App
 
+WARM_UP_S = {WARM_UP_S}
 app = App("ray_bench")
 
 
@@ -41,10 +45,15 @@ def nap() -> None:
 
 
 @app.task
+def wait() -> None:
+    time.sleep(WARM_UP_S)
+
+
+@app.task
 def noop() -> None: ...
 
 
-@app.task(resources={"cpu": 1, "second": 1}, retry=5)
+@app.task(resources={{"cpu": 1, "second": 1}}, retry=5)
 def hold(seconds: float) -> None:
     from tidemill import current_job
     current_job().report(0.1, "begun")
@@ -92,17 +101,18 @@ async def _measure(dsn: str, folder: Path, plan: Plan) -> list[report.Row]:
 
 
 async def _rows(app: App, database: Database, bare: "BareRay", cluster: Any, plan: Plan) -> list[report.Row]:
-    for _ in range(2):  # The cluster starts its processes.
-        await _naps(app, database, plan.processors)
-        await asyncio.to_thread(bare.naps, plan.processors)
+    # The cluster starts its processes: as many tasks as it has processors run at once.
+    await _run_all(app, database, "wait", plan.processors)
+    await asyncio.to_thread(bare.wait, plan.processors)
     ours, theirs = [], []
     for number in range(plan.rounds):
         load = os.getloadavg()[0]
         for kind, measured in (("ours", ours), ("ray", theirs)):
             spent = _processor_time()
-            seconds = await (
-                _naps(app, database, plan.tasks) if kind == "ours" else asyncio.to_thread(bare.naps, plan.tasks)
-            )
+            if kind == "ours":
+                seconds = await _run_all(app, database, "nap", plan.tasks)
+            else:
+                seconds = await asyncio.to_thread(bare.naps, plan.tasks)
             measured.append((plan.tasks / seconds, plan.tasks / (_processor_time() - spent)))
         contenders.say(
             f"round {number + 1}: ours {ours[-1][0]:,.0f}, ray {theirs[-1][0]:,.0f} tasks/s, load {load:.1f}"
@@ -111,9 +121,10 @@ async def _rows(app: App, database: Database, bare: "BareRay", cluster: Any, pla
         report.compare(name, unit, _median(ours, at), "ray", _median(theirs, at))
         for at, (name, unit) in enumerate([("tasks", "tasks/s"), ("tasks_cpu", "tasks per processor second")])
     ]
-    latency = await _latency(app, plan.calls), await asyncio.to_thread(bare.latency, plan.calls)
+    latency = await _latency(app, database, plan.calls), await asyncio.to_thread(bare.latency, plan.calls)
     rows.append(report.compare("overhead_ms", "ms", latency[0], "ray", latency[1], less_is_better=True))
-    lost = await _node_loss(app, database, cluster), await asyncio.to_thread(bare.node_loss, cluster)
+    # Not in a thread: Ray starts nodes only from the main one.
+    lost = await _node_loss(app, database, cluster), bare.node_loss(cluster)
     rows.append(report.compare("node_loss_s", "s", lost[0], "ray", lost[1], less_is_better=True))
     return rows
 
@@ -122,10 +133,10 @@ def _median(measured: list[tuple[float, float]], at: int) -> float:
     return statistics.median(each[at] for each in measured)
 
 
-async def _naps(app: App, database: Database, count: int) -> float:
+async def _run_all(app: App, database: Database, task: str, count: int) -> float:
     """Seconds from the start of the first job to the end of the last one."""
     await database.fetch("DELETE FROM tidemill.job_history")
-    await app.enqueue_many("nap", [{}] * count)
+    await app.enqueue_many(task, [{}] * count)
     while True:
         row = await database.fetchrow(FINISHED)
         if row is not None and row[0] == count:
@@ -133,14 +144,13 @@ async def _naps(app: App, database: Database, count: int) -> float:
         await asyncio.sleep(0.2)
 
 
-async def _latency(app: App, calls: int) -> float:
-    """The median time of a job from its enqueuing to its result, in ms."""
-    took = []
+async def _latency(app: App, database: Database, calls: int) -> float:
+    """The median time of a job from its enqueuing to its stored end, in ms."""
+    await database.fetch("DELETE FROM tidemill.job_history")
     for _ in range(calls):
-        began = time.perf_counter()
         await (await app.enqueue("noop")).result()
-        took.append(1000 * (time.perf_counter() - began))
-    return statistics.median(took)
+    rows = await database.fetch("SELECT extract(epoch FROM finished_at - created_at) * 1000 FROM tidemill.job_history")
+    return float(statistics.median(row[0] for row in rows))
 
 
 async def _node_loss(app: App, database: Database, cluster: Any) -> float:
@@ -173,6 +183,10 @@ class BareRay:
             Path(file).touch()
             time.sleep(seconds)
 
+        def wait() -> None:
+            time.sleep(WARM_UP_S)
+
+        self._wait: Any = ray.remote(num_cpus=1)(wait)
         self._nap: Any = ray.remote(num_cpus=1)(nap)
         self._noop: Any = ray.remote(num_cpus=1)(noop)
         self._hold: Any = ray.remote(num_cpus=1, resources={"second": 1}, max_retries=5)(hold)
@@ -181,6 +195,9 @@ class BareRay:
         began = time.perf_counter()
         self._ray.get([self._nap.remote() for _ in range(count)])
         return time.perf_counter() - began
+
+    def wait(self, count: int) -> None:
+        self._ray.get([self._wait.remote() for _ in range(count)])
 
     def latency(self, calls: int) -> float:
         took = []
@@ -211,7 +228,9 @@ def _cluster(processors: int) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     node = {"node_ip_address": "127.0.0.1", "object_store_memory": 100_000_000}
-    head = {**node, "num_cpus": processors, "include_dashboard": False}
+    # Idle processes stay: those of both kinds take turns.
+    system = {"num_workers_soft_limit": 3 * processors, "idle_worker_killing_time_threshold_ms": 1_000_000}
+    head = {**node, "num_cpus": processors, "include_dashboard": False, "_system_config": system}
     made: Any = Cluster(initialize_head=True, head_node_args=head)
 
     def add_second() -> Any:

@@ -15,6 +15,7 @@ from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.ticks import Received
 from tidemill.engine.application.connections import Connections
 from tidemill.engine.application.lifespan import Lifespan
+from tidemill.engine.jobs.origin import origin_text
 from tidemill.engine.roles.role import Role
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.flows.encoding.journal import encode_tick
@@ -122,12 +123,12 @@ class Streams:
 
 
 def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mapping[str, str] | None) -> list[Entry]:
-    trace = current_trace()
+    trace, origin = current_trace(), origin_text()
     if trace is not None:
         headers = {"traceparent": trace, **(headers or {})}
     told = None if headers is None else encode(dict(headers))
     payloads = (value if isinstance(value, bytes) else encode(value) for value in values)
-    return [Entry(topic, check_payload(each, f"a message for topic {topic}"), key, told) for each in payloads]
+    return [Entry(topic, check_payload(each, f"a message for topic {topic}"), key, told, origin) for each in payloads]
 
 
 async def _append(database: Database, entries: list[Entry]) -> None:

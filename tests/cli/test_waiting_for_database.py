@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from tests.support import eventually
 from tests.support.cli import Process, make_folder
+from tests.support.ports import free_port
 from tests.support.wire import Wire
 from tidemill.store.database import Database
 
@@ -108,3 +111,62 @@ async def test_each_role_waits_for_a_database_that_comes_later(
         finally:
             for process in started:
                 await asyncio.to_thread(process.close)
+
+
+async def test_the_probes_of_each_role_tell_the_start_an_outage_of_the_database_and_its_end(
+    database_url: str, tmp_path: Path
+) -> None:
+    folder = make_folder(tmp_path / "shop", APP)
+    (folder / "events.jsonl").touch()
+    (folder / "site" / "in").mkdir(parents=True)
+    async with Wire(database_url).open() as wire:
+        wire.shut()
+        ports = {role: free_port() for role in ROLES}
+        started = {
+            role: Process(
+                folder, *role.split(), "--database-url", wire.url, TIDEMILL_METRICS=f"127.0.0.1:{port}"
+            )
+            for role, port in ports.items()
+        }  # fmt: skip
+        try:
+            await _answer(ports, "/livez", 200)  # Else they would be killed while they wait.
+            await _answer(ports, "/readyz", 503)
+            wire.mend()
+            await _answer(ports, "/readyz", 200)
+            wire.shut()
+            await _answer(ports, "/readyz", 503)
+            await _answer(ports, "/livez", 200)
+            wire.mend()
+            await _answer(ports, "/readyz", 200)
+            for process in started.values():
+                process.signal(signal.SIGTERM)
+            statuses = {role: await asyncio.to_thread(process.wait) for role, process in started.items()}
+            assert statuses == dict.fromkeys(ROLES, 0), [each.output for each in started.values()]
+        finally:
+            for process in started.values():
+                await asyncio.to_thread(process.close)
+
+
+async def _answer(ports: dict[str, int], path: str, expected: int) -> None:
+    """Return when all roles answer a probe so."""
+    found: dict[str, int | None] = {}
+
+    async def all_answer() -> bool:
+        for role, port in ports.items():
+            found[role] = await asyncio.to_thread(_status, f"http://127.0.0.1:{port}{path}")
+        return set(found.values()) == {expected}
+
+    try:
+        await eventually(all_answer, what=f"{path} answers {expected} for all roles")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {found}") from None
+
+
+def _status(url: str) -> int | None:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:  # It does not listen yet.
+        return None

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import (
     __main__ as suites,
     contenders,
+    costs,
     dags,
     flows,
     footprint,
@@ -96,6 +97,15 @@ def test_our_part_of_the_streams_runs(scenario: str, empty_database_url: str) ->
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.long
+def test_the_cost_of_one_of_each_is_measured(toy: ToyServer) -> None:
+    rows = costs.run(toy, costs.TOY)
+    assert {row.name for row in rows} == {
+        f"{kind}_{field}" for kind in costs.WORK for field in costs.Cost.__struct_fields__
+    }
+    assert all(row.ours is not None for row in rows)
 
 
 @pytest.mark.long

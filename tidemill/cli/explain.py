@@ -1,4 +1,4 @@
-"""`tidemill explain ID`: why anything is in its state, and what followed from it."""
+"""`tidemill explain ID`: why anything is in its state, what it followed from, and what followed from it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tidemill.cli.pipelines.page import print_state
 from tidemill.cli.render import out, print_json, state, table
 from tidemill.cli.streams.view import attempt_lines, dead_page
 from tidemill.core.errors import ConfigError
+from tidemill.ops.causes import Related
 from tidemill.ops.explain import (
     FORMS,
     ExplainObject,
     Explanation,
-    Followed,
     WhyNot,
     explain as explain_object,
     explain_why_not,
@@ -83,6 +83,9 @@ def _print(found: Explanation, *, forward: bool) -> None:
             console.print("\nstate at that check", style="bold")
             state_text = msgspec.json.encode(found.trigger.state).decode()
             console.print(f"  {state_text}", soft_wrap=True, markup=False)
+    if found.because:
+        console.print("\nfollowed from", style="bold")
+        console.print(_followers(found.because))
     if not forward:
         return
     console.print("\nfollowed by", style="bold")
@@ -91,7 +94,7 @@ def _print(found: Explanation, *, forward: bool) -> None:
     )
 
 
-def _followers(followed: list[Followed]) -> Table:
+def _followers(followed: list[Related]) -> Table:
     made = table("id", "what", "state")
     for each in followed:
         made.add_row(each.id, each.what, each.state)

@@ -96,6 +96,8 @@ def explain_origin(job: Job) -> str:
         return f"Enqueued by {by}, to repeat job {origin['retry_of']}."
     if origin.get("schedule"):
         return _explain_fire(by, origin)
+    if origin.get("request"):
+        return f"Enqueued by {by}, in request {origin['request']}."
     place = f" on {origin['host']} (pid {origin['pid']})" if origin.get("host") and "@" not in by else ""
     return f"Enqueued by {by}{place}."
 

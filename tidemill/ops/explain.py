@@ -13,6 +13,14 @@ from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError, TidemillError
 from tidemill.dags.view.view import NodeView
 from tidemill.declarations import Declarations
+from tidemill.ops.causes import (
+    Related,
+    causes_of_alert,
+    causes_of_job,
+    causes_of_message,
+    causes_of_run,
+    causes_of_state,
+)
 from tidemill.ops.jobs.batches import BatchDetails, BatchNumber, get_batch
 from tidemill.ops.jobs.jobs import GetJob, Job, ListJobs, get_job, list_jobs
 from tidemill.ops.monitors.alerts import AlertDetails, GetAlert, ListAlerts, get_alert, list_alerts
@@ -34,10 +42,11 @@ from tidemill.ops.streams.messages import (
     message_with_id,
 )
 from tidemill.pipelines.view.state_details import StateDetails
+from tidemill.sources import LogSource
 from tidemill.sources.redis import position_of
-from tidemill.store.jobs.batches.batches import LIST_FOLLOWERS_OF_BATCH
 from tidemill.store.jobs.pages import Word
 from tidemill.store.jobs.read import list_followers
+from tidemill.store.origins import list_published
 from tidemill.store.transaction import Reader
 
 MOST_FOLLOWED = 100
@@ -64,14 +73,6 @@ class WhyNot(Arguments, frozen=True, kw_only=True):
     monitor: Annotated[Word | None, doc("Its monitor, if several have such a trigger and entity.")] = None
 
 
-class Followed(msgspec.Struct, frozen=True):
-    """Something that followed from what is explained: its id, and what it is."""
-
-    id: str
-    what: Annotated[str, doc("What it is.")]
-    state: str
-
-
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why something is in its state; one of `job`, `run`, `node` and so on has all details of it."""
 
@@ -79,7 +80,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     state: str
     why: list[str]
-    followed: list[Followed] = []
+    because: Annotated[list[Related], doc("What it followed from, step by step, the nearest first.")] = []
+    followed: Annotated[list[Related], doc("What followed from it, if that is asked for.")] = []
     job: Job | None = None
     batch: BatchDetails | None = None
     run: Run | None = None
@@ -132,25 +134,32 @@ async def explain_why_not(at: Reader, args: WhyNot) -> Explanation:
 
 async def _job(at: Local, id: str) -> Explanation:
     job = await at.do(get_job, GetJob(id=_number(id)))
-    rows = await list_followers(at.database, job.id, job.created_at, limit=MOST_FOLLOWED)
-    followed = [Followed(row["id"], f"{row['kind']} {row['name']}", row["state"]) for row in rows]
-    return Explanation(id=id, kind="job", state=job.state, why=job.why, followed=followed, job=job)
+    followed = [*await _followers(at, str(job.id)), *await _published(at, f"job {job.id} ({job.task})")]
+    because = await causes_of_job(at, job.origin, job.run_id)
+    return Explanation(
+        id=id, kind="job", state=job.state, why=job.why, because=because, followed=followed, job=job
+    )  # fmt: skip
 
 
 async def _batch(at: Local, id: str) -> Explanation:
     batch = await at.do(get_batch, BatchNumber(id=_number(id)))
-    rows = await at.database.fetch(LIST_FOLLOWERS_OF_BATCH, batch.id, batch.created_at, MOST_FOLLOWED)
-    followed = [Followed(str(row["id"]), f"job {row['task']}", row["state"]) for row in rows]
-    return Explanation(id=f"b{id}", kind="batch", state=batch.state, why=batch.why, followed=followed, batch=batch)
+    followed, because = await _followers(at, f"b{batch.id}"), await causes_of_job(at, batch.origin, None)
+    return Explanation(
+        id=f"b{id}", kind="batch", state=batch.state, why=batch.why, because=because, followed=followed, batch=batch
+    )
 
 
 async def _run(at: Local, id: str) -> Explanation:
     run = await at.do(get_run, RunRef(id=_number(id)))
     jobs = (await at.do(list_jobs, ListJobs(run=run.id, limit=MOST_FOLLOWED))).items
     runs = (await at.do(list_runs, ListRuns(parent=run.id, limit=MOST_FOLLOWED))).items
-    followed = [Followed(str(each.id), f"job {each.task}", each.state) for each in reversed(jobs)]
-    followed += [Followed(f"r{each.id}", f"run {each.workflow}", each.state) for each in reversed(runs)]
-    return Explanation(id=f"r{run.id}", kind="run", state=run.state, why=run.why, followed=followed, run=run)
+    followed = [Related(str(each.id), f"job {each.task}", each.state) for each in reversed(jobs)]
+    followed += [Related(f"r{each.id}", f"run {each.workflow}", each.state) for each in reversed(runs)]
+    followed += await _published(at, f"run r{run.id}")
+    because = await causes_of_run(at, run.id)
+    return Explanation(
+        id=f"r{run.id}", kind="run", state=run.state, why=run.why, because=because, followed=followed, run=run
+    )
 
 
 async def _node(at: Local, run: str, name: str) -> Explanation:
@@ -158,7 +167,7 @@ async def _node(at: Local, run: str, name: str) -> Explanation:
     found = next((each for each in tree.nodes if each.node == name), None)
     if found is None:
         raise NotFoundError(f"run r{run} has no node {name!r}: `tidemill run r{run}` shows its nodes")
-    followed = [Followed(str(each.id), f"job on queue {each.queue}", each.state) for each in found.jobs]
+    followed = [Related(str(each.id), f"job on queue {each.queue}", each.state) for each in found.jobs]
     return Explanation(
         id=f"r{run}/{name}", kind="node", state=found.state, why=[found.why], followed=followed, node=found
     )
@@ -167,13 +176,19 @@ async def _node(at: Local, run: str, name: str) -> Explanation:
 async def _alert(at: Local, id: str) -> Explanation:
     found = await at.do(get_alert, GetAlert(id=_number(id)))
     row = found.alert
-    followed = [Followed(f"a{row.id}", f"{each.action} by {each.who}", each.detail or "") for each in found.history]
-    return Explanation(id=f"a{row.id}", kind="alert", state=row.state, why=found.why, followed=followed, alert=found)
+    followed = [Related(f"a{row.id}", f"{each.action} by {each.who}", each.detail or "") for each in found.history]
+    because = await causes_of_alert(at, row.monitor, found.record or {})
+    return Explanation(
+        id=f"a{row.id}", kind="alert", state=row.state, why=found.why, because=because, followed=followed, alert=found
+    )
 
 
 async def _dead_letter(at: Local, id: str) -> Explanation:
     found = await at.do(get_dead_letter, GetDeadLetter(id=_number(id)))
-    return Explanation(id=f"d{found.id}", kind="dead letter", state=found.why, why=why_dead(found), dead_letter=found)
+    because = await causes_of_message(at, found.stream, found.source, found.place)
+    return Explanation(
+        id=f"d{found.id}", kind="dead letter", state=found.why, why=why_dead(found), because=because, dead_letter=found
+    )
 
 
 async def _message(at: Local, stream: str, source: str, place: str) -> Explanation | None:
@@ -199,20 +214,25 @@ async def _explained_message(at: Local, id: str, found: MessageDetails) -> Expla
     if found.state == "dead":
         letter = await _dead_letter(at, str(found.dead_letter))
         return msgspec.structs.replace(letter, message=found, followed=followed)
-    return Explanation(id=id, kind="message", state=found.state, why=found.why, followed=followed, message=found)
+    because: list[Related] = []
+    if found.stream is not None and found.source is not None and found.place is not None:
+        because = await causes_of_message(at, found.stream, found.source, found.place)
+    return Explanation(
+        id=id, kind="message", state=found.state, why=found.why, because=because, followed=followed, message=found
+    )
 
 
-def followed_by(item: HandedOverItem) -> Followed:
+def followed_by(item: HandedOverItem) -> Related:
     """What a message has handed over, under the id that explains it."""
     match item.kind:
         case "job":
-            return Followed(str(item.id), f"job {item.name}", item.state or "deleted")
+            return Related(str(item.id), f"job {item.name}", item.state or "deleted")
         case "event":
-            return Followed(f"r{item.id}", "event for a run", item.state or "deleted")
+            return Related(f"r{item.id}", "event for a run", item.state or "deleted")
         case "state":
-            return Followed(str(item.id), f"state of pipeline {item.name}", "")
+            return Related(str(item.id), f"state of pipeline {item.name}", "")
         case _:
-            return Followed("", f"{HANDED_OVER[item.kind]} {item.name}", "")
+            return Related("", f"{HANDED_OVER[item.kind]} {item.name}", "")
 
 
 async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explanation | None:
@@ -222,7 +242,7 @@ async def _trigger(at: Local, monitor: str, trigger: str, entity: str) -> Explan
     wanted = ListAlerts(monitor=monitor, trigger=trigger, entity=entity, limit=MOST_FOLLOWED)
     alerts = (await at.do(list_alerts, wanted)).items
     state, why, check = await explain_trigger(at.database, lines[0], trigger, entity, alerts)
-    followed = [Followed(f"a{each.id}", f"alert {each.severity}", each.state) for each in reversed(alerts)]
+    followed = [Related(f"a{each.id}", f"alert {each.severity}", each.state) for each in reversed(alerts)]
     id = f"{monitor}/{trigger}/{entity}"
     return Explanation(id=id, kind="trigger", state=state, why=why, followed=followed, trigger=check)
 
@@ -238,11 +258,35 @@ async def _state(at: Local, text: str) -> Explanation | None:
         return None
     pipeline, stage, entity = find_state(lines, text)
     found = await at.do(get_state, GetState(name=pipeline, stage=stage, entity=entity, follow=True))
-    followed = [Followed(f"{pipeline}/{each}", "state", "") for each in found.followed_by]
+    followed = [Related(f"{pipeline}/{each}", "state", "") for each in found.followed_by]
+    followed += await _published(at, f"state {pipeline}/{stage}/{entity}")
+    because = await causes_of_state(at, pipeline, found.made_from)
     return Explanation(
-        id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=found.why, followed=followed,
-        details=found,
+        id=f"{pipeline}/{stage}/{entity}", kind="state", state=found.state, why=found.why, because=because,
+        followed=followed, details=found,
     )  # fmt: skip
+
+
+async def _followers(at: Local, of: str) -> list[Related]:
+    """The jobs and runs that followed from a job or a batch."""
+    rows = await list_followers(at.database, of, limit=MOST_FOLLOWED)
+    return [Related(row["id"], f"{row['kind']} {row['name']}", row["state"]) for row in rows]
+
+
+async def _published(at: Local, work: str) -> list[Related]:
+    """The messages that work, given in words, has published to the log; explained by the streams that read them."""
+    found: list[Related] = []
+    for row in await list_published(at.database, work, limit=MOST_FOLLOWED):
+        many = f" and {row['messages'] - 1:,} more" if row["messages"] > 1 else ""
+        readers = [
+            f"{stream.name}/{source.name}"
+            for stream in (() if at.declared is None else at.declared.streams.declared.values())
+            for source in stream.sources
+            if isinstance(source, LogSource) and source.topic == row["topic"]
+        ]
+        ids = [f"{reader}:0:{row['position']}" for reader in readers] or [""]
+        found += [Related(id, f"message {row['position']}{many} of topic {row['topic']}", "") for id in ids]
+    return found
 
 
 def _number(text: str) -> int:

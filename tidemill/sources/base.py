@@ -19,6 +19,7 @@ from uuid import UUID
 
 import msgspec
 
+from tidemill.core.codec import storable
 from tidemill.core.duration import Duration, parse_duration, parse_rate
 from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.sources.delivery import Delivery
@@ -26,6 +27,8 @@ from tidemill.store.database import Database, Executor
 from tidemill.store.schemas import identifier
 
 Begin = Literal["earliest", "latest"]
+ORIGIN_HEADER = "tidemill-origin"
+MOST_ORIGIN = 1000  # characters
 NEAR = 0.1  # seconds between the polls of a monitor that brought events, for sources that polls cost little
 
 
@@ -261,6 +264,8 @@ class SourceEvent(msgspec.Struct, frozen=True):
     raw: bytes
     trace: str | None = None
     """The W3C `traceparent` of the message that it came in."""
+    origin: str | None = None
+    """The work that published it, in words."""
 
 
 def read_event(
@@ -276,7 +281,7 @@ def read_event(
         raise ValueError("it is not a JSON object")
     trace = None if record.headers is None else read_option("header:traceparent", record.headers, None)
     if record.id is not None:
-        return SourceEvent(record.id, round(record.at, 6), data, record.payload, trace)
+        return SourceEvent(record.id, round(record.at, 6), data, record.payload, trace, origin_of(record))
     found = data.get(id)
     if found in (None, ""):
         if not by_place:
@@ -287,7 +292,7 @@ def read_event(
         if not by_place:
             raise ValueError(f"it has no {' or '.join(repr(name) for name in time)}")
         moment = record.at or now
-    return SourceEvent(str(found), read_time(moment), data, record.payload, trace)
+    return SourceEvent(str(found), read_time(moment), data, record.payload, trace, origin_of(record))
 
 
 def read_time(value: Any) -> float:
@@ -325,6 +330,14 @@ def read_option(where: str, headers: Sequence[tuple[str, bytes]] | None, value: 
         found = dict(headers or ()).get(name)
         return None if found is None else bytes(found).decode(errors="replace")
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def origin_of(delivery: Delivery) -> str | None:
+    """The work that published a message, in words; None if it is not known."""
+    if delivery.origin is not None or delivery.headers is None:
+        return delivery.origin
+    found = read_option(f"header:{ORIGIN_HEADER}", delivery.headers, None)
+    return None if found is None else storable(found[:MOST_ORIGIN])
 
 
 def headers_of(given: Mapping[str, Any] | None) -> tuple[tuple[str, bytes], ...] | None:

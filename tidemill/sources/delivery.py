@@ -46,6 +46,8 @@ class Delivery(msgspec.Struct, gc=False):
     """When the dispatcher took it for this attempt, in seconds since 1970."""
     for_key: float = 0.0
     """How many seconds it has waited for its key; while it waits, minus the time at which that began."""
+    origin: str | None = None
+    """The work that published it, in words, if its source stores that."""
 
     @property
     def place(self) -> str:

@@ -119,8 +119,9 @@ class LogConsumer:
                 None if key is None else key.encode(),
                 None if headers is None else headers_of(msgspec.json.decode(headers)),
                 token=taken,
+                origin=origin,
             )
-            for position, at, key, headers, payload in messages
+            for position, at, key, headers, payload, origin in messages
         ]
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,4 +1,4 @@
-"""Work of all shapes, in several processes of which one is killed, is one trace from the request to the alert."""
+"""Work of all shapes, in processes that are killed and replaced, is one trace from the request to the alert."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support import eventually
-from tests.support.all_shapes import ROOT, stage
-from tidemill import App
-from tidemill.engine.telemetry.tracing import continuing
+from tests.support.all_shapes import ROOT, Stage, stage
+from tests.support.ports import free_port
 
 TRACED = ROOT / "tests" / "support" / "all_shapes" / "traced.py"
-TRACE, REQUEST = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+#: The spans that there is one of, from the request to the alert.
+CHAIN = [
+    "POST", "enqueue begin", "run begin", "start Chain", "step Chain.split", "step Leaf.tell",
+    "message readings/readings", "run store", "build papers/both", "build papers/told", "alert stored.seen",
+]  # fmt: skip
 
 
 def spans_in(folder: Path) -> list[dict[str, Any]]:
@@ -25,48 +31,84 @@ def spans_in(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-async def test_request_job_run_step_child_message_and_alert_are_one_trace_across_processes_and_a_crash(
+async def test_request_job_run_step_child_message_state_and_alert_are_one_trace_that_explain_follows_back(
     database_url: str, tmp_path: Path
 ) -> None:
-    spans = tmp_path / "spans"
+    spans, port = tmp_path / "spans", free_port()
     spans.mkdir()
+    environment: Any = {"TRACED_SPANS": str(spans), "TIDEMILL_LOG_FORMAT": "json"}
     with stage(database_url, tmp_path) as on:
-        up = on.up("up", app=TRACED, TRACED_SPANS=str(spans), TIDEMILL_LOG_FORMAT="json")
-        await up.says("monitors started")
-        async with App("traced", database_url=database_url) as client:
-            task = client.task(name="begin")(_declared)
-            with continuing(f"00-{TRACE}-{REQUEST}-01"):
-                job = await client.enqueue(task.call(number=7))
+        first = on.up("first", app=TRACED, port=port, **environment)
+        for event in ("monitors started", "worker started", '"serving"'):
+            await first.says(event)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as http:
+            asked = await http.post(
+                "/jobs",
+                json={"task": "begin", "args": {"number": 7}},
+                headers={"traceparent": f"00-{TRACE}-{CALLER}-01"},
+            )
+        assert asked.status_code == 201, asked.text
+        job = asked.json()["id"]
+        await first.says('"joined"')
+        (run,) = (each["id"] for each in _explained(on, str(job), environment)["followed"])
+        assert await first.stop() == 0
+        second = on.up("second", app=TRACED, **environment)  # Until then nothing runs at all.
+        sent = on.command("send", run, "traced.Go", "{}", "--app", str(TRACED), **environment)
+        assert sent.returncode == 0, sent.stderr
         found = await eventually(
             lambda: any(span["name"] == "alert stored.seen" for span in spans_in(spans)) and spans_in(spans),
             what="the alert has a span",
         )
-        of_trace = [span for span in found if span["context"]["trace_id"] == f"0x{TRACE}"]
-        names = [span["name"] for span in of_trace]
-        chain = ["run begin", "start Chain", "step Chain.split", "step Leaf.tell"]
-        chain += ["message readings/readings", "run store", "alert stored.seen"]
-        for name in chain:
-            assert names.count(name) == 1, f"{name} in {names}"
-        assert names.count("claim begin") == 2, "the first worker was killed"
-        ids = {span["context"]["span_id"] for span in of_trace} | {f"0x{REQUEST}"}
-        assert {span["parent_id"] for span in of_trace} <= ids, "every span is below another of the trace"
-        by_name = {span["name"]: span for span in reversed(of_trace)}
-        halves = [span["context"]["span_id"] for span in of_trace if span["name"] == "step Chain.halve"]
-        assert sorted(link["context"]["span_id"] for link in by_name["step Chain.join"]["links"]) == sorted(halves)
-        (told,) = (json.loads(line) for line in up.said.splitlines() if '"told"' in line)
-        assert told["trace_id"] == TRACE
-        assert f"0x{told['span_id']}" == by_name["step Leaf.tell"]["context"]["span_id"]
-
-        def explained(id: str) -> Any:
-            shown = on.command("explain", id, "--forward", "--json", "--application", "traced")
-            assert shown.returncode == 0, shown.stderr
-            return json.loads(shown.stdout)
-
-        followed = {each["id"]: each for each in explained(str(job.id))["followed"]}
-        (run,) = (id for id in followed if id.startswith("r"))
-        assert explained(run)["run"]["origin"]["parent"] == job.id
-        assert "number 7" in json.dumps(explained("a1"))
+        _check_spans([span for span in found if span["context"]["trace_id"] == f"0x{TRACE}"])
+        _check_log_lines(second.said, found)
+        alert, *rest = _explained(on, "a1", environment)["because"]
+        assert alert["what"] == "event n7 of monitor stored"
+        ids, what = [each["id"] for each in rest], [each["what"] for each in rest]
+        assert ids[:2] == ["papers/told/7", ""]
+        assert what[1] == "file stored/7.txt of pipeline papers"
+        assert what[2:] == [
+            "job store", "message", "run Leaf", "run Chain", "job begin", "request POST /api/v1/jobs by local",
+        ]  # fmt: skip
+        assert ids[5:] == [run, str(job), ""]
+        for at, id in enumerate(ids):
+            if id:  # Every step back is explained by itself, and leads the same way.
+                assert _explained(on, id, environment)["because"] == rest[at + 1 :], id
+        forward = [_explained(on, id, environment)["followed"] for id in (str(job), run, ids[4], ids[3])]
+        assert [[each["what"] for each in followed] for followed in forward] == [
+            ["run Chain"], ["run Leaf"], ["message 1024 of topic readings"], ["state of pipeline papers", "job store"],
+        ]  # fmt: skip
 
 
-async def _declared(number: int) -> int:
-    return number
+def _check_spans(of_trace: list[dict[str, Any]]) -> None:
+    names = [span["name"] for span in of_trace]
+    for name in CHAIN:
+        assert names.count(name) == 1, f"{name} in {names}"
+    assert names.count("claim begin") == 2, "the first worker was killed"
+    assert names.count("run papers/both") == 1, "the job of a build is in the trace, too"
+    ids = {span["context"]["span_id"] for span in of_trace} | {f"0x{CALLER}"}
+    assert {span["parent_id"] for span in of_trace} <= ids, "every span is below another of the trace"
+    by_name = {span["name"]: span for span in reversed(of_trace)}
+    assert by_name["POST"]["parent_id"] == f"0x{CALLER}"
+    halves = [span["context"]["span_id"] for span in of_trace if span["name"] == "step Chain.halve"]
+    joins = [span for span in of_trace if span["name"] == "step Chain.join"]
+    assert sorted(link["context"]["span_id"] for link in joins[0]["links"]) == sorted(halves)
+    inputs = {by_name[name]["context"]["span_id"] for name in ("task Note.note", "run store")}
+    both = by_name["build papers/both"]
+    assert {both["parent_id"], *(link["context"]["span_id"] for link in both["links"])} == inputs
+    assert by_name["build papers/told"]["parent_id"] == both["context"]["span_id"]
+    assert by_name["alert stored.seen"]["parent_id"] == by_name["build papers/told"]["context"]["span_id"]
+
+
+def _check_log_lines(said: str, spans: list[dict[str, Any]]) -> None:
+    by_id = {span["context"]["span_id"]: span["name"] for span in spans}
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{") and '"told' in line]
+    told = {line["event"]: line for line in lines if line["event"].startswith("told")}
+    for event, name in (("told", "step Leaf.tell"), ("told of state", "build papers/told")):
+        assert told[event]["trace_id"] == TRACE
+        assert by_id[f"0x{told[event]['span_id']}"] == name
+
+
+def _explained(on: Stage, id: str, environment: Any) -> Any:
+    shown = on.command("explain", id, "--forward", "--json", "--app", str(TRACED), **environment)
+    assert shown.returncode == 0, shown.stderr
+    return json.loads(shown.stdout)

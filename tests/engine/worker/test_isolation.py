@@ -16,6 +16,7 @@ from tidemill import App
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import Children
 from tidemill.store.database import Database
+from tidemill.store.jobs.insert import insert_jobs
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ async def test_an_isolated_task_runs_in_a_process_of_its_own_and_sees_its_job(ap
     assert psutil.Process(result["pid"]).ppid() == psutil.Process().pid
     assert (result["job"], result["attempt"]) == (ref.id, 1)
     assert result["by"], "its origin"
+
+
+async def test_an_isolated_job_whose_origin_is_not_recorded_runs(app: App, database, worker) -> None:
+    job = app.declarations.task("where").new_job(b"{}")
+    async with database.transaction() as connection:
+        (ref,) = await insert_jobs(database, connection, [job], notify=True)
+    row = await finished(database, ref.id)
+    assert (row["state"], msgspec.json.decode(row["result"])["by"]) == ("succeeded", None)
 
 
 async def test_a_process_is_used_again_for_the_next_job(app: App, database, worker) -> None:

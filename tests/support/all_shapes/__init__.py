@@ -94,18 +94,22 @@ class Stage:
         self.folder = folder
         self._processes: list[Process] = []
 
-    def up(self, name: str, package: Path = ROOT, *, app: Path = SHAPES, **environment: str) -> Process:
-        """Everything that `tidemill up` starts, without the server."""
-        return self._start(name, ["-m", "tidemill.cli.main", "up", str(app), "--no-server"], package, **environment)
+    def up(
+        self, name: str, package: Path = ROOT, *, app: Path = SHAPES, port: int | None = None, **environment: str
+    ) -> Process:
+        """Everything that `tidemill up` starts; with a server if there is a port for it."""
+        server = ["--no-server"] if port is None else ["--port", str(port), "--trust-local"]
+        return self._start(name, ["-m", "tidemill.cli.main", "up", str(app), *server], package, **environment)
 
     def load(self, name: str, package: Path = ROOT, *, first: int = 0, pause: float = 0.1) -> Process:
         """Work that is started by this version of the code, numbered from `first` on."""
         numbers = {"SHAPES_FIRST": str(first), "SHAPES_PAUSE": str(pause)}
         return self._start(name, [str(SHAPES), f"{name}.acknowledged"], package, **numbers)
 
-    def command(self, *arguments: str, package: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str, package: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
         """One command to its end."""
-        env = {**os.environ, "PYTHONPATH": str(package), "TIDEMILL_DATABASE_URL": self.url}
+        own = {"TIDEMILL_DATABASE_URL": self.url, "SHAPES_ROOT": str(self.folder / "root")}
+        env = {**os.environ, "PYTHONPATH": str(package), **own, **environment}
         command = [sys.executable, "-m", "tidemill.cli.main", *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False

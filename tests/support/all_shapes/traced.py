@@ -1,4 +1,4 @@
-"""An application whose work goes through all shapes: job, run, step, child, message, job, alert.
+"""An application whose work goes through all shapes: job, run, step, child, message, job, state, message, alert.
 
 Its processes write their spans into the folder of TRACED_SPANS; the first worker that has the job is killed.
 """
@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.monitors import Monitor, momentary
+from tidemill.pipelines import Pipeline
 from tidemill.sources import LogSource
 from tidemill.streams import Plan, Stream, task
 
@@ -62,6 +63,10 @@ class Part(Event):
     number: int
 
 
+class Go(Event):
+    """What the run waits for, while no process runs."""
+
+
 class Leaf(Workflow[Asked, int]):
     @step
     async def tell(self, ctx: Context, ev: Asked) -> StopEvent:
@@ -81,6 +86,8 @@ class Chain(Workflow[Asked, int]):
 
     @step
     async def join(self, ctx: Context, parts: list[Part]) -> StopEvent:
+        log.info("joined")
+        await ctx.wait_for_event(Go)
         return StopEvent(result=await ctx.child(Leaf, number=parts[0].number))
 
 
@@ -91,12 +98,31 @@ app.workflow(Chain)
 class Note(Plan, eligibility="note"):
     @task
     async def note(self, ctx: Any) -> None:
+        ctx.write_state(f"noted/{ctx.value['number']}.txt", "noted", pipeline="papers")
         ctx.enqueue(store.call(number=ctx.value["number"]))
 
 
 @app.task
 async def store(number: int) -> None:
-    await app.streams.publish("stored", {"id": f"n{number}", "number": number})
+    await app.states("papers").write("stored/{number}.txt", {"number": str(number)}, "stored")
+
+
+papers = Pipeline("papers", root=os.environ["SHAPES_ROOT"])
+
+
+@papers.stage(input=["noted/{number}.txt", "stored/{number}.txt"], output="both/{number}.txt")
+def both(entity: Any, noted: str, stored: str) -> str:
+    return f"{noted} and {stored}"
+
+
+@papers.stage(input="both/{number}.txt", output="told/{number}.txt")
+async def told(entity: Any, text: str) -> str:
+    log.info("told of state", number=entity.number)
+    await app.streams.publish("stored", {"id": f"n{entity.number}", "number": int(entity.number)})
+    return text
+
+
+app.pipeline(papers)
 
 
 app.stream(Stream("readings", plans=[Note], engines=0, sources=[LogSource("readings", eligibilities={"note"})]))

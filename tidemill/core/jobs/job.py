@@ -72,6 +72,8 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """The batch whose end it follows from."""
     trace: str | None = None
     """The W3C `traceparent` that a run continues; a job has it in its options."""
+    request: str | None = None
+    """The HTTP request that it was asked for in: method and path."""
 
 
 class NewJob(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -142,11 +142,6 @@ def continuing(parent: str | None) -> Iterator[None]:
         otel_context.detach(token)
 
 
-def enter_trace(parent: str) -> None:
-    """Continue a trace in the rest of the current task."""
-    otel_context.attach(context_of(parent))
-
-
 @contextmanager
 def message_span(parent: str | None, stream: str, source: str, place: str, attempt: int) -> Iterator[None]:
     """Continue the trace of a message of a stream in the block, with a span for this attempt."""
@@ -173,11 +168,40 @@ def task_span(plan: str, task: str) -> AbstractContextManager[Any]:
 
 def alert_span(name: str, traces: Sequence[str], about: Mapping[str, Any]) -> str | None:
     """A span for an alert, below the first of these traces and linked to the others; returns its `traceparent`."""
-    links = [trace.Link(trace.get_current_span(context_of(each)).get_span_context()) for each in traces[1:]]
     above = context_of(traces[0] if traces else None)
-    span = _tracer.start_span(name, above, attributes=about, links=links)
+    span = _tracer.start_span(name, above, attributes=about, links=_links(traces))
     span.end()
     return traceparent_of(trace.set_span_in_context(span, above))
+
+
+@contextmanager
+def build_span(pipeline: str, stage: str, entity: str, traces: Sequence[str]) -> Iterator[str | None]:
+    """Continue the trace of the inputs of a state in the block, with a span for its build: below the first of these
+    traces, linked to the others. Yields the trace that builds from its outputs continue."""
+    if not is_tracing():
+        yield None
+        return
+    about = {"tidemill.pipeline": pipeline, "tidemill.stage": stage, "tidemill.entity": entity}
+    links, above = _links(traces), context_of(traces[0] if traces else None)
+    with _tracer.start_as_current_span(f"build {pipeline}/{stage}", above, attributes=about, links=links):
+        yield current_trace()
+
+
+@contextmanager
+def request_span(parent: str | None, method: str, path: str) -> Iterator[None]:
+    """Continue the trace of a request in the block, with a span for it."""
+    if not is_tracing():
+        with continuing(parent):
+            yield
+        return
+    about = {"http.request.method": method, "url.path": path}
+    with _tracer.start_as_current_span(method, context_of(parent), kind=SpanKind.SERVER, attributes=about):
+        yield
+
+
+def _links(traces: Sequence[str]) -> list[trace.Link]:
+    """Links to all of these traces but the first."""
+    return [trace.Link(trace.get_current_span(context_of(each)).get_span_context()) for each in traces[1:]]
 
 
 def context_of(parent: str | None) -> otel_context.Context:

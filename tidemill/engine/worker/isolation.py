@@ -185,8 +185,10 @@ class Children:
 
 def order_of(task: Task[Any, Any], args: bytes, job: RunningJob) -> ChildOrder:
     """The order to run a job in another process."""
-    origin = msgspec.Raw(job.origin_data or b"")
-    return ChildOrder(task.name, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace(), origin)
+    order = ChildOrder(task.name, msgspec.Raw(args), job.id, job.attempt, job.queue, current_trace())
+    if job.origin_data is not None:  # An empty one would not be JSON.
+        order.origin = msgspec.Raw(job.origin_data)
+    return order
 
 
 def result_of(word: ChildReport) -> bytes | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from tidemill.core.limits.resources import Resources
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import ChildDied, ChildReport, MachineLost, TaskError, order_of, result_of
-from tidemill.integrations.ray.remote_job import run_remote_job
 
 try:
     import ray
@@ -28,8 +27,33 @@ try:
 except ImportError as error:
     raise ConfigError("jobs on a Ray cluster need the extra of that name: pip install 'tidemill[ray]'") from error
 
+from tidemill.integrations.ray.mailbox import MailboxReader
+from tidemill.integrations.ray.remote_job import RemoteEnd, run_remote_job
+
 NOT_SHIPPED = [".git", ".venv", "venv", ".tidemill", "node_modules", "__pycache__"]
+AVOIDED_S = 120.0
+_NODE_ID = re.compile(r"node ID: ([0-9a-f]{56})")
 WAITS_AFTER = 2.0  # Seconds after which a job says that it waits for room in the cluster.
+
+
+class LostNodes:
+    """The nodes that jobs were lost with: Ray goes on to place tasks there until it has missed enough heartbeats."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def note(self, error: BaseException) -> None:
+        """Note the node that an error of a lost job names, if it does."""
+        if isinstance(error, MachineLost) and (found := _NODE_ID.search(str(error.__cause__))) is not None:
+            self._until[found[1]] = time.monotonic() + AVOIDED_S
+
+    def elsewhere(self) -> dict[str, Any]:
+        """The options of a task that runs on no such node."""
+        now = time.monotonic()
+        self._until = {node: until for node, until in self._until.items() if until > now}
+        if not self._until:
+            return {}
+        return {"label_selector": {"ray.io/node-id": f"!in({','.join(self._until)})"}}
 
 
 class RayCluster:
@@ -38,7 +62,9 @@ class RayCluster:
     def __init__(self, most: int | None, app: str) -> None:
         self._most = most
         self._app = app
-        self._remote: Any = ray.remote(max_retries=0, num_returns="streaming")(run_remote_job)
+        self._remote: Any = ray.remote(max_retries=0)(run_remote_job)
+        self._mailbox = MailboxReader()
+        self._lost = LostNodes()
 
     def capacity(self) -> int:
         """How many jobs the cluster has room for now; a cluster may grow and shrink."""
@@ -49,29 +75,38 @@ class RayCluster:
         needs = task.options.resources or Resources()
         # Waiting for room in the cluster does not count against the task's limits.
         limits, job.budget, job.stall = (job.budget, job.stall), None, None
-        reports = self._remote.options(
-            name=f"{task.name}, job {job.id}, attempt {job.attempt}", **_needs(needs)
-        ).remote(self._app, encode(order_of(task, args, job)))
+        key = job.id, job.attempt
+
+        def tell(data: bytes) -> None:
+            nonlocal limits
+            if limits is not None:
+                (job.budget, job.stall), limits = limits, None
+                job.started = time.monotonic()
+                job.beat()
+            decode(data, ChildReport).tell(job)
+
+        reports = self._mailbox.open(key, tell)
+        running = self._remote.options(
+            name=f"{task.name}, job {job.id}, attempt {job.attempt}", **_needs(needs), **self._lost.elsewhere()
+        ).remote(self._app, encode(order_of(task, args, job)), self._mailbox.name)
+        waits = asyncio.get_running_loop().call_later(WAITS_AFTER, lambda: limits and _say_waiting(job, needs))
         try:
-            outcome: ChildReport | None = None
-            async for report in _read(reports, job, needs):
-                if limits is not None:
-                    (job.budget, job.stall), limits = limits, None
-                    job.started = time.monotonic()
-                    job.beat()
-                if report.is_outcome:
-                    outcome = report
-                else:
-                    report.tell(job)
-        except BaseException:
-            ray.cancel(reports, force=True)
+            end = decode(await _returned(running), RemoteEnd)
+            await reports.wait_for(end.sent)
+        except BaseException as error:
+            self._lost.note(error)
+            ray.cancel(running, force=True)
             raise
-        if outcome is None:
-            raise ChildDied("the Ray task of the job ended without an outcome")
-        return result_of(outcome)
+        finally:
+            waits.cancel()
+            self._mailbox.close(key)
+        for report in end.reports[:-1]:
+            report.tell(job)
+        return result_of(end.reports[-1])
 
     async def close(self) -> None:
         """Leave the cluster, which ends the tasks that are still running."""
+        await self._mailbox.stop()
         await asyncio.to_thread(ray.shutdown)
 
 
@@ -111,21 +146,14 @@ def _needs(resources: Resources) -> dict[str, Any]:
     }
 
 
-async def _read(reports: Any, job: RunningJob, needs: Resources) -> AsyncIterator[ChildReport]:
-    """The reports of a job in the cluster; losses and crashes there in our own words."""
+def _say_waiting(job: RunningJob, needs: Resources) -> None:
+    job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
+
+
+async def _returned(running: Any) -> bytes:
+    """What the task of a job returns; losses and crashes there in our own words."""
     try:
-        first = asyncio.ensure_future(anext(reports))
-        try:
-            done, _ = await asyncio.wait([first], timeout=WAITS_AFTER)
-            if not done:
-                job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
-            yield _decoded(await (await first))
-        finally:
-            first.cancel()
-        async for reference in reports:
-            yield _decoded(await reference)
-    except StopAsyncIteration:
-        return
+        return await running
     except (exceptions.NodeDiedError, exceptions.OwnerDiedError) as error:
         raise MachineLost("the machine of the Ray cluster that ran it was lost") from error
     except exceptions.WorkerCrashedError as error:
@@ -135,7 +163,3 @@ async def _read(reports: Any, job: RunningJob, needs: Resources) -> AsyncIterato
     except exceptions.RayTaskError as error:  # The application could not be loaded there.
         cause = error.cause if isinstance(error.cause, BaseException) else error
         raise TaskError((type(cause).__qualname__,), f"on the Ray cluster: {cause}", str(error)) from error
-
-
-def _decoded(line: bytes) -> ChildReport:
-    return decode(line, ChildReport)

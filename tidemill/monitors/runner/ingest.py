@@ -242,7 +242,11 @@ class Ingest:
             [entity for _, entity in kept],
             [event.raw for event, _ in kept],
             without_entity,
-            [(storable(event.id), event.at, event.trace) for event, _ in kept if event.trace is not None],
+            [
+                (storable(event.id), event.at, event.trace, event.origin)
+                for event, _ in kept
+                if event.trace is not None or event.origin is not None
+            ],
         )
 
     def _entity(self, event: SourceEvent) -> str | None:

@@ -241,7 +241,7 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
     # Here, because lists of jobs need none of them.
     from tidemill.engine.jobs.calls import job_of_call
     from tidemill.engine.models.spec import require_model
-    from tidemill.engine.telemetry.tracing import carrying, current_trace
+    from tidemill.engine.telemetry.tracing import enqueueing
 
     task = declared.tasks.require(args.task)
     check_tasks(tx, declared, [args.task])
@@ -251,10 +251,10 @@ async def _enqueue(tx: Transaction, args: EnqueueJob, declared: Declarations, co
         options.pop(name, None)
     origin = origin_here(tx.by)
     job = job_of_call(task, task.signature.pack(arguments), options, origin=origin)
-    job = carrying(job, current_trace())
     require_model(job.options and job.options.required_model, declared.models)
     declared.check_webhook(options, task)
-    refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
+    with enqueueing(job) as job:
+        refs: list[JobRef] = await insert_jobs(tx.database, tx.connection, [job] * count, notify=True)
     after = {"task": job.task, "queue": job.queue, "created": sum(ref.created for ref in refs) == count}
     if count > 1:
         after |= {"count": count}

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from tidemill.core.errors import ArgumentError, ForbiddenError, StoreError
 from tidemill.declarations import Declarations
+from tidemill.engine.jobs.origin import origin_text
 from tidemill.ops.operator.cursor import read_row_cursor, write_row_cursor
 from tidemill.ops.operator.operation import Arguments, Limit, NameCursor, doc, operation
 from tidemill.pipelines.runner.running_builds import BuildJobs
@@ -25,6 +26,7 @@ from tidemill.pipelines.view.pipeline_cache import PipelineCache, cache_of
 from tidemill.pipelines.view.snapshot import PipelineSnapshot
 from tidemill.pipelines.view.state_details import StateDetails, describe_state
 from tidemill.store.states.build_jobs import is_kept
+from tidemill.store.states.origins import FileOrigin
 from tidemill.store.transaction import Reader, Transaction
 
 SHOWN = 200
@@ -219,7 +221,10 @@ async def write_pipeline_input(tx: Transaction, args: WriteInput, declared: Decl
         content = b64decode(args.content, validate=True) if args.encoding == "base64" else args.content.encode()
     except ValueError as error:
         raise ArgumentError("content", f"this is not base64: {error}") from error
-    await Inputs(declared.pipelines).write(tx.database, tx.connection, pipeline.name, {args.path: content})
+    from tidemill.engine.telemetry.tracing import current_trace  # Here, because lists of states need none of it.
+
+    written = FileOrigin(args.path, origin_text(tx.by), current_trace())
+    await Inputs(declared.pipelines).write(tx.database, tx.connection, pipeline.name, {written: content})
     await tx.audit("pipeline.write", f"{pipeline.name}/{args.path}", after={"bytes": len(content)})
     return InputWritten(pipeline.name, args.path, len(content))
 

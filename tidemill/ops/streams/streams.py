@@ -10,6 +10,7 @@ from tidemill.core.codec import decode, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.declarations import Declarations
+from tidemill.engine.jobs.origin import origin_text
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
 from tidemill.store.jobs.pages import Word
 from tidemill.store.streams import streams as store
@@ -127,7 +128,8 @@ async def control_stream(tx: Transaction, args: ControlStream, declared: Declara
 async def publish_messages(tx: Transaction, args: PublishMessages) -> Published:
     """Append messages to a topic of the PostgreSQL log, all or none."""
     headers = None if args.headers is None else encode(args.headers)
-    entries = [Entry(args.topic, each.encode(), args.key, headers) for each in args.messages]
+    origin = origin_text(tx.by)
+    entries = [Entry(args.topic, each.encode(), args.key, headers, origin) for each in args.messages]
     await append(tx.database, tx.connection, entries)
     await tx.audit("stream.publish", args.topic, after={"count": len(entries)})
     return Published(args.topic, len(entries))

@@ -41,6 +41,8 @@ class BuildStep(msgspec.Struct, gc=False):
     paths: Paths
     inputs: str
     version: int = 0
+    traces: tuple[str, ...] = ()
+    """The traces that its inputs were written in."""
 
     @property
     def is_build(self) -> bool:

@@ -14,6 +14,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -27,6 +28,8 @@ from tidemill.core.limits.size_limits import check_output
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.containment.blocked_time import TimeLimit
+from tidemill.engine.jobs.origin import building
+from tidemill.engine.telemetry.tracing import build_span
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.pipelines.definition.entity import Entity
 from tidemill.pipelines.definition.pattern import PatternError
@@ -136,6 +139,8 @@ class Result(msgspec.Struct):
     log: str = ""
     error: str | None = None
     needs: dict[str, int] = {}
+    trace: str | None = None
+    """The trace that builds from its outputs continue."""
 
 
 class StageCaller:
@@ -190,8 +195,28 @@ class StageCaller:
         positional, named = self.arguments(entity, groups)
         return self._function(*positional, **named)
 
-    def run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
-        """A complete build by a plain function."""
+    def run(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
+        """A complete build by a plain function; `traces` are those that its inputs were written in."""
+        with self._following(entity, traces) as trace:
+            result = self._run(entity, groups)
+        result.trace = trace
+        return result
+
+    async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]], traces: Sequence[str] = ()) -> Result:
+        """A complete build by any function; a plain one runs in a thread."""
+        with self._following(entity, traces) as trace:
+            result = await self._run_async(entity, groups)
+        result.trace = trace
+        return result
+
+    @contextmanager
+    def _following(self, entity: Entity, traces: Sequence[str]) -> Iterator[str | None]:
+        """What the block starts follows from this state; yields the trace that its outputs carry."""
+        names = self.stage.pipeline.name, self.stage.name, entity.id
+        with building(*names), build_span(*names, traces) as trace:
+            yield trace
+
+    def _run(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
         began = time.perf_counter()
         try:
             outputs = self._outputs(entity, self.call(entity, groups))
@@ -199,13 +224,12 @@ class StageCaller:
             return self._failed(entity, error, began)
         return Result(outputs, time.perf_counter() - began, "\n".join(entity.notes))
 
-    async def run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
-        """A complete build by any function; a plain one runs in a thread."""
+    async def _run_async(self, entity: Entity, groups: Sequence[Sequence[File]]) -> Result:
         began, budget = time.perf_counter(), self.stage.options.budget
         if not self.stage.is_async:
             name = f"stage {self.stage.name} of pipeline {self.stage.pipeline.name}"
             try:
-                return await build_threads().run(partial(self.run, entity, groups), name, budget)
+                return await build_threads().run(partial(self._run, entity, groups), name, budget)
             except TimeoutError:
                 return self._failed(entity, BuildError(f"it took longer than its budget of {budget:g} s"), began)
         try:

@@ -17,6 +17,7 @@ from tidemill.core.jobs.job import NewJob
 from tidemill.core.retry import Discard, RefuseJob, Snooze, retry
 from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Task, TaskOptions
+from tidemill.engine.telemetry.tracing import carrying
 from tidemill.engine.worker.context import current_job
 from tidemill.pipelines.definition.pipeline import Pipeline, Stage
 from tidemill.pipelines.reducer import reasons
@@ -24,6 +25,7 @@ from tidemill.pipelines.reducer.facts import FileFact, PipelineFacts
 from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.staleness import input_key, input_text
 from tidemill.pipelines.runner.build import StageCaller, files_of, open_inputs
+from tidemill.pipelines.runner.build_trace import read_traces
 from tidemill.pipelines.runner.commit import CommitBatch, finish_intents
 from tidemill.pipelines.stores.base import NotHereError, SeenFile, States, StateStoreError, Unreadable
 from tidemill.pipelines.view.pipeline_view import open_states
@@ -87,6 +89,8 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
     """
     origin = origin_here("pipeline")
     ids: list[int] = []
+    if steps:
+        await read_traces(database, steps[0].stage.pipeline.name, steps)
     for start in range(0, len(steps), CHUNK):
         jobs: list[NewJob] = []
         for step in steps[start : start + CHUNK]:
@@ -101,7 +105,8 @@ async def enqueue_builds(database: Database, task: Task[Any, Any], steps: Sequen
                     "root": root,
                 }
             )
-            jobs.append(task.new_job(args, unique_key=step.entity or "*", origin=origin))
+            job = task.new_job(args, unique_key=step.entity or "*", origin=origin)
+            jobs.append(carrying(job, step.traces[0] if step.traces else None))
         async with database.transaction() as connection:
             ids += await _insert_builds(database, connection, jobs)
     return ids
@@ -198,7 +203,8 @@ async def _build_leased(
         source = await open_inputs(states, caller, step.paths)
     except FileNotFoundError:
         return {}, "an input was deleted after the build was requested"
-    result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source))
+    await read_traces(database, stage.pipeline.name, [step])
+    result = await caller.run_async(stage.entity(step.entity), files_of(step.paths, source), step.traces)
     result.needs = {path: one.signature for path, one in found.items()}
     world = PipelineFacts()
     for path, one in (await states.contents(list(result.outputs))).items():

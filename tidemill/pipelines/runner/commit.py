@@ -23,6 +23,7 @@ from tidemill.pipelines.reducer.plan import BuildStep
 from tidemill.pipelines.reducer.reasons import Invalidated
 from tidemill.pipelines.reducer.staleness import NOTHING, BuildFailure, StateRecord, input_key, input_pairs, input_text
 from tidemill.pipelines.runner.build import Result, too_small
+from tidemill.pipelines.runner.build_trace import keep_traces
 from tidemill.pipelines.stores.base import Prepared, SeenFile, StateDraft, States, StateStoreError, hash_content
 from tidemill.pipelines.stores.objects import ObjectStates
 from tidemill.store.database import Database
@@ -132,6 +133,8 @@ class CommitBatch(msgspec.Struct, eq=False):
         database, pipeline, stage = self.database, self.pipeline, self.stage
         by, prepared = secrets.token_hex(8), self.prepared
         new = {step.entity: self._new_state(step) for step, _ in good}
+        traces = {path: result.trace for _, result in good for path in result.outputs if result.trace is not None}
+        await keep_traces(database, pipeline, traces)
         going = await record_intent(database, pipeline, stage.name, by, list(new.values()))
         built: list[Built] = []
         async with database.transaction() as connection:

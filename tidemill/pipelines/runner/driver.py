@@ -26,6 +26,7 @@ from tidemill.pipelines.reducer.reasons import Deleted
 from tidemill.pipelines.reducer.staleness import StateRecord, input_key, input_pairs
 from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_session import BuildSession
+from tidemill.pipelines.runner.build_trace import read_traces
 from tidemill.pipelines.runner.commit import Build, CommitBatch, Committed, finish_intents
 from tidemill.pipelines.runner.local_builder import LocalBuilder
 from tidemill.pipelines.runner.log import log
@@ -266,6 +267,7 @@ class Driver:
             if finished:
                 await self._after(stage, [step for step in mine if step.entity in finished])
                 mine = [step for step in mine if step.entity not in finished]
+        await read_traces(self._database, name, mine)
         line = self._lines[stage.name]
         others = {step.entity: step for step in steps if step.entity in leased.elsewhere | leased.outdated}
         if leased.outdated:

@@ -192,7 +192,7 @@ class LocalBuilder:
         files = files_of(step.paths, source)
         try:
             with self._containment.noted(step, on_loop=self._stage.is_async):
-                result = await self._caller.run_async(self._stage.entity(step.entity), files)
+                result = await self._caller.run_async(self._stage.entity(step.entity), files, step.traces)
         except RefusedCallError as error:
             result = Result({}, 0.0, error=str(error))
         result.needs = needs
@@ -231,7 +231,8 @@ class LocalBuilder:
             needs = self._needs(step)
             try:
                 with self._containment.noted(step):
-                    result = self._caller.run(self._stage.entity(step.entity), files_of(step.paths, states))
+                    entity, files = self._stage.entity(step.entity), files_of(step.paths, states)
+                    result = self._caller.run(entity, files, step.traces)
             except RefusedCallError as error:
                 result = Result({}, 0.0, error=str(error))
             result.needs = needs

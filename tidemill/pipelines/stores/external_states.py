@@ -14,6 +14,7 @@ from tidemill.pipelines.stores.database import DatabaseStates
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.database import Database, Executor
 from tidemill.store.states.blobs import write_blobs
+from tidemill.store.states.origins import FileOrigin, note_origins
 from tidemill.store.states.states import StatesChanged, notify_states
 
 
@@ -29,21 +30,24 @@ class Inputs:
         check_input(found, path)
         return found.name
 
-    async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
-        """Write contents by path; in the connection's transaction if the states are in the database."""
+    async def write(
+        self, database: Database, connection: Executor, pipeline: str, states: dict[FileOrigin, bytes]
+    ) -> None:
+        """Write contents of files; in the connection's transaction if the states are in the database."""
         found = self._pipelines.require(pipeline)
-        place = open_states(found, database)
+        place, contents = open_states(found, database), {file.path: content for file, content in states.items()}
         if isinstance(place, DatabaseStates):
-            await write_blobs(database, place.name, sorted(states.items()), connection=connection)
+            await write_blobs(database, place.name, sorted(contents.items()), connection=connection)
         else:
-            before = await place.read_signatures(states)
-            drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in states.items()]
+            before = await place.read_signatures(contents)
+            drafts = [StateDraft(path, content, {}, before=before[path]) for path, content in contents.items()]
             prepared = await place.prepare(drafts)
             done = await place.publish([each for each in prepared if each.error is None])
             missing = sorted(each.error or each.path for each in prepared if each.path not in done)
             if missing:  # The store may recover, so the write is retried.
                 raise OSError(f"pipeline {pipeline}: {missing[0]} could not be put in place")
-        await notify_states(database, connection, StatesChanged(pipeline, paths=sorted(states)))
+        await note_origins(database, connection, pipeline, states)
+        await notify_states(database, connection, StatesChanged(pipeline, paths=sorted(contents)))
 
 
 def check_input(pipeline: Pipeline, path: str) -> None:

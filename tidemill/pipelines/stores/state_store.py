@@ -20,6 +20,8 @@ from typing import Any
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.application.connections import Connections, OpenConnection
+from tidemill.engine.jobs.origin import origin_text
+from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStoreError
@@ -28,6 +30,7 @@ from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.states.blobs import write_blob_statements
+from tidemill.store.states.origins import FileOrigin, note_origin_statements, note_origins
 from tidemill.store.states.states import StatesChanged, notify_statements, notify_states
 
 
@@ -55,6 +58,11 @@ class StateStore:
     async def write(self, pattern: str, entity: Mapping[str, str], content: str | bytes | Iterable[bytes]) -> str:
         """Write a state that no stage builds; returns its path. Pass large contents in chunks."""
         path = _path_to_write(self._pipeline, pattern, entity)
+        return await self.write_from(_origin_here(path), content)
+
+    async def write_from(self, origin: FileOrigin, content: str | bytes | Iterable[bytes]) -> str:
+        """Write a file whose origin is known; returns its path."""
+        path = origin.path
         before = (await self._states.read_signatures([path]))[path]
         data = content.encode() if isinstance(content, str) else content
         (ready,) = await self._states.prepare([StateDraft(path, data, {}, before=before)])
@@ -66,6 +74,7 @@ class StateStore:
                 raise StateStoreError(ready.error)
             raise StateStoreError(f"{path} was changed by another writer at the same time: write it again")
         async with self._database.transaction() as connection:
+            await note_origins(self._database, connection, self._pipeline.name, [origin])
             await notify_states(self._database, connection, StatesChanged(self._pipeline.name, paths=[path]))
         return path
 
@@ -108,8 +117,10 @@ class PipelineStates:
         if conn is not None:
             return run_sync(self._connections.unopened, conn, self._statements(pattern, entity, content))
 
+        origin = _origin_here(_path_to_write(self._pipeline, pattern, entity))
+
         async def write(opened: OpenConnection) -> str:
-            return await StateStore(self._pipeline, opened.database).write(pattern, entity, content)
+            return await StateStore(self._pipeline, opened.database).write_from(origin, content)
 
         return self._connections.call(write)
 
@@ -128,8 +139,13 @@ class PipelineStates:
         if len(data) > MOST_BYTES:
             raise StateStoreError(f"{path} is {TOO_LARGE}")
         yield from write_blob_statements(self._connections.unopened, place.name, [(path, data)])
+        yield from note_origin_statements(name, _origin_here(path))
         yield from notify_statements(StatesChanged(name, paths=[path]))
         return path
+
+
+def _origin_here(path: str) -> FileOrigin:
+    return FileOrigin(path, origin_text(), current_trace())
 
 
 def _path_to_write(pipeline: Pipeline, pattern: str, entity: Mapping[str, str]) -> str:

@@ -21,8 +21,9 @@ import structlog
 
 from tidemill.core.accounts import Caller
 from tidemill.engine.authentication import Authenticator, bearer_token
+from tidemill.engine.jobs.origin import enter_request
 from tidemill.engine.telemetry.address import is_loopback
-from tidemill.engine.telemetry.tracing import enter_trace
+from tidemill.engine.telemetry.tracing import continuing, request_span
 from tidemill.server.fair_pool import ASKED_AT
 from tidemill.server.local_socket import SOCKET_USER
 from tidemill.server.middleware.authentication import CALLER, csrf_token
@@ -80,9 +81,12 @@ class Middleware:
         ASKED_AT.set(began)
         headers = dict(scope["headers"])
         reply = Reply(send, scope["method"], headers, self._headers)
-        parent = header_text(headers, b"traceparent")
-        if parent is not None:
-            enter_trace(parent)  # What the request starts continues its trace; each request is a task of its own.
+        parent, method = header_text(headers, b"traceparent"), scope["method"]
+        enter_request(method, scope["path"])  # Each request is a task of its own.
+        with continuing(parent) if method in SAFE else request_span(parent, method, scope["path"]):
+            await self._answer(scope, receive, headers, reply, began)
+
+    async def _answer(self, scope: Any, receive: Any, headers: dict[bytes, bytes], reply: Reply, began: float) -> None:
         try:
             caller, body = await self._let_in(scope, headers, receive)
             scope[CALLER] = caller

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import asyncpg
 
 from tidemill.store.database import Database
@@ -83,16 +81,18 @@ FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id L
 """
 
 #: The jobs and runs that a job started, and the jobs that repeat it, oldest first; among those created after it.
-LIST_FOLLOWERS = """
-SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job
-WHERE id > $1 AND $1::text IN (origin->>'parent', origin->>'retry_of')
+#: The words of the partial indexes on what jobs and runs follow from.
+_FOLLOWS = """
+coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch')) = $1
+    AND origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%'])"""
+
+LIST_FOLLOWERS = f"""
+SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job WHERE {_FOLLOWS}
 UNION ALL
-SELECT id::text, 'job', task, state, created_at FROM tidemill.job_history
-WHERE id > $1 AND $1::text IN (origin->>'parent', origin->>'retry_of')
+SELECT id::text, 'job', task, state, created_at FROM tidemill.job_history WHERE {_FOLLOWS}
 UNION ALL
-SELECT 'r' || id, 'run', workflow, state, created_at FROM tidemill.run
-WHERE created_at >= $2 AND origin->>'parent' = $1::text
-ORDER BY created_at LIMIT $3
+SELECT 'r' || id, 'run', workflow, state, created_at FROM tidemill.run WHERE {_FOLLOWS}
+ORDER BY created_at, id LIMIT $2
 """
 
 
@@ -120,6 +120,6 @@ async def running_with_progress(database: Database, *, limit: int = 8) -> list[a
     return await database.fetch(RUNNING_WITH_PROGRESS, limit)
 
 
-async def list_followers(database: Database, job_id: int, created_at: datetime, *, limit: int) -> list[asyncpg.Record]:
-    """What a job started, and the jobs that repeat it."""
-    return await database.fetch(LIST_FOLLOWERS, job_id, created_at, limit)
+async def list_followers(database: Database, of: str, *, limit: int) -> list[asyncpg.Record]:
+    """What a job (7) started and the jobs that repeat it, or what the end of a batch (b7) has enqueued."""
+    return await database.fetch(LIST_FOLLOWERS, of, limit)

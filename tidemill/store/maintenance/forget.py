@@ -90,6 +90,7 @@ _PIPELINES = "SELECT DISTINCT pipeline FROM tidemill.state WHERE entity = $1"
 #: The states of an entity that are kept in the database, and what is known of its builds.
 _STATES = (
     f"DELETE FROM tidemill.state_blob WHERE store IN ({_PIPELINES}) AND {_PATH} RETURNING 1",
+    f"DELETE FROM tidemill.state_origin WHERE pipeline IN ({_PIPELINES}) AND {_PATH} RETURNING 1",
     "DELETE FROM tidemill.state_failure WHERE entity = $1 RETURNING 1",
     "DELETE FROM tidemill.state_build WHERE entity = $1 RETURNING 1",
     "DELETE FROM tidemill.state_content WHERE entity = $1 RETURNING 1",

@@ -117,16 +117,22 @@ FROM counted AS c WHERE m.name = $1
 RETURNING c.stored, c.behind, c.given - c.followed AS ignored
 """
 
-#: Stores the traces that events came with, and reads them.
-NOTE_TRACES = """
-UPDATE tidemill.monitor_event AS e SET trace = n.trace
-FROM unnest($2::text[], $3::float8[], $4::text[]) AS n(source_id, at, trace)
-WHERE e.monitor = $1 AND e.source_id = n.source_id AND e.at = n.at AND e.trace IS NULL
+#: Stores the traces and origins that events came with, and reads them.
+NOTE_ORIGINS = """
+UPDATE tidemill.monitor_event AS e SET trace = n.trace, origin = n.origin
+FROM unnest($2::text[], $3::float8[], $4::text[], $5::text[]) AS n(source_id, at, trace, origin)
+WHERE e.monitor = $1 AND e.source_id = n.source_id AND e.at = n.at AND e.trace IS NULL AND e.origin IS NULL
 """
 READ_TRACES = """
 SELECT e.trace FROM tidemill.monitor_event AS e
 JOIN unnest($2::text[], $3::float8[]) AS n(source_id, at) USING (source_id, at)
 WHERE e.monitor = $1 AND e.trace IS NOT NULL ORDER BY e.at DESC
+"""
+
+READ_ORIGINS = """
+SELECT e.source_id, e.origin FROM tidemill.monitor_event AS e
+JOIN unnest($2::text[], $3::float8[]) AS n(source_id, at) USING (source_id, at)
+WHERE e.monitor = $1 ORDER BY e.at DESC
 """
 
 #: Stores when a monitor was first followed.
@@ -268,8 +274,8 @@ class NewEvents(msgspec.Struct, frozen=True):
     data: list[bytes]
     without_entity: int = 0
     """Events without an entity."""
-    traces: Sequence[tuple[str, float, str]] = ()
-    """The ids, times and traces of those that came with one."""
+    origins: Sequence[tuple[str, float, str | None, str | None]] = ()
+    """The ids, times, traces and origins of those that came with one of both."""
 
 
 class CursorMove(msgspec.Struct, frozen=True):
@@ -390,10 +396,9 @@ async def ingest(
     )
     if row is None:
         raise NotFoundError(f"there is no monitor {name!r} any more: start it with `tidemill monitor run`")
-    if events.traces:
-        await connection.execute(
-            database.sql(NOTE_TRACES), name, *(list(each) for each in zip(*events.traces, strict=True))
-        )
+    if events.origins:
+        columns = (list(each) for each in zip(*events.origins, strict=True))
+        await connection.execute(database.sql(NOTE_ORIGINS), name, *columns)
     return Stored(row["stored"], row["behind"], row["ignored"])
 
 
@@ -404,6 +409,14 @@ async def read_traces(
     ids, times = [id for id, _ in events], [at for _, at in events]
     rows = await connection.fetch(database.sql(READ_TRACES), name, ids, times)
     return list(dict.fromkeys(row["trace"] for row in rows))
+
+
+async def read_event_origins(
+    database: Database, name: str, events: Sequence[tuple[str, float]]
+) -> list[tuple[str, str | None]]:
+    """Some events of a monitor, given by id and time, and the work that published each: the newest first."""
+    ids, times = [id for id, _ in events], [at for _, at in events]
+    return [(row["source_id"], row["origin"]) for row in await database.fetch(READ_ORIGINS, name, ids, times)]
 
 
 async def start_monitor(database: Database, name: str, now: float) -> float:

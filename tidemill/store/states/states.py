@@ -105,7 +105,10 @@ SELECT $1, * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::text[]) AS 
 ON CONFLICT (pipeline, path) DO UPDATE
     SET signature = excluded.signature, size = excluded.size, content = excluded.content
 """
-FORGET_FILES = "DELETE FROM tidemill.state_file WHERE pipeline = $1 AND path = ANY ($2::text[])"
+FORGET_FILES = """
+WITH origins AS (DELETE FROM tidemill.state_origin WHERE pipeline = $1 AND path = ANY ($2::text[]))
+DELETE FROM tidemill.state_file WHERE pipeline = $1 AND path = ANY ($2::text[])
+"""
 
 #: Updates the signatures of outputs whose content has not changed; not of those that a builder is putting in place.
 TOUCH_STATES = """

@@ -34,10 +34,13 @@ MOST_BYTES = 64 * 1024
 MOST_IN_RANGE = 16 * 2**20  # bytes, rounded up to whole rows
 SPREAD = 1024  # positions per row; the view `log_message` uses the same number
 
+LOG_COLUMNS = ("topic", "keys", "headers", "payloads", "origins")
+
 #: Appends one row and notifies, in one round trip.
 APPEND_ROW = """
 WITH row AS (
-    INSERT INTO tidemill.event_log (topic, keys, headers, payloads) VALUES ($1, $2, $3, $4) RETURNING topic)
+    INSERT INTO tidemill.event_log (topic, keys, headers, payloads, origins)
+    VALUES ($1, $2, $3, $4, $5) RETURNING topic)
 SELECT pg_notify('tidemill_streams', topic) FROM row
 """
 
@@ -82,7 +85,7 @@ WHERE number = (SELECT number FROM tidemill.log_range
 RETURNING number, from_xid::text::bigint AS from_xid, from_id, to_xid::text::bigint AS to_xid, to_id, done
 """
 
-_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, keys, headers, payloads, xid::text::bigint AS mark"
+_COLUMNS = "id, extract(epoch FROM at)::float8 AS at, keys, headers, payloads, origins, xid::text::bigint AS mark"
 
 #: The messages of a range.
 READ_RANGE = f"""
@@ -153,6 +156,8 @@ class Entry(msgspec.Struct, frozen=True):
     key: str | None = None
     headers: bytes | None = None
     """As JSON."""
+    origin: str | None = None
+    """The work that publishes it, in words."""
 
 
 class LogMessage(NamedTuple):
@@ -163,6 +168,7 @@ class LogMessage(NamedTuple):
     key: str | None
     headers: str | None
     payload: bytes
+    origin: str | None
 
 
 class Range(msgspec.Struct):
@@ -181,6 +187,7 @@ class _Row(msgspec.Struct):
     payloads: list[bytes] = []
     keys: dict[int, str] = {}
     headers: dict[int, bytes] = {}
+    origins: dict[int, str] = {}
 
     def record(self, topic: str) -> tuple[Any, ...]:
         keys, headers, many = self.keys, self.headers, range(len(self.payloads))
@@ -189,7 +196,15 @@ class _Row(msgspec.Struct):
             [keys.get(number) for number in many] if keys else None,
             [headers[number].decode() if number in headers else None for number in many] if headers else None,
             self.payloads,
+            self._origins(),
         )
+
+    def _origins(self) -> list[str | None] | None:
+        """The origin of all messages if they share it, else that of each."""
+        origins, count = self.origins, len(self.payloads)
+        if not origins or (len(origins) == count and len(set(origins.values())) == 1):
+            return [*{*origins.values()}] or None
+        return [origins.get(number) for number in range(count)]
 
 
 async def append(database: Database, connection: Executor, entries: Iterable[Entry], *, notify: bool = True) -> None:
@@ -200,9 +215,7 @@ async def append(database: Database, connection: Executor, entries: Iterable[Ent
     if len(records) == 1 and notify:
         await connection.execute(in_schema(APPEND_ROW, schema), *records[0])
         return
-    await connection.copy_records_to_table(
-        "event_log", schema_name=schema, columns=("topic", "keys", "headers", "payloads"), records=records
-    )
+    await connection.copy_records_to_table("event_log", schema_name=schema, columns=LOG_COLUMNS, records=records)
     if notify:
         await connection.execute(in_schema(NOTIFY, schema), sorted({record[0] for record in records}))
 
@@ -210,11 +223,13 @@ async def append(database: Database, connection: Executor, entries: Iterable[Ent
 #: Appends rows for any driver's connection: payloads as base64, since not every driver sends bytes in JSON.
 APPEND_ROWS = """
 WITH appended AS (
-    INSERT INTO tidemill.event_log (topic, keys, headers, payloads)
+    INSERT INTO tidemill.event_log (topic, keys, headers, payloads, origins)
     SELECT topic, CASE WHEN keys IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(keys)) END,
            CASE WHEN headers IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(headers)) END,
-           ARRAY(SELECT decode(payload, 'base64') FROM json_array_elements_text(payloads) AS payload)
-    FROM ROWS FROM (json_to_recordset($1::text::json) AS (topic text, keys json, headers json, payloads json))
+           ARRAY(SELECT decode(payload, 'base64') FROM json_array_elements_text(payloads) AS payload),
+           CASE WHEN origins IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(origins)) END
+    FROM ROWS FROM (json_to_recordset($1::text::json)
+                    AS (topic text, keys json, headers json, payloads json, origins json))
          WITH ORDINALITY AS new ORDER BY new.ordinality
     RETURNING topic)
 SELECT pg_notify('tidemill_streams', topic) FROM (SELECT DISTINCT topic FROM appended) AS topics
@@ -224,8 +239,14 @@ SELECT pg_notify('tidemill_streams', topic) FROM (SELECT DISTINCT topic FROM app
 def append_statements(database: Database, entries: Iterable[Entry]) -> Statements[None]:
     """The statements that append to the log, for any driver."""
     rows = [
-        {"topic": topic, "keys": keys, "headers": headers, "payloads": [b64encode(each).decode() for each in payloads]}
-        for topic, keys, headers, payloads in _records(_sealed(database, entries))
+        {
+            "topic": topic,
+            "keys": keys,
+            "headers": headers,
+            "payloads": [b64encode(each).decode() for each in payloads],
+            "origins": origins,
+        }
+        for topic, keys, headers, payloads, origins in _records(_sealed(database, entries))
     ]
     if rows:
         yield APPEND_ROWS, (msgspec.json.encode(rows).decode(),)
@@ -256,6 +277,8 @@ def _records(entries: Iterable[Entry]) -> Iterator[tuple[Any, ...]]:
             row.keys[number] = entry.key
         if entry.headers is not None:
             row.headers[number] = entry.headers
+        if entry.origin is not None:
+            row.origins[number] = entry.origin
     for topic, row in rows.items():
         yield row.record(topic)
 
@@ -264,9 +287,11 @@ def _messages(rows: Sequence[Any]) -> list[LogMessage]:
     found: list[LogMessage] = []
     for row in rows:
         first, at, keys, headers, payloads = row["id"] * SPREAD, row["at"], row["keys"], row["headers"], row["payloads"]
+        origins = row["origins"]
         for number, payload in enumerate(payloads):
             key, told = keys and keys[number], headers and headers[number]
-            found.append(LogMessage(first + number, at, key, told, payload))
+            origin = origins and (origins[0] if len(origins) == 1 else origins[number])
+            found.append(LogMessage(first + number, at, key, told, payload, origin))
     return found
 
 

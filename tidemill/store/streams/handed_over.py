@@ -13,13 +13,13 @@ from tidemill.store.maintenance.partitions import keep_daily
 MOST_SHOWN = 100
 
 ADD_HANDED_OVER = """
-INSERT INTO tidemill.stream_handed_over (stream, source, place, message_id, kind, name, id)
-SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+INSERT INTO tidemill.stream_handed_over (stream, source, place, message_id, origin, kind, name, id)
+SELECT $1, * FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
 """
 
 #: What a message has handed over, oldest first, with the states of jobs and runs.
 FIND_HANDED_OVER = """
-SELECT h.stream, h.source, h.place, h.at, h.kind, h.name, h.id, CASE h.kind
+SELECT h.stream, h.source, h.place, h.origin, h.at, h.kind, h.name, h.id, CASE h.kind
            WHEN 'job' THEN coalesce((SELECT state FROM tidemill.job WHERE id = h.id::bigint),
                                     (SELECT state FROM tidemill.job_history WHERE id = h.id::bigint LIMIT 1))
            WHEN 'event' THEN (SELECT state FROM tidemill.run WHERE id = h.id::bigint) END AS state
@@ -27,8 +27,8 @@ FROM tidemill.stream_handed_over AS h
 WHERE ($1::text IS NULL OR h.stream = $1) AND ($2::text IS NULL OR h.source = $2) AND {which} ORDER BY h.at LIMIT $4
 """
 
-#: Of a source, place and id of a message: the kind, name and id of what it has handed over.
-HandedOver = tuple[str, str, str | None, str, str | None, str | None]
+#: Of a source, place, id and origin of a message: the kind, name and id of what it has handed over.
+HandedOver = tuple[str, str, str | None, str | None, str, str | None, str | None]
 
 
 async def add_handed_over(database: Database, connection: Executor, stream: str, rows: Sequence[HandedOver]) -> None:

@@ -50,7 +50,7 @@ class OutboxItem(msgspec.Struct, frozen=True, array_like=True):
     name: str = ""
     key: str | None = None
     id: str | None = None
-    """For a sink: what identifies the item there."""
+    """For a sink: what identifies the item there. Of a log entry and a state: the message, in words."""
     headers: dict[str, str] | None = None
 
 

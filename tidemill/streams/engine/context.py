@@ -18,6 +18,7 @@ from tidemill.engine.jobs.origin import origin_here
 from tidemill.engine.jobs.task import Call, P, Task
 from tidemill.engine.telemetry.tracing import carrying, current_trace
 from tidemill.sinks import LogSink, Sink
+from tidemill.sources.base import ORIGIN_HEADER
 from tidemill.streams.definition.message import OutboxItem
 from tidemill.streams.runner.outbox import StateWriter
 
@@ -88,6 +89,12 @@ class Context(msgspec.Struct, eq=False):
             "plan": self._plan,
         }
 
+    @property
+    def work(self) -> str:
+        """The message, in words."""
+        message = self.message
+        return f"message {message.stream}/{message.source}:{message.place}"
+
     def keep_line(self, line: bytes) -> None:
         """Keep a line that a task has logged; of many, the last ones."""
         self._lines = [*(self._lines or ()), line][-MOST_LINES:]
@@ -137,7 +144,8 @@ class Context(msgspec.Struct, eq=False):
         given = dict(headers or {})
         if (trace := current_trace()) is not None:
             given.setdefault("traceparent", trace)
-        self.outbox.append(OutboxItem("log", body, topic, key, None, given if given or headers is not None else None))
+        given_or_none = given if given or headers is not None else None
+        self.outbox.append(OutboxItem("log", body, topic, key, self.work, given_or_none))
 
     def emit(self, sink: str, value: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         """Send a value to a sink of the stream when this message has succeeded, at least once.
@@ -155,6 +163,7 @@ class Context(msgspec.Struct, eq=False):
         given = {str(name): str(each) for name, each in (headers or {}).items()}
         if (trace := current_trace()) is not None:
             given.setdefault("traceparent", trace)
+            given.setdefault(ORIGIN_HEADER, self.work)
         self.outbox.append(OutboxItem("sink", body, sink, self._key_of_item(key), self._key(), given or None))
 
     def _key_of_item(self, key: str | None) -> str | None:
@@ -185,7 +194,9 @@ class Context(msgspec.Struct, eq=False):
         if self._targets.states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
         body = content.encode() if isinstance(content, str) else content
-        self.outbox.append(OutboxItem("state", body, self._targets.states.check(pipeline, path), path))
+        name, trace = self._targets.states.check(pipeline, path), current_trace()
+        headers = None if trace is None else {"traceparent": trace}
+        self.outbox.append(OutboxItem("state", body, name, path, self.work, headers))
 
     def _key(self) -> str:
         """A key that is the same for the same item of the same message."""
@@ -193,8 +204,7 @@ class Context(msgspec.Struct, eq=False):
         return f"{message.stream}/{message.source}/{message.place}/{self._plan}/{len(self.outbox)}"
 
     def _origin(self) -> Origin:
-        message = self.message
-        return origin_here(f"message {message.stream}/{message.source}:{message.place}")
+        return origin_here(self.work)
 
 
 class BatchLines:

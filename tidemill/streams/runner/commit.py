@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from tidemill.core.codec import storable
-from tidemill.sources.base import Consumer, FencedError, Source
+from tidemill.sources.base import ORIGIN_HEADER, Consumer, FencedError, Source, origin_of
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database, Executor
 from tidemill.store.database_errors import is_transient
@@ -185,7 +185,7 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
             outbox = [one for each in mine for one in each.outbox]
             jobs = iter(await self._store_outbox(connection, outbox, exact=exact))
             for each in mine:
-                message = (self._name(each.delivery), each.delivery.place, each.delivery.id)
+                message = (self._name(each.delivery), each.delivery.place, each.delivery.id, origin_of(each.delivery))
                 rows += [(*message, one.kind, *handed_over(one, jobs)) for one in each.outbox]
         await add_handed_over(self.database, connection, self.stream, rows)
 
@@ -224,9 +224,11 @@ class OutcomeCommitter(msgspec.Struct, eq=False, kw_only=True):
 
 def headers_json(delivery: Delivery) -> str | None:
     """Headers as JSON text; bytes that are not valid UTF-8 are replaced."""
-    if not delivery.headers:
+    readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers or ()}
+    if delivery.origin is not None:  # So that it is known after another attempt, too.
+        readable.setdefault(ORIGIN_HEADER, delivery.origin)
+    if not readable:
         return None
-    readable = {name: storable(value.decode(errors="replace")) for name, value in delivery.headers}
     return msgspec.json.encode(readable).decode()
 
 

@@ -15,6 +15,7 @@ from tidemill.core.jobs.job import NewJob
 from tidemill.store.database import Database, Executor
 from tidemill.store.jobs.insert import insert_jobs
 from tidemill.store.runs.inbox import HAS_ARRIVED, SEND
+from tidemill.store.states.origins import FileOrigin
 from tidemill.store.streams import event_log
 from tidemill.store.streams.outbox import add_items
 from tidemill.streams.definition.message import OutboxItem
@@ -30,8 +31,10 @@ class StateWriter(Protocol):
         """The pipeline of the path; an error if that pipeline does not take the path from outside."""
         ...
 
-    async def write(self, database: Database, connection: Executor, pipeline: str, states: dict[str, bytes]) -> None:
-        """Write contents by path, in the connection's transaction if the pipeline keeps states in the database."""
+    async def write(
+        self, database: Database, connection: Executor, pipeline: str, states: dict[FileOrigin, bytes]
+    ) -> None:
+        """Write contents of files, in the connection's transaction if the pipeline keeps states in the database."""
         ...
 
 
@@ -51,7 +54,7 @@ async def store_outbox(
     jobs = [_job(each, exact=exact) for each in outbox if each.kind == "job"]
     stored = await insert_jobs(database, connection, jobs, notify=True) if jobs else []
     entries = [
-        event_log.Entry(each.name, each.body, each.key, None if each.headers is None else encode(each.headers))
+        event_log.Entry(each.name, each.body, each.key, None if each.headers is None else encode(each.headers), each.id)
         for each in outbox
         if each.kind == "log"
     ]
@@ -65,14 +68,15 @@ async def store_outbox(
         if each.kind == "event":
             await _send(database, connection, each)
     # Last, because a written file is not rolled back: everything else that can fail has run by now.
-    written: dict[str, dict[str, bytes]] = {}
+    written: dict[str, dict[str, OutboxItem]] = {}
     for each in outbox:
         if each.kind == "state":
-            written.setdefault(each.name, {})[str(each.key)] = each.body
+            written.setdefault(each.name, {})[str(each.key)] = each
     for pipeline, contents in written.items():
         if states is None:
             raise ConfigError("states are written by streams that an application declares: app.stream(...)")
-        await states.write(database, connection, pipeline, contents)
+        origins = {_file_origin(path, item): item.body for path, item in contents.items()}
+        await states.write(database, connection, pipeline, origins)
     return [job.id for job in stored]
 
 
@@ -81,6 +85,10 @@ def _job(outbox: OutboxItem, *, exact: bool) -> NewJob:
     if exact or outbox.key is None:
         return job
     return msgspec.structs.replace(job, unique_key=outbox.key, unique_for=IDEMPOTENT_FOR)
+
+
+def _file_origin(path: str, item: OutboxItem) -> FileOrigin:
+    return FileOrigin(path, item.id, (item.headers or {}).get("traceparent"))
 
 
 def _sink_row(stream: str, outbox: OutboxItem) -> tuple[Any, ...]:

@@ -40,6 +40,11 @@ class RunStepLogs:
             self._home.call_soon_threadsafe(self._home.call_later, WRITE_EVERY, self._write_fresh)
 
     @property
+    def number(self) -> int:
+        """The number of the run."""
+        return self._number
+
+    @property
     def has_lines(self) -> bool:
         return bool(self._lines)
 
@@ -72,6 +77,12 @@ class StepLogCapture:
     def __init__(self, talk: RunStepLogs, work: Work) -> None:
         self._talk = weakref.ref(talk)
         self._attempt = attempt_of(work)
+
+    @property
+    def work(self) -> str | None:
+        """The run that the step is of, in words."""
+        talk = self._talk()
+        return None if talk is None else f"run r{talk.number}"
 
     def keep_line(self, line: bytes) -> None:
         talk = self._talk()

@@ -92,14 +92,6 @@ LIST_RESULTS = """
 SELECT id, task, state, result, note FROM tidemill.job_history WHERE batch_id = $1 ORDER BY id
 """
 
-#: The jobs that the end of a batch has enqueued.
-LIST_FOLLOWERS_OF_BATCH = """
-SELECT id, task, state FROM tidemill.job WHERE created_at >= $2 AND origin->>'batch' = $1::bigint::text
-UNION ALL SELECT id, task, state FROM tidemill.job_history
-WHERE created_at >= $2 AND origin->>'batch' = $1::bigint::text
-ORDER BY id LIMIT $3
-"""
-
 #: Deletes batches that ended long ago.
 FORGET_BATCHES = """
 WITH old AS (

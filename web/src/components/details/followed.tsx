@@ -1,4 +1,4 @@
-/** What followed from a job, run, alert or dead letter: the same list as `tidemill explain ID --forward`. */
+/** What a job, run, alert or dead letter followed from, and what followed from it: the lists of `tidemill explain ID --forward`. */
 import { useQuery } from "@tanstack/react-query";
 import { get } from "../../api/client";
 import type { Schemas } from "../../api/types";
@@ -15,7 +15,14 @@ export const explain = (id: string, forward = false) => get<Explained>(`/explain
 export function FollowedPanel({ id }: { id: string }) {
   const found = useQuery({ queryKey: ["explain", id], queryFn: () => explain(id, true), refetchInterval: 15_000 });
   const followed = found.data?.followed ?? [];
+  const because = found.data?.because ?? [];
   return (
+    <>
+    {because.length > 0 && (
+      <Panel title="Followed from">
+        <FollowedTable label="Followed from" followed={because} />
+      </Panel>
+    )}
     <Panel title="Followed by">
       {!found.data ? (
         <LoadStatus query={found} lines={2} />
@@ -25,6 +32,7 @@ export function FollowedPanel({ id }: { id: string }) {
         <FollowedTable label="Followed by" followed={followed} />
       )}
     </Panel>
+    </>
   );
 }
 
@@ -46,6 +54,7 @@ export function FollowedTable({ label, followed }: { label: string; followed: Ex
 function ExplainedLink({ id }: { id: string }) {
   if (/^\d+$/.test(id)) return <Link to={`/jobs/${id}`}>{id}</Link>;
   if (/^r\d+$/.test(id)) return <Link to={`/runs/${id.slice(1)}`}>{id}</Link>;
+  if (/^b\d+$/.test(id)) return <Link to={`/batches/${id.slice(1)}`}>{id}</Link>;
   if (/^d\d+$/.test(id)) return <Link to={`/streams/${id}`}>{id}</Link>;
   return <>{id}</>;
 }

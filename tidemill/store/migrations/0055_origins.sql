@@ -1,0 +1,28 @@
+-- needs_at_least: 49
+-- What work follows from: messages, events and states name the work that made them, as `tidemill explain` does.
+ALTER TABLE tidemill.event_log ADD COLUMN origins text[]; -- one for each message, or one for all of them
+ALTER TABLE tidemill.monitor_event ADD COLUMN origin text;
+ALTER TABLE tidemill.stream_handed_over ADD COLUMN origin text;
+
+-- The work that wrote a file of a pipeline from outside, and the trace that builds from any of its files continue.
+CREATE TABLE tidemill.state_origin (
+    pipeline text COLLATE "C" NOT NULL,
+    path     text COLLATE "C" NOT NULL,
+    at       timestamptz NOT NULL DEFAULT now(),
+    origin   text,
+    trace    text,
+    PRIMARY KEY (pipeline, path)
+);
+
+-- What followed from a job or a batch. Rows without such an origin are not in it: an insert compares 60 bytes of text.
+CREATE INDEX job_follows ON tidemill.job
+    ((coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch'))))
+    WHERE origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%']);
+CREATE INDEX job_history_follows ON tidemill.job_history
+    ((coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch'))))
+    WHERE origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%']);
+CREATE INDEX run_follows ON tidemill.run
+    ((coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch'))))
+    WHERE origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%']);
+-- The messages that a job, run or state has published.
+CREATE INDEX event_log_follows ON tidemill.event_log ((origins[1])) WHERE origins IS NOT NULL;
