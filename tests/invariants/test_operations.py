@@ -172,13 +172,15 @@ def settled(value: Any, key: str = "") -> Any:
     if isinstance(value, Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, dict):
-        return {name: settled(each, name) for name, each in value.items()}
+        # Which request something was asked for in is known to servers only.
+        return {name: settled(each, name) for name, each in value.items() if name != "request" or "by" not in value}
     if isinstance(value, list | tuple):
         return [settled(each, key) for each in value]
     if isinstance(value, str) and PERSON.match(value):
         return "local"
     if isinstance(value, str):
         text = LENGTH.sub("SOME TIME", MOMENT.sub("MOMENT", value))
+        text = re.sub(r", in request \S+ \S+(?=\.)", "", text)
         text = re.sub(r"(by )?\S+@\S+?(?=[,. ]|$)|by local on \S+ \(pid \d+\)", "by local", text)
         return text if key not in CHANGING else "CHANGING"
     if key in CHANGING and value is not None:

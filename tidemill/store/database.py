@@ -32,6 +32,7 @@ from tidemill.core.encoding.sealing import (
 )
 from tidemill.core.errors import ConfigError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
+from tidemill.store.connection_files import login_of, with_service
 from tidemill.store.connection_setup import PooledConnection, set_types, watched
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable, one_line, own_error
 from tidemill.store.database_url import check_database_url, place_of, to_primary, to_writable
@@ -110,7 +111,9 @@ class Database:
         opens: bool = True,
     ) -> None:
         """`opens`: whether sealed payloads are opened when they are read."""
-        self.settings = settings.validate()
+        settings = settings.validate()
+        urls = {name: with_service(url) for name in ("url", "listen_url") if (url := getattr(settings, name))}
+        self.settings = msgspec.structs.replace(settings, **urls).validate()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
@@ -397,12 +400,16 @@ class Database:
         return self._pool
 
     async def _connect_listener(self) -> Connection:
-        return watched(await asyncpg.connect(to_writable(self.direct_dsn), timeout=10))
+        return watched(await asyncpg.connect(to_writable(self.direct_dsn), timeout=10, **login_of(self.direct_dsn)))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
         if self.settings.transaction_pooler:
             connection = await asyncpg.connect(
-                self.dsn, timeout=10, statement_cache_size=0, connection_class=PooledConnection
+                self.dsn,
+                timeout=10,
+                statement_cache_size=0,
+                connection_class=PooledConnection,
+                **login_of(self.dsn),
             )
         else:
             connection = await asyncpg.connect(
@@ -411,6 +418,7 @@ class Database:
                 statement_cache_size=200,
                 server_settings=self._session,
                 connection_class=KnownTypesConnection,
+                **login_of(self.dsn),
             )
         await set_types(connection, self.codec if self.opens else None)
         return watched(connection)

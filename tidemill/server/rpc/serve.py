@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from grpc_reflection.v1alpha import reflection
 
 from tidemill.core.errors import ConfigError
 from tidemill.engine.authentication import find_grpc_caller
+from tidemill.engine.jobs.origin import enter_request
+from tidemill.engine.telemetry.tracing import continuing, request_span
 from tidemill.ops.operator.errors import kind_of
 from tidemill.server.middleware.authentication import require_role
 from tidemill.server.problems import Refused, problem_of
@@ -122,7 +124,9 @@ def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any,
         try:
             caller = await find_grpc_caller(server_state.authenticator, context)
             known = require_role(caller, method.role, read_only=server_state.settings.read_only)
-            return await answer(RpcCall(server_state, known, request, _idempotency_key(context)))
+            enter_request("gRPC", path)  # Each call is a task of its own.
+            with _traced(context, path, changes=method.role != "viewer"):
+                return await answer(RpcCall(server_state, known, request, _idempotency_key(context)))
         except asyncio.CancelledError:
             code = grpc.StatusCode.CANCELLED
             raise
@@ -136,6 +140,13 @@ def _one(server_state: ServerState, method: Method, path: str) -> Callable[[Any,
                 log.info("call", method=path, status=code.name, ms=ms, who=None if caller is None else caller.name)
 
     return call
+
+
+def _traced(context: Any, path: str, *, changes: bool) -> AbstractContextManager[None]:
+    """Continue the trace that the metadata of a call names, with a span if the call changes something."""
+    given = dict(context.invocation_metadata() or ()).get("traceparent")
+    parent = given.decode(errors="replace") if isinstance(given, bytes) else given
+    return request_span(parent, "gRPC", path) if changes else continuing(parent)
 
 
 def _many(server_state: ServerState, method: Method, path: str) -> Callable[[Any, Any], Awaitable[None]]:

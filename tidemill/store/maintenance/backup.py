@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import asyncpg
 import msgspec
@@ -158,10 +158,14 @@ async def _run(dsn: str, program: str, *options: str) -> None:
 def without_password(dsn: str) -> tuple[str, Mapping[str, str]]:
     """A URL for a program's arguments, which every user can read, and its password for the environment."""
     parts = urlsplit(dsn)
-    if parts.password is None:
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    secret = dict(options).get("password", None if parts.password is None else unquote(parts.password))
+    if secret is None:
         return dsn, {}
-    public = urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", "@")))
-    return public, {"PGPASSWORD": unquote(parts.password)}
+    place = parts.netloc.replace(f":{parts.password}@", "@")
+    query = urlencode([(name, value) for name, value in options if name != "password"], quote_via=quote)
+    # urlunsplit would leave out the slashes of an empty host.
+    return f"{parts.scheme}://{place}{parts.path}" + (f"?{query}" if query else ""), {"PGPASSWORD": secret}
 
 
 def find_program(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import asyncpg
 
 from tidemill.core.errors import ConfigError, StoreError
+from tidemill.store.connection_files import login_of
 from tidemill.store.database import Connection, Database
 from tidemill.store.database_url import to_any
 from tidemill.store.maintenance.backup import BackupReport, restore, write_backup
@@ -75,7 +76,7 @@ async def move(database: Database, target: Database, *, live: bool, label: str) 
 
 async def reopen(database: Database) -> bool:
     """Let a database that was moved be written to again; returns whether it was read-only."""
-    connection = await asyncpg.connect(to_any(database.direct_dsn), timeout=10)
+    connection = await asyncpg.connect(to_any(database.direct_dsn), timeout=10, **login_of(database.direct_dsn))
     try:
         was_closed = await connection.fetchval("SHOW default_transaction_read_only") == "on"
         await connection.execute("SET default_transaction_read_only = off")

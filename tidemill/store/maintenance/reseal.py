@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import asyncpg
 import msgspec
 
 from tidemill.core.encoding.sealing import SEALED, reseal
@@ -49,7 +48,7 @@ async def reseal_payloads(database: Database) -> Resealed:
         raise ConfigError("this application has no codec with keys: there is nothing to seal anew")
     count = left = 0
     # The values are read as they are stored: a connection that opens nothing.
-    connection = await asyncpg.connect(database.direct_dsn)
+    connection = await database.connect_to_listen()
     try:
         schemas = list({database.schema, database.installation})
         for column in await connection.fetch(PAYLOAD_COLUMNS, schemas):
