@@ -403,22 +403,18 @@ class Database:
         return watched(await asyncpg.connect(to_writable(self.direct_dsn), timeout=10, **login_of(self.direct_dsn)))
 
     async def _connect_once(self, *_: Any, **__: Any) -> Connection:
+        login: dict[str, Any] = {"timeout": 10, **login_of(self.dsn)}
         if self.settings.transaction_pooler:
             connection = await asyncpg.connect(
-                self.dsn,
-                timeout=10,
-                statement_cache_size=0,
-                connection_class=PooledConnection,
-                **login_of(self.dsn),
+                self.dsn, statement_cache_size=0, connection_class=PooledConnection, **login
             )
         else:
             connection = await asyncpg.connect(
                 to_writable(self.dsn),
-                timeout=10,
                 statement_cache_size=200,
                 server_settings=self._session,
                 connection_class=KnownTypesConnection,
-                **login_of(self.dsn),
+                **login,
             )
         await set_types(connection, self.codec if self.opens else None)
         return watched(connection)

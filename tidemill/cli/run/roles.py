@@ -306,12 +306,11 @@ async def _run_role(part: Part, *, supervised: bool) -> None:
 
 
 async def _live(part: Part, *, supervised: bool, is_ready: Callable[[], bool]) -> None:
-    await open_or_fail(part.database, patience=None)
-    async with (
-        serving_metrics(part.database, None if supervised else part.settings.metrics, is_ready),
-        sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready),
-    ):
-        await part.role.run()
+    # Probes are answered while it waits for the database: else it would be taken for dead, and be killed.
+    async with serving_metrics(part.database, None if supervised else part.settings.metrics, is_ready):
+        await open_or_fail(part.database, patience=None)
+        async with sampling(part.database, every=part.settings.sample_every, when=part.role.wait_ready):
+            await part.role.run()
 
 
 async def opened_for_role(database: Database) -> bool:
@@ -358,12 +357,16 @@ async def _run_supervised(
 ) -> int:
     """Hold the embedded server here, so that the end of a child is not the database's."""
     database = Database(settings.database(), label=label)
-    try:
+
+    async def opened() -> bool:
         if not await opened_for_role(database):
-            return 0
+            return False
         if chain is not None:
             await migrate(database, chain)
-        return await supervise(settings, database, specs, grace=grace, until=until)
+        return True
+
+    try:
+        return await supervise(settings, database, specs, grace=grace, until=until, opened=opened)
     finally:
         await database.close()
 
@@ -375,17 +378,26 @@ async def supervise(
     *,
     grace: float | None = None,
     until: Callable[[Database], Awaitable[None]] | None = None,
+    opened: Callable[[], Awaitable[bool]] | None = None,
 ) -> int:
-    """Keep these processes running until a signal, or until `until` returns."""
+    """Keep these processes running until a signal, or until `until` returns.
+
+    `opened` opens the database first, if it is not open; probes are answered meanwhile.
+    """
     supervisor = Supervisor(
         specs,
         grace=settings.grace_seconds if grace is None else grace,
         on_death=announcer(database),
         silence=settings.lease_seconds,
     )
-    handle_signals(supervisor.stop)
-    ending = asyncio.ensure_future(_stop_after(until(database), supervisor)) if until is not None else None
-    async with serving_metrics(database, settings.metrics, lambda: not supervisor.stopping):
+    is_open = opened is None
+    async with serving_metrics(database, settings.metrics, lambda: is_open and not supervisor.stopping):
+        if opened is not None:
+            if not await opened():
+                return 0
+            is_open = True
+        handle_signals(supervisor.stop)
+        ending = asyncio.ensure_future(_stop_after(until(database), supervisor)) if until is not None else None
         try:
             return await supervisor.run()
         finally:
