@@ -22,8 +22,24 @@ def in_schema(statement: str, schema: str, installation: str | None = None) -> s
     return SCHEMA_NAMES.sub(lambda found: schema if found[1] == "tidemill" else installation or schema, statement)
 
 
+#: The words of SQL that PostgreSQL takes for a name only in quotes.
+RESERVED = frozenset(
+    """
+    all analyse analyze and any array as asc asymmetric authorization binary both case cast check collate collation
+    column concurrently constraint create cross current_catalog current_date current_role current_schema
+    current_time current_timestamp current_user default deferrable desc distinct do else end except false fetch for
+    foreign freeze from full grant group having ilike in initially inner intersect into is isnull join lateral
+    leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
+    placing primary references returning right select session_user similar some symmetric system_user table
+    tablesample then to trailing true union unique user using variadic verbose when where window with
+    """.split()
+)
+
+
 def check_schema_name(name: str) -> str:
     """Reject a name that would need quoting."""
+    if name in RESERVED or name.startswith("pg_"):
+        raise ConfigError(f"schema {name!r} is not usable: PostgreSQL keeps this name to itself")
     if not _SCHEMA_NAME.match(name):
         raise ConfigError(f"schema {name!r} is not usable: use up to 31 lower-case letters, digits and underscores")
     return name
