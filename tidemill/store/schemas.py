@@ -32,7 +32,7 @@ RESERVED = frozenset(
     leading left like limit localtime localtimestamp natural not notnull null offset on only or order outer overlaps
     placing primary references returning right select session_user similar some symmetric system_user table
     tablesample then to trailing true union unique user using variadic verbose when where window with
-    """.split()
+    """.split()  # noqa: SIM905 - a list of strings would fill a page
 )
 
 

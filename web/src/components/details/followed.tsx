@@ -18,20 +18,20 @@ export function FollowedPanel({ id }: { id: string }) {
   const because = found.data?.because ?? [];
   return (
     <>
-    {because.length > 0 && (
-      <Panel title="Followed from">
-        <FollowedTable label="Followed from" followed={because} />
-      </Panel>
-    )}
-    <Panel title="Followed by">
-      {!found.data ? (
-        <LoadStatus query={found} lines={2} />
-      ) : followed.length === 0 ? (
-        <Empty title="Nothing so far" />
-      ) : (
-        <FollowedTable label="Followed by" followed={followed} />
+      {because.length > 0 && (
+        <Panel title="Followed from">
+          <FollowedTable label="Followed from" followed={because} />
+        </Panel>
       )}
-    </Panel>
+      <Panel title="Followed by">
+        {!found.data ? (
+          <LoadStatus query={found} lines={2} />
+        ) : followed.length === 0 ? (
+          <Empty title="Nothing so far" />
+        ) : (
+          <FollowedTable label="Followed by" followed={followed} />
+        )}
+      </Panel>
     </>
   );
 }
