@@ -23,7 +23,7 @@ NOTE_ORIGINS = """
 INSERT INTO tidemill.state_origin (pipeline, path, origin, trace)
 SELECT $1, path, origin, trace
 FROM ROWS FROM (json_to_recordset($2::text::json) AS (path text, origin text, trace text)) ORDER BY path
-ON CONFLICT (pipeline, path) DO UPDATE SET at = now(), origin = excluded.origin, trace = excluded.trace
+ON CONFLICT (pipeline, path) DO UPDATE SET at = now(), origin = excluded.origin, trace = excluded.trace RETURNING path
 """
 READ_ORIGINS = """
 SELECT path, at, origin, trace FROM tidemill.state_origin WHERE pipeline = $1 AND path = ANY ($2::text[])
