@@ -96,6 +96,8 @@ def _print(found: Explanation, *, forward: bool) -> None:
 
 def _followers(followed: list[Related]) -> Table:
     made = table("id", "what", "state")
+    what = made.columns[1]  # Requests and paths are shown whole.
+    what.no_wrap, what.overflow, what.max_width = False, "fold", None
     for each in followed:
         made.add_row(each.id, each.what, each.state)
     return made
