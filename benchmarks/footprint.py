@@ -33,6 +33,7 @@ LIMITS = {
     "up_rss": 450.0,
     "up_pss": 300.0,
     "up_backends": 25.0,
+    "up_ready": 5_000.0,
     "cli_version": 80.0,
     "cli_help": 250.0,
     "cli_jobs": 250.0,
@@ -54,8 +55,10 @@ FULL = Plan(settle_s=40.0, starts=9)
 def run(plan: Plan) -> list[report.Row]:
     """Measure the demo, and then commands on its database, while nothing else runs on it."""
     with tempfile.TemporaryDirectory(prefix="tidemill-footprint-") as folder:
+        began = time.monotonic()
         with _up(folder) as demo:
-            figures = _wait_and_measure(demo, plan.settle_s)
+            ready = (time.monotonic() - began) * 1000
+            figures = {**_wait_and_measure(demo, plan.settle_s), "up_ready": ready}
         server = EmbeddedServer(Path(folder))
         server.ensure()
         try:
@@ -106,11 +109,11 @@ def _wait_and_measure(demo: psutil.Process, settle_s: float) -> dict[str, float]
         if words and words[0].startswith("postgres:"):
             # The title of a client's backend has its address; those of other processes of the server have none.
             figures["up_backends"] += "[local]" in words[0] or "(" in words[0]
-        elif words and "python" in Path(words[0]).name:
+        elif words and (words[0] == "tidemill" or "python" in Path(words[0]).name):
             figures["up_processes"] += 1
             figures["up_rss"] += memory.rss / MB
             figures["up_pss"] += getattr(memory, "pss", memory.uss) / MB
-            say(f"{memory.rss / MB:6.0f} MB, own {memory.uss / MB:4.0f} MB  {' '.join(words[1:])[:100]}")
+            say(f"{memory.rss / MB:6.0f} MB, own {memory.uss / MB:4.0f} MB  {' '.join(words)[:100]}")
     return figures
 
 

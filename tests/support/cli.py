@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 import psutil
 
-from tests.support.forked_children import children_of
 from tests.support.nursery import begin
 from tests.support.waiting import PATIENCE
 
@@ -166,11 +165,11 @@ class Process:
 
     def tree(self) -> list[psutil.Process]:
         """Every process that belongs to it, the database's too."""
-        return [psutil.Process(self.pid), *children_of(self.pid, recursive=True)]
+        return [psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)]
 
     def child(self, role: str) -> psutil.Process:
         """The process of one role."""
-        return next(each for each in children_of(self.pid) if role in each.cmdline())
+        return next(each for each in psutil.Process(self.pid).children() if role in each.cmdline())
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

@@ -25,9 +25,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
-from tests.support.forked_children import LARGEST_ORDER, ROOM, can_fork, fork_children, show_command
+from tidemill.engine.roles.forking import show_command
 
 ROOT = Path(__file__).resolve().parents[2]
+LARGEST_ORDER = 1 << 17
+
+#: Room for the command line that a forked process shows: an argument of the nursery.
+ROOM = "-" * 4000
 
 #: What processes of tests need beside the commands. A module that is run itself is not among them, nor is one that an
 #: application brings along.
@@ -221,13 +225,9 @@ def _tell_ends(channel: socket.socket) -> None:
 
 def become(order: Order) -> None:
     """Go on as `python -m MODULE` would have begun."""
-    if can_fork(order.module, order.argv):
-        child = fork_children()
-        if child is not None:
-            order = Order(child.module, child.argv, child.cwd, child.env, child.session)
     if order.session:
         os.setsid()
-    show_command(sys.executable, "-m", order.module, *order.argv)
+    show_command([sys.executable, "-m", order.module, *order.argv])
     os.chdir(order.cwd)
     os.environ.clear()
     os.environ.update(order.env)

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 
-from tests.support.forked_children import children_of
 from tests.support.nursery import begin
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, eventually
@@ -117,7 +116,7 @@ class StreamProcess:
 
     def children(self, *, recursive: bool = False) -> list[psutil.Process]:
         """The engines, or the dispatcher where there is a supervisor: those that live."""
-        return [each for each in children_of(self.process.pid, recursive=recursive) if lives(each)]
+        return [each for each in psutil.Process(self.process.pid).children(recursive=recursive) if lives(each)]
 
     def engines(self) -> list[psutil.Process]:
         found: list[psutil.Process] = []

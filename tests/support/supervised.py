@@ -12,7 +12,6 @@ from typing import Any
 
 import psutil
 
-from tests.support.forked_children import children_of
 from tests.support.nursery import begin
 from tests.support.waiting import PATIENT
 
@@ -45,7 +44,7 @@ class Command:
     def children(self) -> list[psutil.Process]:
         """The processes that it has started."""
         try:
-            return children_of(self.pid)
+            return psutil.Process(self.pid).children()
         except psutil.NoSuchProcess:
             return []
 

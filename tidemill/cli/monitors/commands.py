@@ -15,9 +15,10 @@ from tidemill.cli.monitors.options import Entities, Past, on_monitor
 from tidemill.cli.monitors.roster import roster
 from tidemill.cli.monitors.view import print_event, status_page
 from tidemill.cli.render import counted, listed, out, show
-from tidemill.cli.run.roles import Part, application, child, run_role, run_supervised
+from tidemill.cli.run.roles import Part, ProcessTree, application, child, run_role, run_supervised
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.engine.roles.forking import ask_copy
 from tidemill.ops.monitors.monitors import (
     ListMonitorEvents,
     ListMonitors,
@@ -68,7 +69,7 @@ def run(
     if not supervise:
         return run_role(make)
     specs = [child("monitor", place, "monitor", "run", app, "--no-supervise")]
-    return run_supervised(load().settings, specs, label="tidemill monitor")
+    return run_supervised(ask_copy(lambda: ProcessTree(load().settings, specs, "tidemill monitor"), ProcessTree))
 
 
 @commands.command

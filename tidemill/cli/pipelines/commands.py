@@ -39,10 +39,11 @@ from tidemill.cli.pipelines.page import (
 )
 from tidemill.cli.pipelines.terminal_answers import answer_at_terminal
 from tidemill.cli.render import out, print_json
-from tidemill.cli.run.roles import Part, child, run_role, run_supervised
+from tidemill.cli.run.roles import Part, ProcessTree, child, run_role, run_supervised
 from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.engine.application.workflow_access import grant_access
+from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.settings import Settings
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.ops.operator.operation import Nothing, Operator
@@ -129,16 +130,20 @@ def run(
 
     if not supervise:
         return run_role(make)
-    settings = place.settings(metrics=metrics)
-    if not is_workflow(app):
-        target = load_target(app)
-        target.choose(pipeline)
-        settings = settings_of(target, place, metrics=metrics)
-        if target.app is not None:
-            require_database(settings)
-    named = [*([] if pipeline is None else [pipeline]), *(["--allow-unknown"] if allow_unknown else [])]
-    specs = [child("pipeline", place, "pipeline", "run", app, *named, "--no-supervise")]
-    return run_supervised(settings, specs, label="tidemill pipeline")
+
+    def load() -> ProcessTree:
+        settings = place.settings(metrics=metrics)
+        if not is_workflow(app):
+            target = load_target(app)
+            target.choose(pipeline)
+            settings = settings_of(target, place, metrics=metrics)
+            if target.app is not None:
+                require_database(settings)
+        named = [*([] if pipeline is None else [pipeline]), *(["--allow-unknown"] if allow_unknown else [])]
+        specs = [child("pipeline", place, "pipeline", "run", app, *named, "--no-supervise")]
+        return ProcessTree(settings, specs, "tidemill pipeline")
+
+    return run_supervised(ask_copy(load, ProcessTree))
 
 
 @commands.command

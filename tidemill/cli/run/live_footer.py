@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from tidemill.app import App
 from tidemill.cli.render import cut, short
 from tidemill.core.errors import TidemillError
 from tidemill.store.database import Database
@@ -38,16 +36,18 @@ Row = Mapping[str, Any]
 class Footer:
     """Owns the terminal while `up` runs. `print_line` puts a child's line above the footer."""
 
-    def __init__(self, app: App, database: Database, queues: Sequence[str], *, wide: int, keys: str) -> None:
+    def __init__(
+        self, name: str, database: Database, queues: Sequence[str], *, wide: int, keys: str, hint: str
+    ) -> None:
         self._console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False)
         self._database = database
         self._wide = wide
         self._keys = keys
-        self._title = f"tidemill {VERSION} · {app.name} · {database.where}"
+        self._title = f"tidemill {VERSION} · {name} · {database.where}"
         self._status = "starting"
         self._console_at = ""
-        self._hint = hint(app)
-        self._queues = {name: empty_queue(name) for name in queues}
+        self._hint = hint
+        self._queues = {queue: empty_queue(queue) for queue in queues}
         self._rows: Sequence[Row] = []
         self._jobs: Sequence[Row] = []
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stderr=False)
@@ -167,16 +167,6 @@ def empty_queue(name: str) -> Row:
         ("waiting", "scheduled", "throttled", "no_worker", "running", "succeeded", "unsuccessful", "workers"), 0
     )
     return {"name": name, **counts, "oldest": None}
-
-
-def hint(app: App) -> str:
-    """What to try first: how to enqueue the first task."""
-    name = next(iter(app.declarations.tasks), None)
-    if name is None:
-        return ""
-    arguments = ", ".join(f'"{each}": ...' for each in app.declarations.tasks[name].signature.names)
-    place = os.path.relpath(app.declarations.source) if app.declarations.source else "app.py"
-    return f"nothing to do now: tidemill enqueue {place} {name} '{{{arguments}}}'"
 
 
 def _number(value: int, style: str = "") -> Text:

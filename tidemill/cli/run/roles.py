@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import psutil
 import structlog
 from cyclopts import Parameter
@@ -23,13 +24,15 @@ from cyclopts import Parameter
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions, open_or_fail, require_database
+from tidemill.cli.main import run as run_command
 from tidemill.core.errors import ConfigError, LeaseLostError, StoreError
 from tidemill.engine.application.load_app import load_app
 from tidemill.engine.application.workflow_access import grant_access
 from tidemill.engine.containment.exit_status import EXIT_FENCED, EXIT_MISCONFIGURED, exit_now
 from tidemill.engine.containment.quarantine import announcer
+from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.roles.role import Runnable
-from tidemill.engine.roles.supervisor import ChildSpec, Supervisor, end_with_supervisor
+from tidemill.engine.roles.supervisor import PYTHON, ChildSpec, Supervisor, end_with_supervisor
 from tidemill.engine.settings import Settings
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.logs import configure_logs
@@ -61,6 +64,15 @@ class Part(NamedTuple):
     database: Database
     settings: Settings
     patience: float | None = STOP_PATIENCE
+
+
+class ProcessTree(msgspec.Struct, frozen=True):
+    """The processes that a command keeps running, and their settings: what is known once the application is loaded."""
+
+    settings: Settings
+    specs: list[ChildSpec]
+    label: str
+    grace: float | None = None
 
 
 def maintenance(
@@ -156,11 +168,16 @@ def worker(
         arguments = ("worker", app, "--only", only, "--quarantine", *options)
         apart = None if quarantine else child(f"quarantine of {only}", place, *arguments)
         return run_role(make)
-    known = application(app, place, metrics=metrics)
-    require_database(known.settings)
-    specs = worker_processes(known, app, queue, max_concurrency, place, ray=ray)
-    idle = partial(wait_until_idle, queues=queue, calm=2 * known.settings.heartbeat_seconds) if until_idle else None
-    return run_supervised(known.settings, specs, label=f"tidemill worker {known.name}", until=idle)
+
+    def load() -> ProcessTree:
+        known = application(app, place, metrics=metrics)
+        require_database(known.settings)
+        specs = worker_processes(known, app, queue, max_concurrency, place, ray=ray)
+        return ProcessTree(known.settings, specs, f"tidemill worker {known.name}")
+
+    tree = ask_copy(load, ProcessTree)
+    idle = partial(wait_until_idle, queues=queue, calm=2 * tree.settings.heartbeat_seconds) if until_idle else None
+    return run_supervised(tree, until=idle)
 
 
 def worker_processes(
@@ -221,7 +238,7 @@ def served_queues(known: App, queues: list[str] | None, max_concurrency: int | N
 
 def child(name: str, place: ConnectionOptions, *arguments: str, grace: float | None = None) -> ChildSpec:
     """A command in a process of its own, on the same database."""
-    command = (sys.executable, "-m", "tidemill.cli.main", *arguments, *place.options())
+    command = (*PYTHON, *arguments, *place.options())
     return ChildSpec(name, command, grace, place.environment())
 
 
@@ -331,11 +348,8 @@ async def opened_for_role(database: Database) -> bool:
 
 
 def run_supervised(
-    settings: Settings,
-    specs: list[ChildSpec],
+    tree: ProcessTree,
     *,
-    label: str,
-    grace: float | None = None,
     chain: Chain | None = None,
     until: Callable[[Database], Awaitable[None]] | None = None,
 ) -> int:
@@ -343,20 +357,15 @@ def run_supervised(
 
     `chain` is migrated first.
     """
-    configure_logs(settings.log_level, settings.log_format)
-    return asyncio.run(_run_supervised(settings, specs, label, grace, chain, until))
+    configure_logs(tree.settings.log_level, tree.settings.log_format, is_copied=True)
+    return asyncio.run(_run_supervised(tree, chain, until))
 
 
 async def _run_supervised(
-    settings: Settings,
-    specs: list[ChildSpec],
-    label: str,
-    grace: float | None,
-    chain: Chain | None,
-    until: Callable[[Database], Awaitable[None]] | None,
+    tree: ProcessTree, chain: Chain | None, until: Callable[[Database], Awaitable[None]] | None
 ) -> int:
     """Hold the embedded server here, so that the end of a child is not the database's."""
-    database = Database(settings.database(), label=label)
+    database = Database(tree.settings.database(), label=tree.label)
 
     async def opened() -> bool:
         if not await opened_for_role(database):
@@ -366,17 +375,15 @@ async def _run_supervised(
         return True
 
     try:
-        return await supervise(settings, database, specs, grace=grace, until=until, opened=opened)
+        return await supervise(tree, database, until=until, opened=opened)
     finally:
         await database.close()
 
 
 async def supervise(
-    settings: Settings,
+    tree: ProcessTree,
     database: Database,
-    specs: list[ChildSpec],
     *,
-    grace: float | None = None,
     until: Callable[[Database], Awaitable[None]] | None = None,
     opened: Callable[[], Awaitable[bool]] | None = None,
 ) -> int:
@@ -384,14 +391,9 @@ async def supervise(
 
     `opened` opens the database first, if it is not open; probes are answered meanwhile.
     """
-    supervisor = Supervisor(
-        specs,
-        grace=settings.grace_seconds if grace is None else grace,
-        on_death=announcer(database),
-        silence=settings.lease_seconds,
-    )
+    supervisor = make_supervisor(tree, database)
     is_open = opened is None
-    async with serving_metrics(database, settings.metrics, lambda: is_open and not supervisor.stopping):
+    async with serving_metrics(database, tree.settings.metrics, lambda: is_open and not supervisor.stopping):
         if opened is not None:
             if not await opened():
                 return 0
@@ -403,6 +405,20 @@ async def supervise(
         finally:
             if ending is not None:
                 ending.cancel()
+
+
+def make_supervisor(
+    tree: ProcessTree, database: Database, on_line: Callable[[str, str], None] | None = None
+) -> Supervisor:
+    """What keeps these processes running; `on_line` is given what they print."""
+    return Supervisor(
+        tree.specs,
+        grace=tree.settings.grace_seconds if tree.grace is None else tree.grace,
+        on_line=on_line,
+        on_death=announcer(database),
+        silence=tree.settings.lease_seconds,
+        run_command=run_command,
+    )
 
 
 async def _stop_after(end: Awaitable[None], supervisor: Supervisor) -> None:

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from tidemill.app import App
 from tidemill.cli.arguments import Application, Metrics
 from tidemill.cli.connection_options import HERE, ConnectionOptions
-from tidemill.cli.run.live_footer import Footer, OwnLines
-from tidemill.cli.run.roles import application, child, handle_signals, opened_for_role, supervise, worker_processes
+from tidemill.cli.run.roles import (
+    ProcessTree,
+    application,
+    child,
+    handle_signals,
+    make_supervisor,
+    opened_for_role,
+    supervise,
+    worker_processes,
+)
 from tidemill.core.errors import ConfigError
-from tidemill.engine.containment.quarantine import announcer
-from tidemill.engine.roles.supervisor import ChildSpec, Supervisor
+from tidemill.engine.roles.forking import ask_copy
+from tidemill.engine.roles.supervisor import ChildSpec
 from tidemill.engine.telemetry.endpoint import serving_metrics
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
+
+
+class Everything(msgspec.Struct, frozen=True):
+    """What `up` knows of an application: its processes, its name and queues, and what to try first."""
+
+    processes: ProcessTree
+    name: str
+    queues: tuple[str, ...]
+    hint: str
 
 
 def up(
@@ -63,13 +82,16 @@ def up(
         raise ConfigError("--grpc is served by the server: leave out --no-server")
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
-    known = application(app, place, metrics=metrics)
-    children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
-    queues = tuple(queue or known.declarations.served_queues())
-    if server:
-        options = _served(port, read_only, trust_local, grpc)
-        children.append(child("server", place, "server", app, *options))
-    return asyncio.run(_run(known, children, queues, keys))
+
+    def load() -> Everything:
+        known = application(app, place, metrics=metrics)
+        children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
+        if server:
+            children.append(child("server", place, "server", app, *_served(port, read_only, trust_local, grpc)))
+        queues = tuple(queue or known.declarations.served_queues())
+        return Everything(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
+
+    return asyncio.run(_run(ask_copy(load, Everything), keys))
 
 
 def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
@@ -102,48 +124,55 @@ def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | No
     return options
 
 
-async def _run(known: App, specs: list[ChildSpec], queues: tuple[str, ...], keys: str) -> int:
-    database = known.database(label="tidemill up")
+async def _run(everything: Everything, keys: str) -> int:
+    processes = everything.processes
+    settings = processes.settings
+    database = Database(settings.database(), label=processes.label)
     try:
         # Here and not in a child, so that the end of a child is not the end of the embedded server.
         if not await opened_for_role(database):
             return 0
         if sys.stdout.isatty() and sys.stderr.isatty():
-            return await _run_on_terminal(known, database, specs, queues, keys)
-        configure_logs(known.settings.log_level, known.settings.log_format)
-        return await supervise(known.settings, database, specs)
+            return await _run_on_terminal(everything, database, keys)
+        configure_logs(settings.log_level, settings.log_format, is_copied=True)
+        return await supervise(processes, database)
     finally:
         await database.close()
 
 
-async def _run_on_terminal(
-    known: App, database: Database, specs: list[ChildSpec], queues: tuple[str, ...], keys: str
-) -> int:
-    wide, grace = max(len(spec.name) for spec in specs), known.settings.grace_seconds
-    footer = Footer(known, database, queues, wide=wide, keys=keys)
+async def _run_on_terminal(everything: Everything, database: Database, keys: str) -> int:
+    from tidemill.cli.run.live_footer import Footer, OwnLines  # with what draws on a terminal
+
+    processes = everything.processes
+    settings, wide = processes.settings, max(len(spec.name) for spec in processes.specs)
+    footer = Footer(everything.name, database, everything.queues, wide=wide, keys=keys, hint=everything.hint)
     with footer, contextlib.redirect_stderr(OwnLines(footer)):
-        configure_logs(known.settings.log_level, "human", colours=True)
-        supervisor = Supervisor(
-            specs,
-            grace=grace,
-            on_line=footer.print_line,
-            on_death=announcer(database),
-            silence=known.settings.lease_seconds,
-        )
+        configure_logs(settings.log_level, "human", colours=True, is_copied=True)
+        supervisor = make_supervisor(processes, database, footer.print_line)
 
         def stop() -> None:
             footer.set_status(
                 "stopping at once"
                 if supervisor.stopping
-                else f"stopping: running jobs have {grace:g}s to finish; Ctrl-C again gives them back"
+                else f"stopping: running jobs have {settings.grace_seconds:g}s to finish; Ctrl-C again gives them back"
             )
             supervisor.stop()
 
         handle_signals(stop)
         showing = asyncio.create_task(footer.follow())
         try:
-            async with serving_metrics(database, known.settings.metrics, lambda: not supervisor.stopping):
+            async with serving_metrics(database, settings.metrics, lambda: not supervisor.stopping):
                 return await supervisor.run()
         finally:
             showing.cancel()
             await asyncio.wait([showing])
+
+
+def hint(app: App) -> str:
+    """What to try first: how to enqueue the first task."""
+    name = next(iter(app.declarations.tasks), None)
+    if name is None:
+        return ""
+    arguments = ", ".join(f'"{each}": ...' for each in app.declarations.tasks[name].signature.names)
+    place = os.path.relpath(app.declarations.source) if app.declarations.source else "app.py"
+    return f"nothing to do now: tidemill enqueue {place} {name} '{{{arguments}}}'"

@@ -20,13 +20,14 @@ from tidemill.cli.connection_options import (
     require_database,
 )
 from tidemill.cli.render import counted, listed, out, print_json
-from tidemill.cli.run.roles import Part, application, child, handle_signals, run_role, run_supervised
+from tidemill.cli.run.roles import Part, ProcessTree, application, child, handle_signals, run_role, run_supervised
 from tidemill.cli.streams import control
 from tidemill.cli.streams.control import AppOption
 from tidemill.cli.streams.dead_letters import dead_letters, replay
 from tidemill.cli.streams.view import picture
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import ConfigError, NotFoundError
+from tidemill.engine.roles.forking import ask_copy
 from tidemill.engine.settings import Settings
 from tidemill.ops.operator.operation import Operator
 from tidemill.ops.streams.streams import MOST_MESSAGES, ListStreams, PublishMessages, list_streams, publish_messages
@@ -100,25 +101,23 @@ def run(
             return Part(role, database, settings, patience=None)
 
         return run_role(make)
-    known = _load(target, place, metrics)
-    wanted = known.only(stream)
-    if not known.is_config:
-        require_database(known.settings)
-    specs = [
-        child(
-            "stream" if len(wanted) == 1 else f"stream-{each.name}",
-            place,
-            *("stream", "run", target, each.name, "--no-supervise"),
-        )
-        for each in wanted
-    ]
-    return run_supervised(
-        known.settings,
-        specs,
-        label="tidemill stream",
-        grace=max(each.drain for each in wanted),
-        chain=OWN_CHAIN if known.is_config else None,
-    )
+
+    def load() -> ProcessTree:
+        known = _load(target, place, metrics)
+        wanted = known.only(stream)
+        if not known.is_config:
+            require_database(known.settings)
+        specs = [
+            child(
+                "stream" if len(wanted) == 1 else f"stream-{each.name}",
+                place,
+                *("stream", "run", target, each.name, "--no-supervise"),
+            )
+            for each in wanted
+        ]
+        return ProcessTree(known.settings, specs, "tidemill stream", max(each.drain for each in wanted))
+
+    return run_supervised(ask_copy(load, ProcessTree), chain=OWN_CHAIN if is_config(target) else None)
 
 
 @commands.command

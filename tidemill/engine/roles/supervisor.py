@@ -13,6 +13,8 @@ started again.
 after the grace period and a margin is killed. Each child runs in a session of its own, so Ctrl-C in a terminal
 reaches the supervisor alone. On Linux the kernel kills the children when the supervisor dies: each of them asks
 for that with `end_with_supervisor` when it starts.
+
+Where it can, a supervisor of commands of ours starts children as copies of itself: see `forking`.
 """
 
 from __future__ import annotations
@@ -32,11 +34,14 @@ import structlog
 
 from tidemill.engine.containment.crash_record import died_in_call, inherit_crash_record, make_crash_memory
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXITS
+from tidemill.engine.roles.forking import CAN_COPY, CopiedChild, ForkExecutor, prepare_copies, start_copy
 
 log = structlog.get_logger("tidemill.supervisor")
 
 #: Says to a child who its supervisor is; the child takes it out of its environment.
 VARIABLE = "TIDEMILL_SUPERVISOR"
+#: What a command of ours is run with.
+PYTHON = (sys.executable, "-m", "tidemill.cli.main")
 FIRST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE_FOR_CALLS = 0.1, 10.0, 0.5
 SETTLED = 3.0  # a child that has lived this long has started
 TRIES = 4  # to start a child that never settles
@@ -48,6 +53,9 @@ SIGNS = 8  # how many signs of life a child shows at least within the time that 
 LOOKS = 4  # how often signs of life are looked for within the time that a child may be silent
 
 _PR_SET_PDEATHSIG = 1
+
+
+Child = asyncio.subprocess.Process | CopiedChild
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
@@ -72,10 +80,13 @@ class Supervisor(msgspec.Struct, eq=False):
     """Is given the process id of a child that failed, before it is started again."""
     silence: float = SILENCE
     """A child that shows no sign of life for so many seconds is killed."""
+    run_command: Callable[[Sequence[str]], int] | None = None
+    """Runs the arguments of a child's command in a copy of this process; None to start a new Python for each child."""
     stopping: bool = False
     stop_requested: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    children: dict[str, asyncio.subprocess.Process] = {}
+    children: dict[str, Child] = {}
     failed: bool = False
+    threads: ForkExecutor | None = None
     crash_memories: dict[str, int] = {}
     """The memory in which each child notes the calls that it makes, for the one after it."""
 
@@ -92,6 +103,10 @@ class Supervisor(msgspec.Struct, eq=False):
 
     async def run(self) -> int:
         """Keep the children running until asked to stop; returns 0 if no child failed."""
+        if self.run_command is not None and CAN_COPY:
+            self.threads = ForkExecutor()
+            asyncio.get_running_loop().set_default_executor(self.threads)
+            prepare_copies()
         try:
             async with asyncio.TaskGroup() as group:
                 for spec in self.specs:
@@ -139,15 +154,7 @@ class Supervisor(msgspec.Struct, eq=False):
         every = min(SIGN_SECONDS, self.silence / SIGNS)
         said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}:{memory}:{every}"
         try:
-            child = await asyncio.create_subprocess_exec(
-                *spec.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=writing,
-                stderr=writing,
-                start_new_session=True,
-                pass_fds=(sign, memory),
-                env={**os.environ, **spec.environment, VARIABLE: said},
-            )
+            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, (sign, memory))
         except BaseException:
             os.close(heard)
             raise
@@ -172,7 +179,26 @@ class Supervisor(msgspec.Struct, eq=False):
             await asyncio.wait([listening], timeout=1.0)
             listening.cancel()
 
-    async def _watch(self, name: str, child: asyncio.subprocess.Process, heard: int) -> None:
+    async def _start(
+        self, spec: ChildSpec, environment: Mapping[str, str], output: int | None, files: tuple[int, ...]
+    ) -> Child:
+        """A child, as a copy of this process if that is possible now."""
+        run, words = self.run_command, spec.command[len(PYTHON) :]
+        if run is not None and self.threads is not None and self.threads.is_idle:
+            return await start_copy(
+                lambda: run(words), title=("tidemill", *words), environment=environment, output=output, files=files
+            )
+        return await asyncio.create_subprocess_exec(
+            *spec.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=files,
+            env={**os.environ, **environment},
+        )
+
+    async def _watch(self, name: str, child: Child, heard: int) -> None:
         """Kill a child that shows no more signs of life. One that has never shown any is not asked for them."""
         os.set_blocking(heard, False)
         is_ours, silent = False, 0
@@ -273,7 +299,7 @@ def _show_signs_of_life(sign: int, every: float) -> None:
         time.sleep(every)
 
 
-def _signal(child: asyncio.subprocess.Process, number: signal.Signals) -> None:
+def _signal(child: Child, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(number)
 

@@ -15,8 +15,13 @@ from tidemill.engine.worker.context import find_current_job
 from tidemill.engine.worker.log_capture import find_listener, write_line
 
 
-def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | None = None) -> None:
-    """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own."""
+def configure_logs(
+    level: str = "info", form: str = "auto", *, colours: bool | None = None, is_copied: bool = False
+) -> None:
+    """Set up logging for a Tidemill process. An application that embeds Tidemill configures its own.
+
+    `is_copied`: copies of this process will call this for themselves, so that loggers must not keep what is set here.
+    """
     human = form == "human" or (form == "auto" and sys.stderr.isatty())
     level_of = structlog.processors.add_log_level
     common = [structlog.contextvars.merge_contextvars, add_job, add_trace, level_of, keep_line, add_message]
@@ -35,7 +40,7 @@ def configure_logs(level: str = "info", form: str = "auto", *, colours: bool | N
         processors=[*common, *last],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
+        cache_logger_on_first_use=not is_copied,
     )
     # What tasks and libraries log in Python's own way comes out in the same form.
     handler = logging.StreamHandler(sys.stderr)

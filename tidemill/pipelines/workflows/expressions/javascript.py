@@ -22,7 +22,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import quickjs
+import _quickjs as quickjs  # The package around it starts a thread when it is imported.
 
 from tidemill.core.errors import ConfigError
 

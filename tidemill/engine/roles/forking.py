@@ -1,0 +1,223 @@
+"""Child processes that begin as copies of this one, which has loaded Tidemill: at once, and on the same memory.
+
+The copy must find this process as if it had just started. So it has loaded no code of an application, which may have
+opened connections or started threads: `ask_copy` loads an application in a copy, and returns what was asked about it.
+Threads do not exist in a copy, and locks that they hold stay locked, so the threads of a supervisor are known: those
+that wait for other processes hold none, and those of `ForkExecutor` are idle, or a new Python is started instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+#: Copies are made on Linux only: libraries of macOS do not work in them.
+CAN_COPY = sys.platform == "linux"
+
+
+class ForkExecutor(ThreadPoolExecutor):
+    """The threads of an event loop, which knows whether one of them is at work."""
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix="tidemill-supervisor")
+        self._calls: set[Future[Any]] = set()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = super().submit(fn, *args, **kwargs)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+
+def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
+    """What `question` returns in a copy of this process; what it loads of Tidemill is loaded here as well.
+
+    If it raises, the copy goes on as this process would have, and this one ends with the same status.
+    """
+    if not CAN_COPY:
+        return question()
+    flush_output()
+    reading, writing = os.pipe()
+    pid = _fork()
+    if pid == 0:
+        os.close(reading)
+        before = set(sys.modules)
+        answer = question()
+        loaded = [name for name in sys.modules if name not in before and name.startswith("tidemill.")]
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(msgspec.msgpack.encode((answer, loaded)))
+        flush_output()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status:
+        raise SystemExit(status if status > 0 else 128 - status)
+    answer, loaded = msgspec.msgpack.decode(said, type=tuple[kind, list[str]])
+    for name in loaded:
+        import_module(name)
+    return answer
+
+
+class CopiedChild:
+    """A child that is a copy of this process, with what an `asyncio.subprocess.Process` has."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._handle = os.pidfd_open(pid)
+        asyncio.get_running_loop().add_reader(self._handle, self._reap)
+
+    async def wait(self) -> int:
+        return await asyncio.shield(self._ended)
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        os.close(self._handle)
+        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        if not self._ended.done():
+            self._ended.set_result(self.returncode)
+
+
+async def start_copy(
+    run: Callable[[], int],
+    *,
+    title: Sequence[str],
+    environment: Mapping[str, str],
+    output: int | None,
+    files: Sequence[int],
+) -> CopiedChild:
+    """Start a copy of this process in a session of its own, which runs this and ends with the status that it returns.
+
+    It reads nothing, writes to `output` (None: where this process does), and keeps of all open files only these.
+    """
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[CopiedChild] = loop.create_future()
+
+    def start() -> None:
+        flush_output()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = _fork()
+            if pid == 0:
+                _live(run, lambda: _begin(blocked, title, environment, output, files))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if not started.done():
+            started.set_result(CopiedChild(pid))
+
+    loop.call_soon(start)  # In a callback, since the copy of a task would count as one that runs.
+    return await started
+
+
+def prepare_copies() -> None:
+    """Make what all copies need, and leave it out of garbage collections, which would write to its pages."""
+    if (conditions := sys.modules.get("tidemill.core.expressions.conditions")) is not None:
+        conditions.Condition("true")  # The first one takes several megabytes.
+    gc.collect()
+    gc.freeze()
+
+
+def flush_output() -> None:
+    for file in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            file.flush()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Of threads: see above.
+        return os.fork()
+
+
+def _begin(
+    blocked: set[int],
+    title: Sequence[str],
+    environment: Mapping[str, str],
+    output: int | None,
+    files: Sequence[int],
+) -> None:
+    """Make a copy what a process is when it begins."""
+    gc.freeze()  # Nothing of the parent is ever freed here: that would close files that have other owners by then.
+    atexit._clear()
+    asyncio._set_running_loop(None)
+    asyncio.set_event_loop(None)
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    for number in (1, 2) if output is not None else ():
+        os.dup2(output or 0, number)
+    keep = {0, 1, 2, *files}
+    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if number not in keep:
+            with contextlib.suppress(OSError):
+                os.close(number)
+    sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+    os.environ.update(environment)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()  # as `python -m` has it
+    sys.argv = list(title)
+    show_command(title)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _live(run: Callable[[], int], begin: Callable[[], None]) -> NoReturn:
+    """The life of a copy. It never returns to what its parent was doing, and ends without freeing anything."""
+    status = 1
+    try:
+        begin()
+        try:
+            status = contextvars.Context().run(run)
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+        atexit._run_exitfuncs()
+    except BaseException:  # noqa: BLE001 - as Python does at the end of a program
+        traceback.print_exc()
+    finally:
+        flush_output()
+        os._exit(status)
+
+
+def show_command(words: Sequence[str]) -> None:
+    """Set what `ps` shows as the command line, as far as there is room where that of the parent was."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if 0 < start < end:
+        text = "\0".join(words).encode()[: end - start - 1]
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, len(text))
