@@ -28,7 +28,7 @@ from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.migrate import migrate
 
 DAYS = 30
-LIST_P99_MS, SSE_P99_MS, BUNDLE_KB, INTERACTIVE_MS, GRAPH_FPS = 50.0, 200.0, 300.0, 1500.0, 30.0
+LIST_P99_MS, SSE_P99_MS, BUNDLE_KB, INTERACTIVE_MS, GRAPH_FPS = 20.0, 150.0, 300.0, 1500.0, 30.0
 
 APP = """
 from tidemill import App
@@ -90,7 +90,9 @@ class Plan(msgspec.Struct, frozen=True):
     """As many pages once more, to see how delay grows with them."""
 
 
-QUICK = Plan(jobs=200_000, runs=20_000, seconds=4.0, clients=100, changes_per_s=1000)
+#: To see that the suite runs.
+TOY = Plan(jobs=200, runs=50, seconds=0.5, clients=5, changes_per_s=20, crowd=10)
+QUICK = Plan(jobs=200_000, runs=20_000, seconds=4.0, clients=100, changes_per_s=1000, crowd=1000)
 FULL = Plan(jobs=1_000_000, runs=100_000, seconds=20.0, clients=200, changes_per_s=1000, crowd=1000)
 
 
@@ -111,7 +113,7 @@ def run(server: Server, plan: Plan) -> list[report.Row]:
         report.compare("deep_page", "ms", figures["deep"], "first_page", figures["first"], less_is_better=True),
         report.compare("sse_p99_ms", "ms", figures["sse_p99"], "wanted", SSE_P99_MS, less_is_better=True),
         report.compare("sse_changes", "changes/s", figures["changes"], "wanted", float(plan.changes_per_s)),
-        report.compare("sse_1000_p99_ms", "ms", figures.get("crowd_p99"), "", None),
+        report.compare("sse_1000_p99_ms", "ms", figures.get("crowd_p99"), "wanted", SSE_P99_MS, less_is_better=True),
         report.compare("bundle_kb", "kB", figures.get("bundle_kb"), "wanted", BUNDLE_KB, less_is_better=True),
         report.compare(
             "interactive_ms", "ms", figures.get("interactive_ms"), "wanted", INTERACTIVE_MS, less_is_better=True

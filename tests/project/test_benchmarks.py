@@ -23,6 +23,7 @@ from benchmarks import (
     jobs,
     monitors_ours,
     report,
+    server_api,
 )
 from benchmarks.server import Server
 from tests.support.processes import ROOT
@@ -119,6 +120,12 @@ def test_costs_are_measured_at_three_sizes(toy: ToyServer) -> None:
 def test_the_demo_and_commands_are_measured() -> None:
     rows = footprint.run(footprint.Plan(settle_s=0.0, starts=1))
     assert complete(rows)
+
+
+@pytest.mark.long
+def test_the_server_is_measured(toy: ToyServer) -> None:
+    rows = server_api.run(toy, server_api.TOY)
+    assert complete([row for row in rows if row.name.startswith(("list", "deep", "sse"))])  # Others need Chromium.
 
 
 @pytest.mark.long

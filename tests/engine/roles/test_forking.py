@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.cli import PATIENCE, Process, make_folder
-from tidemill.engine.roles.forking import CAN_COPY
+from tests.support.processes import ROOT
+from tidemill.engine.roles.forking import CAN_COPY, OTHERS, OURS
 
 pytestmark = pytest.mark.skipif(not CAN_COPY, reason="copies are made on Linux only")
 
@@ -129,6 +130,21 @@ def test_a_supervisor_loads_no_code_of_the_application(tmp_path: Path, database_
         assert {child.pid for child in process.tree()} & loaded
     finally:
         process.close()
+
+
+def test_all_that_copies_share_starts_no_thread() -> None:
+    """A thread does not exist in a copy, so that what waits for it there would wait for ever."""
+    modules = [path.with_suffix("").relative_to(ROOT).parts for path in (ROOT / "tidemill").rglob("*.py")]
+    names = [".".join(each[:-1] if each[-1] == "__init__" else each) for each in modules if "__main__" not in each]
+    ours = [name for name in names if name.startswith(OURS) and not name.startswith(OTHERS) and "template" not in name]
+    program = (
+        "import importlib, sys, threading\n"
+        f"for name in {ours!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    assert threading.active_count() == 1, (name, threading.enumerate())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,21 @@ import msgspec
 
 T = TypeVar("T")
 
-#: Copies are made on Linux only: libraries of macOS do not work in them.
-CAN_COPY = sys.platform == "linux"
+
+def _can_copy() -> bool:
+    """Whether copies are made here: libraries of macOS do not work in them, and old kernels do not tell their ends."""
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError):
+        os.close(os.pidfd_open(os.getpid()))
+        return True
+    return False
+
+
+CAN_COPY = _can_copy()
+
+#: Modules that copies share, and those of them that load what other systems need, with threads perhaps.
+OURS, OTHERS = "tidemill.", ("tidemill.integrations", "tidemill.testing")
 
 
 class ForkExecutor(ThreadPoolExecutor):
@@ -60,24 +73,22 @@ def ask_copy(question: Callable[[], T], kind: type[T]) -> T:
     if not CAN_COPY:
         return question()
     flush_output()
-    reading, writing = os.pipe()
+    memory = os.memfd_create("tidemill-answer")
     pid = _fork()
     if pid == 0:
-        os.close(reading)
         before = set(sys.modules)
         answer = question()
-        loaded = [name for name in sys.modules if name not in before and name.startswith("tidemill.")]
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(msgspec.msgpack.encode((answer, loaded)))
+        loaded = [name for name in sys.modules if name not in before and name.startswith(OURS)]
+        loaded = [name for name in loaded if not name.startswith(OTHERS)]
+        os.pwrite(memory, msgspec.msgpack.encode((answer, loaded)), 0)
+        atexit._run_exitfuncs()
         flush_output()
         os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status:
         raise SystemExit(status if status > 0 else 128 - status)
-    answer, loaded = msgspec.msgpack.decode(said, type=tuple[kind, list[str]])
+    with os.fdopen(memory, "rb") as file:
+        answer, loaded = msgspec.msgpack.decode(file.read(), type=tuple[kind, list[str]])
     for name in loaded:
         import_module(name)
     return answer
@@ -124,16 +135,19 @@ async def start_copy(
     started: asyncio.Future[CopiedChild] = loop.create_future()
 
     def start() -> None:
+        if started.done():  # Cancelled.
+            return
         flush_output()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = _fork()
             if pid == 0:
                 _live(run, lambda: _begin(blocked, title, environment, output, files))
+            started.set_result(CopiedChild(pid))
+        except OSError as error:
+            started.set_exception(error)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        if not started.done():
-            started.set_result(CopiedChild(pid))
 
     loop.call_soon(start)  # In a callback, since the copy of a task would count as one that runs.
     return await started
@@ -174,8 +188,7 @@ def _begin(
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
