@@ -157,7 +157,16 @@ def _serving(dsn: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
         app, output = Path(folder) / "app.py", Path(folder) / "output"
         app.write_text(APP)
-        command = (sys.executable, "-m", "tidemill.cli.main", "server", str(app), "--port=0", f"--database-url={dsn}")
+        command = (
+            sys.executable,
+            "-m",
+            "tidemill.cli.main",
+            "server",
+            str(app),
+            "--port=0",
+            "--trust-local",
+            f"--database-url={dsn}",
+        )
         environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEMILL_")}
         with output.open("wb") as writing:
             process = subprocess.Popen(command, stdout=writing, stderr=writing, env=environment)
