@@ -113,7 +113,7 @@ def test_no_copy_is_made_while_a_thread_of_the_supervisor_works(tmp_path: Path) 
     # The command is started as a new Python, which does not know it, and is given up.
     seen, said = supervise(tmp_path, "return 0", during="await asyncio.sleep(0); loop.run_in_executor(None, busy)")
     assert not seen
-    assert "Unknown command" in said
+    assert "unknown command 'one'" in said
     assert "giving up" in said
 
 
