@@ -195,6 +195,25 @@ async def test_an_occurrence_that_cannot_be_judged_drops_no_other_and_is_judged_
         assert sorted(row["key"] for row in await list_alerts(database)) == ["1", "2", "3"]
 
 
+async def test_occurrences_that_cannot_be_listed_once_are_reported_later(database: Database) -> None:
+    calls = [0]
+
+    def of(state: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise Odd("no")
+        return state.peaks or []
+
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(*(event(number, 990.0 + number, heat=95) for number in (1, 2)))
+    async with watching(database, heat_monitor(source, triggers=[momentary("peak", of=of)]), clock) as watcher:
+        await watcher.one_tick()
+        assert not await list_alerts(database)
+        clock.advance(6.0)
+        await watcher.one_tick()
+        assert sorted(row["key"] for row in await list_alerts(database)) == ["1", "2"]
+
+
 async def test_an_occurrence_that_always_fails_is_given_up(database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(event(1, 990.0, heat=95))

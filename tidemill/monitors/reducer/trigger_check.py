@@ -44,7 +44,7 @@ def check_triggers(
     off = rules.off.at(tick.number)
     if folded:
         dues.append(_call_on_tick(rules, entity_state, now, outcome))
-    failed: dict[str, list[Any]] = {}
+    failed: dict[str, list[Any] | None] = {}
     for trigger in rules.triggers:
         if trigger.name in off:
             continue
@@ -52,6 +52,7 @@ def check_triggers(
         try:
             rules.begin(f"trigger {trigger.name}")
             if isinstance(trigger, Momentary):
+                failed[trigger.name] = None  # Unless its occurrences can be listed.
                 failed[trigger.name] = _raise_occurrences(rules, entity_state, trigger, tick, outcome, came)
             elif isinstance(trigger, Sustained | Absent):
                 dues.append(_follow(rules, entity_state, trigger, tick, outcome, folded=folded))
@@ -91,11 +92,15 @@ def _retry_at(entity_state: EntityState, trigger: Trigger, now: float, *, is_fai
 
 
 def forget_occurrences(
-    rules: MonitorRules, entity_state: EntityState, failed: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    rules: MonitorRules, entity_state: EntityState, failed: Mapping[str, Sequence[Any] | None] = MappingProxyType({})
 ) -> None:
-    """Clear the lists of occurrences that have been checked; those whose check has failed stay for another try."""
+    """Clear the lists of occurrences that have been checked; those whose check has failed stay for another try.
+
+    None stands for all occurrences of a trigger: its `of` has failed, so that none of them was checked.
+    """
     for trigger in rules.triggers:
-        if isinstance(trigger, Momentary):
+        again = failed.get(trigger.name, ())
+        if isinstance(trigger, Momentary) and again is not None:
             try:
                 rules.begin(f"trigger {trigger.name}")
                 seen = trigger.of(entity_state.state)
@@ -104,7 +109,7 @@ def forget_occurrences(
             if isinstance(seen, list):
                 mark = entity_state.marks.triggers.get(trigger.name)
                 is_hopeless = mark is None or mark.failures >= MOST_TRIES
-                seen[:] = () if is_hopeless else failed.get(trigger.name, ())[-MOST_FAILED:]
+                seen[:] = () if is_hopeless else again[-MOST_FAILED:]
 
 
 def _raise_occurrences(
