@@ -76,6 +76,8 @@ class BatchHandle(Generic[R_co]):
         rows = await (await self._jobs.opened()).database.fetch(LIST_RESULTS, self.id)
         if bad := next((row for row in rows if row["state"] != "succeeded"), None):
             raise BatchFailedError(batch, f"job {bad['id']} ({bad['task']}): {bad['note'] or bad['state']}")
+        if batch.succeeded < batch.total:
+            raise BatchFailedError(batch)
         return [self._jobs.result_of(row["task"], row["result"]) for row in rows]
 
     async def add(self, calls: Iterable[Call[Any]], /, *, conn: Any = None, **options: Unpack[ManyOptions]) -> int:

@@ -225,7 +225,7 @@ class Jobs:
     def _batch_statements(
         self, new: NewBatch, calls: Iterable[Call[Any]], options: Mapping[str, Any]
     ) -> Statements[BatchRef]:
-        ref = yield from new_batch_statements(new)
+        ref = yield from new_batch_statements(self._declared.connections.unopened, new)
         if ref.created:
             yield from _adding(self._declared.connections.unopened, ref.id, self._chunks(calls, options, ref.id))
             yield from end_statements([ref.id])

@@ -34,6 +34,11 @@ PRINTED = {
         "succeeded: now it is",
         "failed: discarded: order 3 was cancelled",
     ],
+    "batches": [
+        "holidays: 4 of 5 succeeded, 1 failed",
+        "city: ['20.webp', '21.webp', '30.webp', '31.webp']",
+        "pictures of each album: [2, 3]",
+    ],
     "limits": [
         "the second is the first: True, created: False",
         "at most at once per customer: {1: 2, 2: 2}",

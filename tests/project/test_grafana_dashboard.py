@@ -29,6 +29,7 @@ TOTALS: Any = Totals(
     workers={"alive": 1, "silent": 0, "lost_threads": 0},  # pyright: ignore[reportArgumentType]
     hosts=[{"host": "h", "data": encode(SAMPLE)}],  # pyright: ignore[reportArgumentType]
     processes=[{"host": "h", "pid": 1, "role": "worker", "gauges": encode({"lag": 0.1, "models": [MODEL]})}],  # pyright: ignore[reportArgumentType]
+    batches={"batches": 1, "jobs": 2, "oldest": 3.0},  # pyright: ignore[reportArgumentType]
     counts={
         ("ended", ("q", "t", "succeeded")): 1.0,
         ("watchdog_trips", ("budget",)): 1.0,

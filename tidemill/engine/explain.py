@@ -124,6 +124,11 @@ def explain_batch(batch: Mapping[str, Any]) -> list[str]:
         said.append(f"{left}; {counts}." if counts else f"{left}.")
     elif batch["total"]:
         said.append(f"Of {_count(batch['total'], 'job')}, {counts}.")
+    if batch["missing"]:
+        said.append(
+            f"How {_count(batch['missing'], 'job')} ended is not known: a worker of an older version ran them. "
+            "They count as failed."
+        )
     if batch["is_open"]:
         said.append(f"It is open for more jobs: `tidemill batch close {batch['id']}` lets it end.")
     if batch["cancel_reason"]:

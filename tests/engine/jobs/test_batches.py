@@ -173,6 +173,32 @@ async def test_maintenance_ends_a_batch_whose_worker_died_between_the_last_end_a
     assert (await batch.view()).ended
 
 
+async def test_a_batch_whose_jobs_an_older_worker_has_finished_ends(
+    app: App, database: Database, told: list[str]
+) -> None:
+    """Workers from before there were batches move jobs to the history without their batch, and count none."""
+    tell, say = app.declarations.task("tell"), app.declarations.task("say")
+    batch = await app.batch(calls(app, "double", 3), on_complete=tell, on_success=say.call("never"))
+    old = """
+    WITH gone AS (
+        DELETE FROM tidemill.job WHERE id = (SELECT min(id) FROM tidemill.job WHERE batch_id = $1) RETURNING *)
+    INSERT INTO tidemill.job_history (id, due_at, created_at, attempt, priority, queue, task, args, state)
+    SELECT id, due_at, created_at, 1, priority, queue, task, args, 'succeeded' FROM gone
+    """
+    await database.fetch(old, batch.id)
+    await sweep_batches(database)
+    assert (await batch.view()).unfinished == 3, "two jobs are left: nothing is concluded before they have ended"
+    async with running_worker(app):
+        await eventually(lambda: value(database, "SELECT count(*) = 0 FROM tidemill.job WHERE batch_id IS NOT NULL"))
+        await asyncio.gather(sweep_batches(database), sweep_batches(database))
+        await sweep_batches(database)
+        with pytest.raises(BatchFailedError, match=r"of the 3 jobs .*, 1 failed"):
+            await batch
+        await eventually(lambda: told == [f"b{batch.id}: 2 and 1 of 3"])
+    found = await app.do(explain, ExplainObject(id=f"b{batch.id}"))
+    assert any("How 1 job ended is not known" in line for line in found.why)
+
+
 async def test_a_batch_exists_if_and_only_if_the_callers_transaction_commits(app: App, database: Database) -> None:
     await app.jobs.opened()
     connection = await database.connect()

@@ -163,6 +163,26 @@ async def test_waiting_is_measured_from_when_a_job_was_due(app: App, database: D
     assert 20 <= now.get("tidemill_job_wait_seconds_sum", queue="mail") < 60
 
 
+async def test_unfinished_batches_are_shown(app: App, database: Database, address: str) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    batch = await app.batch([send.call() for _ in range(3)])
+    await app.batch([send.call()], keep_open=True)
+    await database.fetch("UPDATE tidemill.batch SET created_at = now() - interval '1 hour' WHERE id = $1", batch.id)
+    async with serving_metrics(database, address):
+        now = await scrape(address)
+        assert (now.get("tidemill_batches_unfinished"), now.get("tidemill_batch_jobs_unfinished")) == (2, 4)
+        assert now.get("tidemill_batch_oldest_seconds") >= 3600
+        async with running_worker(app):
+            await batch.wait(timeout="30s")
+
+        async def one_is_left() -> bool:
+            return (await scrape(address)).get("tidemill_batches_unfinished") == 1
+
+        await eventually(one_is_left)
+
+
 async def test_totals_outlive_the_workers_that_counted(app: App, database: Database, address: str) -> None:
     @app.task(queue="mail")
     async def send() -> None: ...

@@ -70,7 +70,7 @@ class Enqueuer:
         """Store a batch with its jobs, all or none, in one transaction. If its key is taken, nothing is stored."""
         try:
             async with self._database.transaction(patience=30.0) as connection:
-                ref = await run_statements(self._database, connection, new_batch_statements(new))
+                ref = await run_statements(self._database, connection, new_batch_statements(self._database, new))
                 if ref.created:
                     await self._add(connection, ref.id, chunks(ref.id))
                     await end_batches(self._database, [ref.id], connection)

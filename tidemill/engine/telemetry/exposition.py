@@ -73,6 +73,7 @@ class _TotalsCollector(Collector):
         yield gauge("tidemill_info", "This version of Tidemill.", ("version",), [((VERSION,), 1)])
         yield gauge("tidemill_scrape_seconds", "How long the database took to answer.", (), [((), self._took)])
         yield from queue_metrics(self._totals)
+        yield from batch_metrics(self._totals)
         yield from count_metrics(self._totals)
         yield from process_metrics(self._totals)
         yield from host_metrics(self._totals)
@@ -118,6 +119,17 @@ def queue_metrics(totals: Totals) -> Iterator[Metric]:
     yield gauge("tidemill_workers", "Worker processes that have not ended.", ("state",), told)
     lost = totals.workers["lost_threads"]
     yield gauge("tidemill_lost_threads", "Threads that did not come back at their timeout.", (), [((), lost)])
+
+
+def batch_metrics(totals: Totals) -> Iterator[Metric]:
+    """Batches that have not ended."""
+    if totals.batches is not None:
+        for name, column, about in (
+            ("tidemill_batches_unfinished", "batches", "Batches that have not ended."),
+            ("tidemill_batch_jobs_unfinished", "jobs", "Jobs of batches that have not ended."),
+            ("tidemill_batch_oldest_seconds", "oldest", "How long ago the oldest unfinished batch was made."),
+        ):
+            yield gauge(name, about, (), [((), totals.batches[column])])
 
 
 def count_metrics(totals: Totals) -> Iterator[Metric]:

@@ -122,7 +122,7 @@ async def enqueue_batch(tx: Transaction, args: EnqueueBatch, declared: Declarati
         each: declared.tasks.require(name).callback(BATCH_FACTS, of="batches") for each, name in callbacks.items()
     }
     new = NewBatch(origin, args.name, args.keep_open, made.get("on_success"), made.get("on_complete"))
-    ref = await run_statements(tx.database, tx.connection, new_batch_statements(new))
+    ref = await run_statements(tx.database, tx.connection, new_batch_statements(tx.database, new))
     options = {"priority": args.priority, "queue": args.queue, "tags": args.tags}
     many = jobs_of_calls(MappedCalls(task, args.each), options, origin=origin, batch=ref.id)
     jobs = many.each() if many.calls else []

@@ -124,13 +124,17 @@ async def mark_notices(
     """Mark notices, with an entry in the history of each alert."""
     if ids:
         action = "notice sent" if outcome == "sent" else "notice dropped"
-        alerts, details = [alert for alert, _ in recorded], [storable(detail) for _, detail in recorded]
+        alerts, details = (
+            [alert for alert, _ in recorded],
+            [database.seal_text(storable(detail)) for _, detail in recorded],
+        )
         await database.fetch(MARK_NOTICES, list(ids), outcome, action, channel, alerts, details)
 
 
 async def record_deliveries(database: Database, action: str, channel: str, recorded: Sequence[tuple[int, str]]) -> None:
     """Write entries to the history of alerts."""
-    alerts, details = [alert for alert, _ in recorded], [storable(detail)[:500] for _, detail in recorded]
+    alerts = [alert for alert, _ in recorded]
+    details = [database.seal_text(storable(detail)[:500]) for _, detail in recorded]
     await database.fetch(RECORD_DELIVERIES, action, channel, alerts, details)
 
 

@@ -292,16 +292,11 @@ async def promote(
     database: Database, connection: Executor, pipeline: str, stage: str, builder: str, built: Sequence[Built]
 ) -> dict[str, int]:
     """Make the intents current; returns the new versions."""
-    rows = await connection.fetch(
-        database.sql(PROMOTE),
-        pipeline,
-        stage,
-        builder,
-        *columns(
-            [(b.entity, b.signature, b.took, b.outcome, storable(b.reason), b.log and storable(b.log)) for b in built],
-            6,
-        ),
-    )
+    values = [
+        (b.entity, b.signature, b.took, b.outcome, storable(b.reason), b.log and database.seal_text(storable(b.log)))
+        for b in built
+    ]
+    rows = await connection.fetch(database.sql(PROMOTE), pipeline, stage, builder, *columns(values, 6))
     return {row["entity"]: row["version"] for row in rows}
 
 
@@ -323,8 +318,8 @@ async def fail_states(
             [each.entity for each in failures],
             [each.code for each in failures],
             [each.inputs for each in failures],
-            [storable(each.error) for each in failures],
-            [storable(each.log) for each in failures],
+            [database.seal_text(storable(each.error)) for each in failures],
+            [database.seal_text(storable(each.log)) for each in failures],
             builder,
             list(waits),
             [each.took for each in failures],

@@ -15,6 +15,7 @@ import asyncpg
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import StoreError
 from tidemill.store.database import Database, Executor, columns
+from tidemill.store.jobs.batches.batches import count_unfinished_batches
 from tidemill.store.jobs.queues import LIVE_AND_SERVED
 from tidemill.store.streams.streams import read_status
 from tidemill.store.telemetry.history import ADD_WORK, TASK_WAIT, forget_work, work_of
@@ -150,6 +151,7 @@ class Totals(NamedTuple):
     processes: list[asyncpg.Record]
     counts: dict[Key, float]
     streams: Sequence[asyncpg.Record] = ()
+    batches: asyncpg.Record | None = None
 
 
 async def may_sample(database: Database, host: str, sampler: str, *, lease: float) -> bool:
@@ -222,6 +224,7 @@ async def read_totals(database: Database, *, within: float = 60.0) -> Totals:
         processes=await database.fetch(LIST_PROCESSES, within),
         counts=counts,
         streams=await read_status(database),
+        batches=await count_unfinished_batches(database),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import asyncpg
+import msgspec
 
-from tidemill.core.codec import encode
+from tidemill.core.codec import decode, encode
+from tidemill.core.encoding.sealing import seal_members
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.jobs.batch import BatchRef, NewBatch
-from tidemill.core.jobs.job import NewJob
+from tidemill.core.jobs.job import Callback, NewJob
 from tidemill.store.caller_connection import Statements
 from tidemill.store.database import Database
 from tidemill.store.jobs.batches.batch_end import COUNTS, END_BATCHES, end_batches
@@ -19,6 +21,9 @@ from tidemill.store.transaction import Reader, Transaction
 
 #: Jobs of a cancelled batch that are cancelled in one transaction.
 CANCELLED_AT_ONCE = 5_000
+
+#: The slot of the counts of a batch that has the jobs which left without being counted.
+MISSING_SLOT = -2
 
 INSERT_BATCH = """
 INSERT INTO tidemill.batch (name, is_open, key, origin, on_success, on_complete, run_id, work)
@@ -39,6 +44,18 @@ CLOSE_BATCH = "UPDATE tidemill.batch SET is_open = false WHERE id = $1 RETURNING
 FIND_STUCK_BATCHES = """
 SELECT id FROM tidemill.batch AS b WHERE ended_at IS NULL AND NOT is_open
   AND (SELECT j.id FROM tidemill.job AS j WHERE j.batch_id = b.id ORDER BY j.id DESC LIMIT 1) IS NULL
+"""
+
+#: Counts jobs that have left a batch uncounted, as failed: how they ended is not known. Workers older than batches move
+#: jobs to the history so; all others count a job in the statement in which it leaves.
+COUNT_MISSING = f"""
+INSERT INTO tidemill.batch_count AS c (batch_id, slot, succeeded, failed, cancelled, expired)
+SELECT b.id, {MISSING_SLOT}, 0, b.total - e.ended, 0, 0 FROM tidemill.batch AS b CROSS JOIN LATERAL (
+    SELECT coalesce(sum(o.succeeded + o.failed + o.cancelled + o.expired), 0)::bigint AS ended
+    FROM tidemill.batch_count AS o WHERE o.batch_id = b.id AND o.slot <> {MISSING_SLOT}) AS e
+WHERE b.id = ANY ($1::bigint[]) AND b.total > e.ended AND b.ended_at IS NULL AND NOT b.is_open
+  AND NOT EXISTS (SELECT FROM tidemill.job AS j WHERE j.batch_id = b.id)
+ON CONFLICT (batch_id, slot) DO UPDATE SET failed = excluded.failed
 """
 
 #: Requests the end of batches whose run has ended.
@@ -70,7 +87,8 @@ _SHOWN = f"""
 SELECT b.id, b.name, {_STATE} AS state, b.is_open, b.total, c.succeeded, c.failed, c.cancelled, c.expired,
        b.total - c.succeeded - c.failed - c.cancelled - c.expired AS unfinished, b.created_at, b.ended_at,
        b.cancel_reason, b.origin, b.on_success ->> 'task' AS on_success, b.on_complete ->> 'task' AS on_complete,
-       b.run_id
+       b.run_id, coalesce((SELECT failed FROM tidemill.batch_count WHERE batch_id = b.id AND slot = {MISSING_SLOT}), 0)
+           AS missing
 FROM tidemill.batch AS b CROSS JOIN LATERAL ({COUNTS.replace("AS b ", "AS o ").replace("b.id", "o.id")}
     WHERE o.id = b.id GROUP BY o.id) AS c
 """
@@ -87,6 +105,15 @@ ORDER BY b.id DESC LIMIT $2
 
 FIND_UNFINISHED_BATCHES = "SELECT id FROM tidemill.batch WHERE id = ANY ($1::bigint[]) AND ended_at IS NULL"
 
+#: How many batches have not ended, how many of their jobs have not, and the age of the oldest in seconds.
+COUNT_UNFINISHED_BATCHES = f"""
+SELECT count(*) AS batches,
+       coalesce(sum(b.total - c.succeeded - c.failed - c.cancelled - c.expired), 0)::bigint AS jobs,
+       coalesce(extract(epoch FROM now() - min(b.created_at)), 0)::float8 AS oldest
+FROM tidemill.batch AS b JOIN ({COUNTS} WHERE b.ended_at IS NULL GROUP BY b.id) AS c USING (id)
+WHERE b.ended_at IS NULL
+"""
+
 #: How the jobs of a batch ended, in the order in which they were enqueued.
 LIST_RESULTS = """
 SELECT id, task, state, result, note FROM tidemill.job_history WHERE batch_id = $1 ORDER BY id
@@ -102,7 +129,7 @@ DELETE FROM tidemill.batch_count WHERE batch_id IN (SELECT id FROM old)
 """
 
 
-def new_batch_statements(new: NewBatch) -> Statements[BatchRef]:
+def new_batch_statements(database: Database, new: NewBatch) -> Statements[BatchRef]:
     """The statements that store a batch without jobs, for any driver."""
     made = yield (
         INSERT_BATCH,
@@ -111,8 +138,8 @@ def new_batch_statements(new: NewBatch) -> Statements[BatchRef]:
             new.is_open,
             new.key,
             encode(new.origin).decode(),
-            None if new.on_success is None else encode(new.on_success).decode(),
-            None if new.on_complete is None else encode(new.on_complete).decode(),
+            _stored_callback(database, new.on_success),
+            _stored_callback(database, new.on_complete),
             new.run,
             new.work,
         ),
@@ -121,6 +148,15 @@ def new_batch_statements(new: NewBatch) -> Statements[BatchRef]:
         return BatchRef(made[0][0])
     holder = yield FIND_BATCH_BY_KEY, (new.key,)
     return BatchRef(holder[0][0], created=False)
+
+
+def _stored_callback(database: Database, callback: Callback | None) -> str | None:
+    """A callback as it is stored. PostgreSQL adds facts to its arguments, so each of them is sealed by itself."""
+    if callback is not None and database.codec is not None:
+        names = decode(callback.args, dict[str, msgspec.Raw])
+        args = msgspec.Raw(seal_members(database.codec, bytes(callback.args), names.keys()))
+        callback = msgspec.structs.replace(callback, args=args)
+    return None if callback is None else encode(callback).decode()
 
 
 def add_statements(database: Database, batch_id: int, jobs: Sequence[NewJob]) -> Statements[int]:
@@ -149,7 +185,10 @@ async def sweep_batches(database: Database) -> None:
     await database.fetch(CANCEL_UNWANTED_BATCHES, patience=None)
     for row in await database.fetch(FIND_CANCELLED_BATCHES, patience=None):
         await cancel_jobs_of(database, row["id"], row["cancel_reason"])
-    await end_batches(database, [row["id"] for row in await database.fetch(FIND_STUCK_BATCHES, patience=None)])
+    stuck = [row["id"] for row in await database.fetch(FIND_STUCK_BATCHES, patience=None)]
+    if stuck:
+        await database.fetch(COUNT_MISSING, stuck, patience=None)
+        await end_batches(database, stuck)
 
 
 async def cancel_jobs_of(database: Database, batch_id: int, reason: str) -> None:
@@ -182,6 +221,11 @@ async def show_batch(at: Database | Reader | Transaction, batch_id: int) -> asyn
     if row is None:
         raise NotFoundError(f"there is no batch b{batch_id}: it never was, or it has been forgotten with its jobs")
     return row
+
+
+async def count_unfinished_batches(database: Database) -> asyncpg.Record:
+    """How many batches have not ended, their unfinished jobs, and the age of the oldest one."""
+    return (await database.fetch(COUNT_UNFINISHED_BATCHES))[0]
 
 
 async def find_unfinished_batches(database: Database, ids: list[int]) -> set[int]:
