@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from tidemill.core.accounts import EVERY_APPLICATION, Grants, role_in
+from tidemill.core.errors import NotFoundError
 from tidemill.server.app import build
 from tidemill.server.middleware.authentication import APPLICATIONS
 from tidemill.server.middleware.middleware import (
@@ -92,6 +93,8 @@ class ManyApplications:
             named = parse_qs(scope["query_string"].decode("latin-1")).get("application", [None])[0]
             if named in self.names:
                 return (await self._site(named))[1]
+            if named is not None:  # It must not run a workflow of another application.
+                raise NotFoundError(f"there is no application {named[:100]!r} whose webhooks could be called")
         grants = await self._grants(scope, headers)
         allowed = [] if grants is None else self.of(grants)
         scope[APPLICATIONS] = allowed

@@ -182,8 +182,9 @@ async def test_a_batch_whose_jobs_an_older_worker_has_finished_ends(
     old = """
     WITH gone AS (
         DELETE FROM tidemill.job WHERE id = (SELECT min(id) FROM tidemill.job WHERE batch_id = $1) RETURNING *)
-    INSERT INTO tidemill.job_history (id, due_at, created_at, attempt, priority, queue, task, args, state)
-    SELECT id, due_at, created_at, 1, priority, queue, task, args, 'succeeded' FROM gone
+    INSERT INTO tidemill.job_history
+        (id, due_at, created_at, attempt, priority, queue, task, args, state, failures, losses)
+    SELECT id, due_at, created_at, 1, priority, queue, task, args, 'succeeded', 0, 0 FROM gone
     """
     await database.fetch(old, batch.id)
     await sweep_batches(database)
