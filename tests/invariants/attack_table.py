@@ -282,6 +282,7 @@ CLI: dict[str, tuple[str, str]] = {
     "value": ("viewer", "value job/result/9"),
     "top": ("viewer", "top --once"),
     "workers": ("viewer", "workers"),
+    "workers show": ("viewer", "workers show 1"),
     "workers pause": ("operator", "workers pause nowhere mail"),
     "workers drain": ("operator", "workers drain nowhere mail"),
     "workers stop": ("operator", "workers stop nowhere mail"),

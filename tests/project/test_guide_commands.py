@@ -122,7 +122,8 @@ def prepare_monitors(world: World) -> dict[str, str]:
 
 
 def prepare_workers(world: World) -> dict[str, str]:
-    return {"HOST": socket.gethostname(), "QUEUE": "mail"}
+    worker = world.wait(["workers"], lambda found: found)[0]
+    return {"HOST": socket.gethostname(), "QUEUE": "mail", "8": str(worker["id"])}
 
 
 #: The guides whose commands are given, in this order, and what prepares each: it returns the ids behind those shown.
