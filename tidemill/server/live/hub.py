@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
@@ -40,8 +41,9 @@ from tidemill.store.telemetry.throughput import EVERY, note_pace
 
 log = structlog.get_logger("tidemill.server")
 
-PAUSE = 0.08  # between two reads while there are changes
-PAUSE_EACH = 0.0002  # longer by this for each subscriber, so that sending never takes all the time
+PAUSE = 0.06  # between two reads while there are changes
+PAUSE_RATIO = 1.4  # longer if sending takes longer than that: to the processor time since the read, times this
+PAUSE_EACH = 0.0002  # never longer than this for each subscriber
 SAFETY = 1.0  # the safety poll while there are subscribers
 KEEP_EVERY = 60.0
 HEARTBEAT = 15.0
@@ -171,8 +173,11 @@ class Hub:
     async def _follow(self) -> None:
         while True:
             self._notifier.clear()
+            began = time.process_time()
             if await self._read_once():
-                await asyncio.sleep(max(PAUSE, self.watching * PAUSE_EACH))
+                await asyncio.sleep(PAUSE)
+                wanted = min((time.process_time() - began) * PAUSE_RATIO, self.watching * PAUSE_EACH)
+                await asyncio.sleep(max(0.0, wanted - PAUSE))
                 continue
             # Without subscribers nothing is read: the log in the database keeps the changes.
             waking, most = (self._notifier, SAFETY) if self.watching else (self._subscribed, KEEP_EVERY)
@@ -374,6 +379,8 @@ class Hub:
         behind = self._count - place
         if behind > len(self._frames):
             return None
+        if behind == 1:
+            return [self._frames[-1]]
         return list(self._frames)[len(self._frames) - behind :]
 
     def _is_ahead(self, last: str) -> bool:
