@@ -21,6 +21,7 @@ from tidemill import App
 from tidemill.core.clock import VirtualClock
 from tidemill.dags import Dag, node
 from tidemill.declarations import DECLARERS
+from tidemill.engine.jobs.task import Call
 from tidemill.engine.roles.lease import Lease
 from tidemill.engine.roles.scheduler import Scheduler
 from tidemill.engine.telemetry.logs import configure_logs
@@ -61,8 +62,8 @@ QUICK = Plan(
     fair_keys=10, finished_jobs=5_000, entities=500,
 )  # fmt: skip
 FULL = Plan(
-    factor=4, jobs=5_000, runs=100, rounds=20, ticks=2_000, nodes=600, waiting_runs=2_000, schedules=600, queues=60,
-    fair_keys=600, finished_jobs=500_000, entities=60_000,
+    factor=10, jobs=5_000, runs=100, rounds=20, ticks=1_000, nodes=100, waiting_runs=1_000, schedules=100, queues=10,
+    fair_keys=100, finished_jobs=100_000, entities=10_000,
 )  # fmt: skip
 #: For tests: enough to see that it works, and nothing else.
 TOY = Plan(
@@ -148,11 +149,10 @@ async def _running(dsn: str, queues: int = 1) -> AsyncIterator[App]:
         yield app
 
 
-async def _drained(app: App, jobs: dict[str, list[dict[str, Any]]]) -> float:
-    """How long it takes to enqueue these jobs by task, and to run them."""
+async def _drained(app: App, calls: list[Call[Any]]) -> float:
+    """How long it takes to enqueue these jobs in one call, and to run them."""
     began = time.perf_counter()
-    for task, arguments in jobs.items():
-        await app.enqueue_many(task, arguments)
+    await app.enqueue_many(calls)
     await _until_empty(app)
     return time.perf_counter() - began
 
@@ -211,15 +211,15 @@ async def _schedules(dsn: str, size: int, plan: Plan) -> float:
 
 
 async def _queues(dsn: str, size: int, plan: Plan) -> float:
-    each = max(1, plan.jobs // size)
     async with _running(dsn, queues=size) as app:
-        took = await _drained(app, {f"noop{number}": [{}] * each for number in range(size)})
-        return took / (each * size)
+        tasks = [app.declarations.task(f"noop{number}") for number in range(size)]
+        return await _drained(app, [tasks[n % size].call() for n in range(plan.jobs)])
 
 
 async def _fair_keys(dsn: str, size: int, plan: Plan) -> float:
     async with _running(dsn) as app:
-        return await _drained(app, {"shared": [{"tenant": n % size} for n in range(plan.jobs)]})
+        shared = app.declarations.task("shared")
+        return await _drained(app, [shared.call(tenant=n % size) for n in range(plan.jobs)])
 
 
 async def _finished_jobs(dsn: str, size: int, plan: Plan) -> float:
@@ -227,7 +227,7 @@ async def _finished_jobs(dsn: str, size: int, plan: Plan) -> float:
         opened = await app.declarations.connections.open()
         await opened.database.fetch(FILL_HISTORY, size)
         await opened.database.fetch("ANALYZE tidemill.job_history")
-        took = await _drained(app, {"noop0": [{}] * plan.jobs})
+        took = await _drained(app, [app.declarations.task("noop0").call() for _ in range(plan.jobs)])
         began = time.perf_counter()
         for _ in range(plan.rounds):
             await app.do(list_jobs, ListJobs())

@@ -9,11 +9,17 @@ import pytest
 from tidemill.store.database import Database
 from tidemill.store.jobs.claims.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
 from tidemill.store.jobs.claims.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
+from tidemill.store.jobs.schedules.schedules import NEXT_SCHEDULED, TAKE_DUE
 from tidemill.store.runs.inbox import DUE_INBOX
 from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.turns import ONE_TICK, _Turns
 
 GROWING = {"job", "inbox", "run", "tick", "run_input"}
+MANY_SCHEDULES = """
+INSERT INTO tidemill.schedule (name, task, queue, spec, job, catchup, decided, next_fire, declared_by)
+SELECT 'later' || n, 'noop', 'default', '{}', '{}', 'skip', 0, now() + n * interval '1 minute', 'program'
+FROM generate_series(1, 3000) AS n
+"""
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"
 JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None)
 
@@ -79,3 +85,12 @@ async def test_no_statement_is_compiled_by_the_server(database: Database) -> Non
         assert await connection.fetchval("SHOW jit") == "off"
     finally:
         await connection.close()
+
+
+@pytest.mark.parametrize("statement", [TAKE_DUE, NEXT_SCHEDULED])
+async def test_due_schedules_are_found_without_reading_all_of_them(database: Database, statement: str) -> None:
+    await database.fetch(MANY_SCHEDULES)
+    await database.run(lambda connection: connection.execute(database.sql("ANALYZE tidemill.schedule")))
+    rows = await database.fetch(f"EXPLAIN (FORMAT JSON) {statement}")
+    scans = [node for node in walk(json.loads(rows[0][0])[0]["Plan"]) if node.get("Relation Name") == "schedule"]
+    assert {node.get("Index Name") for node in scans} == {"schedule_due"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 
@@ -149,3 +150,16 @@ async def test_a_job_whose_transaction_commits_late_starts_though_the_worker_has
         committed = time.monotonic()
         await eventually(lambda: 1 in seen)
         assert time.monotonic() - committed < SAFETY_POLL / 2
+
+
+async def test_a_delayed_job_starts_when_it_is_due_in_any_of_more_queues_than_the_worker_has_slots(
+    app: App, database: Database, seen: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemill.engine.worker.claimer.SAFETY_POLL", 3600.0)
+    queues = [f"queue{number}" for number in range(7)]
+    async with running_worker(app, queues=queues, max_concurrency=1):
+        for n, queue in enumerate(queues):
+            await app.enqueue("note", n=n, queue=queue, delay=0.3)
+            async with asyncio.timeout(60):
+                await eventually(lambda n=n: n in seen)
+    assert seen == list(range(7))

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from tidemill.engine.worker.queue_sharing import JobPrefetch, share_slots
+from tidemill.engine.worker.queue_sharing import MOST_DRY, JobPrefetch, share_slots
 
 QUEUES = ["a", "b", "c", "d", "e"]
 queue_lists = st.lists(st.sampled_from(QUEUES), min_size=1, unique=True)
@@ -46,6 +46,26 @@ def test_over_as_many_turns_as_queues_each_gets_the_same(room: int, queues: list
 def test_a_dry_queue_is_still_looked_at(room: int, queues: list[str], turn: int) -> None:
     wanted = share_slots(room, queues, {queues[0]}, turn)
     assert wanted.get(queues[0], 0) >= 1
+
+
+@given(st.integers(1, 500), st.integers(1, 400), st.integers(0, 1000))
+def test_of_many_dry_queues_a_few_are_looked_at_each_time_and_all_in_turn(room: int, count: int, turn: int) -> None:
+    dry = {f"dry{number}" for number in range(count)}
+    queues = [*sorted(dry), "flowing"]
+    asked: set[str] = set()
+    for later in range(-(-count // MOST_DRY) + 1):
+        wanted = share_slots(room, queues, dry, turn + later)
+        assert wanted["flowing"] == room
+        assert len(wanted) <= MOST_DRY + 1
+        asked |= wanted.keys()
+    assert asked == set(queues)
+
+
+@given(st.integers(1, 20), st.integers(1, 400), st.integers(0, 1000))
+def test_more_queues_than_slots_are_all_looked_at_soon(room: int, count: int, turn: int) -> None:
+    queues = [f"queue{number}" for number in range(count)]
+    turns = -(-count // room) + 1
+    assert {queue for later in range(turns) for queue in share_slots(room, queues, set(), turn + later)} == set(queues)
 
 
 def test_no_room_asks_for_nothing() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import structlog
@@ -78,6 +79,7 @@ class Claimer:
         self._may_find_jobs = True
         self._claim_again_at = math.inf
         self._dry: set[str] = set()  # queues that returned fewer jobs than requested, until a notification
+        self._claimable: list[str] = []  # all queues that the last turn could have claimed from
         self._over_limit: list[str] = []  # queues that the last turn left out because of their rate limit
         self._check_unheld_at: list[float] = []
         self._closing = False
@@ -275,15 +277,17 @@ class Claimer:
         now = self._clock.monotonic()
         opened = self._open_queues()
         queues = [queue for queue in opened if self.limited.get(queue, 0.0) <= now]
-        self._over_limit = [queue for queue in opened if queue not in queues]
+        self._over_limit = [queue for queue in self.limited if self.limited[queue] > now and queue in opened]
+        self._claimable = queues
         room = self._runner.max_concurrency + self._appetite.extra - self._runner.count
         self._turn += 1
         return share_slots(room, queues, self._dry, self._turn) if queues else {}
 
     def _learn(self, asked: dict[str, int], got: list[str]) -> None:
         if len(asked) > 1:
+            counts = Counter(got)
             for queue, room in asked.items():
-                if got.count(queue) < room:
+                if counts[queue] < room:
                     self._dry.add(queue)
                 else:
                     self._dry.discard(queue)
@@ -303,12 +307,12 @@ class Claimer:
         if self._runner.backlog:
             timeout = BACKLOG_CHECK
         elif wanted:
-            due = await (self._model_claims or claims).next_due(list(wanted), list(self._runner.unknown))
+            due = await (self._model_claims or claims).next_due(self._claimable, list(self._runner.unknown))
             if due is not None:
                 timeout = min(timeout, max(due, SHORTEST_WAIT))
         now = self._clock.monotonic()
         if wanted:
-            again_at = min(self._claim_again_at, fair_claims.next_at(wanted))
+            again_at = min(self._claim_again_at, fair_claims.next_at(self._claimable))
             timeout = min(timeout, max(again_at - now, SHORTEST_WAIT))
         for queue in self._over_limit:  # A limit may have passed since, so it must not wait for the safety poll.
             timeout = min(timeout, max(self.limited.get(queue, 0.0) - now, SHORTEST_WAIT))

@@ -7,21 +7,28 @@ from collections.abc import Sequence
 
 from tidemill.core.jobs.job import ClaimedJob
 
+MOST_DRY = 20
+
 
 def share_slots(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:
     """How many jobs to request from each queue: equal shares, rotating the remainder.
 
     A queue that returned fewer jobs than requested last time is `dry`: one additional job is requested from it, so that
-    its share is not left unused and new jobs in it are noticed.
+    its share is not left unused and new jobs in it are noticed. Of very many such queues, only some are asked each
+    time, because a claim costs the more the more queues it reads.
     """
     if room <= 0:
         return {}
     flowing = [queue for queue in queues if queue not in dry]
-    wanted = {queue: 1 for queue in queues if queue in dry} if flowing else {}
+    wanted: dict[str, int] = {}
+    if flowing:
+        resting = [queue for queue in queues if queue in dry]
+        first = turn * MOST_DRY % len(resting) if len(resting) > MOST_DRY else 0
+        wanted = dict.fromkeys((resting[first:] + resting[:first])[:MOST_DRY], 1)
     sharing = flowing or list(queues)
     base, rest = divmod(room, len(sharing))
     for index in range(len(sharing)):
-        queue = sharing[(index + turn) % len(sharing)]
+        queue = sharing[(index + turn * rest) % len(sharing)]
         share = base + (index < rest)
         if share:
             wanted[queue] = share

@@ -1,0 +1,1 @@
+DROP INDEX tidemill.schedule_due;
