@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
-import msgspec
 
 from tidemill.core.encoding.sealing import (
     PayloadCodec,
@@ -33,12 +32,13 @@ from tidemill.core.encoding.sealing import (
 )
 from tidemill.core.errors import ConfigError, StoreError, TidemillError
 from tidemill.store.access.payload_codec import load_codec
-from tidemill.store.connection_files import login_of, with_service
+from tidemill.store.connection_files import login_of
 from tidemill.store.connection_setup import PooledConnection, set_types, watched
 from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable, one_line, own_error
-from tidemill.store.database_url import check_database_url, place_of, to_primary, to_writable
+from tidemill.store.database_settings import DatabaseSettings
+from tidemill.store.database_url import place_of, to_primary, to_writable
 from tidemill.store.known_types import KnownTypesConnection
-from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, check_schema_name, schema_of
+from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, schema_of
 
 if TYPE_CHECKING:
     from tidemill.store.embedded.server import EmbeddedServer
@@ -76,32 +76,6 @@ SELECT $1, $2 WHERE NOT EXISTS (SELECT FROM installation.application) ON CONFLIC
 """
 
 
-class DatabaseSettings(msgspec.Struct, frozen=True):
-    """Where the database is, and which application's tables are used.
-
-    No URL means the embedded server under `directory`; no application means the only one in the database.
-    """
-
-    url: str | None = None
-    directory: str = ".tidemill"
-    schema: str = "tidemill"
-    application: str | None = None
-    pool_size: int = 8
-    transaction_pooler: bool = False
-    listen_url: str | None = None
-    codec: str | None = None
-    secret_key_file: str | None = None
-
-    def validate(self) -> DatabaseSettings:
-        check_schema_name(self.schema)
-        for url in (self.url, self.listen_url):
-            if url is not None:
-                check_database_url(url)
-        if self.pool_size < 1:
-            raise ConfigError("pool_size must be at least 1")
-        return self
-
-
 class Database:
     """The connections of one process to the database. Open it once; it reconnects by itself."""
 
@@ -114,9 +88,7 @@ class Database:
         opens: bool = True,
     ) -> None:
         """`opens`: whether sealed payloads are opened when they are read."""
-        settings = settings.validate()
-        urls = {name: with_service(url) for name in ("url", "listen_url") if (url := getattr(settings, name))}
-        self.settings = msgspec.structs.replace(settings, **urls).validate()
+        self.settings = settings.validate().resolved()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
