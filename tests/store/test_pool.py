@@ -1,0 +1,43 @@
+"""The pool opens few connections: one that is given back soon is used in place of a new one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from tests.support.cli import PATIENCE
+from tidemill.store import database as pools
+from tidemill.store.database import Database
+
+
+def size_of(database: Database) -> int:
+    pool = database._pool
+    assert isinstance(pool, asyncpg.Pool)
+    return pool.get_size()
+
+
+async def test_a_connection_that_is_given_back_is_used_in_place_of_a_third(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_OPENING_SECONDS", PATIENCE)
+    async with database.acquire() as first:
+        assert await first.fetchval("SELECT 1") == 1
+        async with database.acquire():
+            third = asyncio.create_task(database.fetchrow("SELECT 3"))
+            await asyncio.sleep(0)
+            assert not third.done()
+        assert tuple(await third or ()) == (3,)
+    assert size_of(database) <= 2
+
+
+async def test_work_that_keeps_its_connections_gets_as_many_as_it_needs(database: Database) -> None:
+    together = asyncio.Barrier(6)
+
+    async def work() -> int | None:
+        async with database.transaction() as connection, asyncio.timeout(PATIENCE):
+            await together.wait()
+            return await connection.fetchval("SELECT 1")
+
+    assert await asyncio.gather(*(work() for _ in range(6))) == [1] * 6
