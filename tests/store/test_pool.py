@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.support.cli import PATIENCE
-from tidemill.store import database as pools
+from tidemill.store import pool_turns
 from tidemill.store.database import Database
 
 
@@ -21,7 +21,7 @@ def size_of(database: Database) -> int:
 async def test_a_connection_that_is_given_back_is_used_in_place_of_a_third(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_OPENING_SECONDS", PATIENCE)
+    monkeypatch.setattr(pool_turns, "OPENING_SECONDS", PATIENCE)
     async with database.acquire() as first:
         assert await first.fetchval("SELECT 1") == 1
         async with database.acquire():

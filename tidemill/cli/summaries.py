@@ -34,7 +34,7 @@ SUMMARIES = {
     "top": "Watch hosts, workers, queues and runs live; q or Ctrl-C leaves.",
     "workers": "List workers; pause, drain, stop or resume them.",
     "queues": "Count what is in each queue; limit how fast its jobs start.",
-    "history": "Show how much tasks, queues or hosts did, how long it took and how much of it failed.",
+    "history": "Show how much tasks, queues, hosts or workers did, how long it took and how much of it failed.",
     "schedules": "List and explain schedules; make, change, delete, pause, resume, run or backfill them.",
     "value": "Write a large value whole to the standard output, as it is stored.",
     "audit": "List what operators did, the newest first.",

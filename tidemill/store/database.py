@@ -12,7 +12,6 @@ the installation's schema, every further one in its own schema (see the migratio
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
@@ -38,6 +37,7 @@ from tidemill.store.database_errors import CLASHES, NO_TABLE, is_unavailable, on
 from tidemill.store.database_settings import DatabaseSettings
 from tidemill.store.database_url import place_of, to_primary, to_writable
 from tidemill.store.known_types import KnownTypesConnection
+from tidemill.store.pool_turns import PoolTurns
 from tidemill.store.schemas import SCHEMA_NAMES, SHARED_CHANNELS, schema_of
 
 if TYPE_CHECKING:
@@ -63,8 +63,6 @@ _EXPECTED = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError, asyncp
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _IDLE_SECONDS = 5.0  # A pooled connection that is not used for so long is closed.
-_FEW = 2  # How many connections a pool opens without hesitation.
-_OPENING_SECONDS = 0.01  # To open one more takes about as long, so one that is given back within that time is better.
 
 #: The applications of an installation, and the schema of each.
 LIST_APPLICATIONS = "SELECT name, schema FROM installation.application ORDER BY created_at, name"
@@ -93,8 +91,7 @@ class Database:
         # Compiling one of our short statements takes longer than running it a hundred times.
         self._session = {"application_name": label, "jit": "off", **(session or {})}
         self._pool: asyncpg.Pool | None = None
-        self._taken = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._turns = PoolTurns()
         self.translates_errors = False
         """Whether errors of the driver leave this database as errors of ours: for an application's own calls."""
         self._rewritten: dict[str, str] = {}
@@ -365,29 +362,11 @@ class Database:
         return rows[0] if rows else None
 
     async def _take(self, pool: asyncpg.Pool) -> Executor:
-        if self._taken >= _FEW and not pool.get_idle_size() and pool.get_size() < pool.get_max_size():
-            returned = asyncio.get_running_loop().create_future()
-            self._waiting.append(returned)
-            await asyncio.wait([returned], timeout=_OPENING_SECONDS)
-            returned.cancel()
-        self._taken += 1
-        try:
-            return await pool.acquire()
-        except BaseException:
-            self._taken -= 1
-            raise
+        return await self._turns.take(pool)
 
     async def _give_back(self, pool: asyncpg.Pool, connection: Executor, *, as_new: bool = False) -> None:
         """Return a connection to the pool; `as_new`: no statement has failed or is in progress on it."""
-        self._taken -= 1
-        try:
-            await pool.release(connection)
-        finally:
-            while self._waiting:
-                returned = self._waiting.popleft()
-                if not returned.done():
-                    returned.set_result(None)
-                    break
+        await self._turns.give_back(pool, connection)
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:
