@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 
 from apps.autoblog.page import blog_page
-from apps.autoblog.site import read_post, write_feed, write_index, write_page
+from apps.autoblog.site import escape_markdown, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
 from apps.autoblog.writing import PICTURE, compose, describe_writer, is_picture, speak, summarise
 from tidemill import App
@@ -63,7 +63,7 @@ def digest(entity, files):
     """All posts of a month, the newest first."""
     month = entity["date.month"]
     posts = [read_post(file.name.removesuffix(".md"), file.text()) for file in reversed(files)]
-    parts = [f"## {post.date}: {post.title}\n\n{post.body}" for post in posts]
+    parts = [f"## {post.date}: {escape_markdown(post.title)}\n\n{post.body}" for post in posts]
     return f"# {month}: {len(posts)} posts\n\n" + "\n\n".join(parts) + "\n"
 
 

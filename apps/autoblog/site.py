@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import date
 from html import escape
@@ -52,6 +53,17 @@ class Post(msgspec.Struct, frozen=True):
         return f"{date.fromisoformat(self.date):%A, %-d %B %Y}"
 
 
+def escape_markdown(text: str) -> str:
+    """A line of plain text as Markdown that shows it as it is: `__init__` stays `__init__`."""
+    return re.sub(r"^(\d*)([-+=#.)])", r"\1\\\2", re.sub(r"[\\`*_\[\]<>&~|]", r"\\\g<0>", text))
+
+
+def plain_text(markdown: str) -> str:
+    """Markdown without its marks, line by line."""
+    marks = r"\\([!-/:-@\[-`{-~])|^[#*-]+\s*|\*"
+    return re.sub(marks, lambda found: found[1] or "", markdown, flags=re.MULTILINE)
+
+
 def write_front_matter(date: str, title: str, summary: str, body: str) -> str:
     """A post as Markdown with front matter."""
     head = "".join(f"{name}: {' '.join(text.split())}\n" for name, text in (("title", title), ("summary", summary)))
@@ -76,7 +88,8 @@ def write_page(post: Post, days: Sequence[str], *, audio: bool) -> str:
     """The page of a post; `days` are those of all posts, in order."""
     source = f"../audio/{post.date}.wav"
     listen = f'<audio controls preload="none" src="{source}">The post, read aloud</audio>' if audio else ""
-    is_said = all(part in post.body for part in post.summary.split(". "))
+    said = plain_text(post.body)
+    is_said = all(part in said for part in post.summary.split(". "))
     lead = "" if is_said else f'<p class="lead">{escape(post.summary)}</p>'
     title = f'<h1>{escape(post.title)}</h1><time datetime="{post.date}">{post.spoken_date}</time>'
     article = f"<article>{title}{lead}{listen}{_html(post, '../')}</article>"

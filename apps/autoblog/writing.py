@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import quote
 
-from apps.autoblog.site import read_post, write_front_matter
+from apps.autoblog.site import escape_markdown, plain_text, read_post, write_front_matter
 from tidemill.pipelines.workflows.llm import ask, is_configured
 
 SUMMARY_PROMPT = """Summarise the log of {date} below in one paragraph of plain sentences.
@@ -98,7 +98,7 @@ async def compose(date: str, summary: str, writer: str) -> str:
     for sentence in rest:
         words = set(_words(sentence))
         heading = next(heading for heading, typical in _HEADINGS if words & typical or not typical)
-        parts[heading].append(f"- {sentence}")
+        parts[heading].append(f"- {escape_markdown(sentence)}")
     body = "\n\n".join(f"## {heading}\n\n" + "\n".join(points) for heading, points in parts.items() if points)
     return write_front_matter(date, title, " ".join(lead), f"{body}{pictures}\n\n*Put together {writer}.*")
 
@@ -108,9 +108,9 @@ async def speak(date: str, post: str, writer: str) -> str:
     if writer != OFFLINE:
         return await asyncio.to_thread(ask, SPEECH_PROMPT.format(text=post))
     read = read_post(date, post)
-    plain = re.sub(r"^[#*-]+\s*|\*", "", _PICTURES.sub("", read.body), flags=re.MULTILINE)
+    plain = plain_text(_PICTURES.sub("", read.body))
     lines = [line if line[-1] in ".!?" else f"{line}." for line in plain.splitlines() if line.strip()]
-    told = [f"{read.title}.", *([] if read.summary in read.body else [read.summary]), *lines]
+    told = [f"{read.title}.", *([] if read.summary in plain else [read.summary]), *lines]
     return f"Welcome to the digest of {date}.\n\n" + "\n\n".join(told) + "\n"
 
 
@@ -147,7 +147,8 @@ def _one_for_all(kind: Sequence[str]) -> str:
     plain = [_WORD.findall(_ASIDE.sub("", each)) for each in others]
     about = [" ".join(word for word in words if word.lower() not in known) for words in plain]
     named = list(dict.fromkeys(each for each in about if each))
-    told = f": {', '.join(named)}" if 0 < len(named) <= MOST_NAMED else ""
+    lead_in = ":" if len(named) == len(others) else ", among them"
+    told = f"{lead_in} {', '.join(named)}" if 0 < len(named) <= MOST_NAMED else ""
     return f"{first.rstrip('.!?')} (and {len(others)} more like it{told})."
 
 

@@ -15,9 +15,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from markdown_it import MarkdownIt
+from markdown_it.common.utils import escapeHtml
 
 from apps.autoblog.logs import write_history
-from apps.autoblog.site import read_post, write_feed, write_index, write_page
+from apps.autoblog.site import escape_markdown, plain_text, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import read_aloud
 from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, speak, summarise
 from tidemill.pipelines.workflows.llm import ModelCallError, ask
@@ -125,8 +127,42 @@ def test_lines_that_differ_in_a_name_are_one_kind_and_notes_of_people_come_first
     assert pick_sentences(f"{log}\n{note}", 5) == [
         "Met with the harbour team.",
         "The deploy failed twice: OOM at 14:02 (and 1 more like it).",
-        "The importer was restarted after its memory had grown to 000 MB (and 3 more like it: mail gateway, archive).",
+        "The importer was restarted after its memory had grown to 000 MB "
+        "(and 3 more like it, among them mail gateway, archive).",
     ]
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (["mail gateway", "archive"], "and 2 more like it: mail gateway, archive"),
+        (["archive", "archive"], "and 2 more like it, among them archive"),
+        (["importer", "importer"], "and 2 more like it"),
+    ],
+)
+def test_names_stand_for_all_that_are_counted_or_are_said_to_be_some(others: list[str], told: str) -> None:
+    log = "\n".join(
+        f"10:00 INFO The {what} was restarted after its memory had grown." for what in ["importer", *others]
+    )
+    assert pick_sentences(log, 5) == [f"The importer was restarted after its memory had grown ({told})."]
+
+
+#: Lines of logs that mean something in Markdown.
+MARKS = [
+    "__init__ of *all* modules was `moved`", "see [the wiki](http://wiki.example) or <http://wiki.example>",
+    "# not a title", "- not a list", "+ not a list", "1) not a list", "> not a quote", "```", "a \\* b", "&copy; 2026",
+    "![x](y.png)", "---", "<script>alert(1)</script>", "a | b ~~c~~", "1.5 seconds", "=====",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", MARKS)
+async def test_a_line_of_a_log_is_shown_as_it_is(line: str) -> None:
+    page = MarkdownIt("commonmark", {"html": False}).render(f"- {escape_markdown(line)}")
+    assert page == f"<ul>\n<li>{escapeHtml(line)}</li>\n</ul>\n"
+    assert plain_text(f"- {escape_markdown(line)}") == line
+    post = await compose("2026-01-15", f"2026-01-15, from 1 logs. {line}.", OFFLINE)
+    assert f"<li>{escapeHtml(line)}.</li>" in write_page(read_post("2026-01-15", post), [], audio=False)
+    assert f"\n{line}.\n" in await speak("2026-01-15", post, OFFLINE)
 
 
 def test_an_author_in_brackets_does_not_make_commits_alike() -> None:

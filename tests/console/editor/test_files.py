@@ -149,3 +149,24 @@ def test_a_file_is_renamed_with_what_is_not_saved_and_deleted(watched: Watched, 
         ("workflow.delete", "daily.yaml"),
         ("workflow.rename", "nightly.yaml"),
     ]
+
+
+def test_a_file_that_cannot_be_read_is_not_said_to_be_of_a_form(watched: Watched, bench: Bench) -> None:
+    broken = bench.workflows / "broken.json"
+    broken.write_text('{"mode": "trigger",\n "nodes": [}')
+    page = watched.open("/editor", "Editor")
+    expect(page.get_by_role("row").filter(has_text="broken.json")).to_contain_text("cannot be read")
+    page.get_by_role("link", name="broken.json").click()
+    expect(page.get_by_role("heading", level=1, name="broken.json")).to_be_visible()
+    header = page.locator(".head")
+    expect(header).to_contain_text("cannot be read")
+    expect(header).not_to_contain_text("dag")
+    expect(page.locator(".canvas").get_by_role("alert")).to_contain_text("line 2")
+    expect(page.locator(".canvas").get_by_role("alert")).not_to_contain_text("last valid text")
+    watched.keep("editor-broken")
+
+    page.get_by_role("button", name="text", exact=True).click()
+    page.get_by_role("textbox", name="Text of broken.json").fill('{"mode": "trigger", "nodes": []}')
+    expect(header).to_contain_text("trigger")
+    expect(header).not_to_contain_text("cannot be read")
+    broken.unlink()

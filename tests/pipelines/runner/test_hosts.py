@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support import eventually
 from tests.support.cli import TIDEMILL, environment
 from tests.support.pipelines import put
+from tidemill import App
+from tidemill.core.clock import SYSTEM_CLOCK, SystemClock
+from tidemill.engine.roles.role import Life
+from tidemill.pipelines import Pipeline
+from tidemill.pipelines.runner.runner import CHECK_FLIGHTS, WARN_AFTER, PipelineRunner
 from tidemill.pipelines.stores.base import NotHereError
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database
@@ -83,6 +90,59 @@ async def test_a_queue_without_a_worker_is_the_reason_shown_for_what_waits(hosts
     await eventually(lambda: "no worker serves the queue of builds" in hosts.said("seeing", "pipeline"))
     assert "No worker serves queue pipelines, where 1 build waits" in hosts.ask("pipeline", "status", "app.py")
     assert "No worker serves queue pipelines" in hosts.ask("explain", "out/a.txt", "--app", "app.py")
+
+
+class Ahead(SystemClock):
+    """The system's clock, moved on by hand."""
+
+    by = 0.0
+
+    def monotonic(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return SYSTEM_CLOCK.monotonic() + self.by
+
+
+@pytest.mark.parametrize("served", [False, True])
+async def test_workers_have_time_to_start_before_a_queue_is_said_to_have_none(
+    app: App, database: Database, tmp_path: Path, served: bool
+) -> None:
+    pipeline, clock, life = Pipeline("p", root=tmp_path), Ahead(), Life()
+
+    @pipeline.stage(input="in/{id}.txt", output="out/{id}.txt", version="1")
+    def only(entity, text):
+        return text.upper()
+
+    app.pipeline(pipeline)
+    put(tmp_path, {"in/a.txt": "apple"})
+    runner = PipelineRunner(database, [pipeline], app.pipelines.task_of, clock=clock)
+
+    async def queued() -> int:
+        return len(await database.fetch("SELECT FROM tidemill.job WHERE task = 'p/only'"))
+
+    async def warnings(after: int) -> list[str]:
+        """The warnings up to a round of the runner after this number of builds was enqueued."""
+        put(tmp_path, {f"in/{after}.txt": "pear"})
+        await eventually(lambda: queued_now(after))
+        return [line["event"] for line in lines if line["event"].startswith("no worker serves")]
+
+    async def queued_now(count: int) -> bool:
+        return await queued() >= count
+
+    with capture_logs() as lines:
+        task = asyncio.create_task(runner.work(life))
+        await eventually(lambda: queued_now(1))
+        clock.by += CHECK_FLIGHTS  # Builds that wait are looked at, and workers may still be starting.
+        assert await warnings(2) == []
+        if served:
+            await database.fetch(
+                "INSERT INTO tidemill.worker (host, pid, queues, tasks, max_concurrency, versions, lease_until)"
+                " VALUES ('h', 1, '{pipelines}', '{}', 1, '{}', now() + interval '1 hour')"
+            )
+        clock.by += WARN_AFTER
+        await warnings(3)
+        clock.by += CHECK_FLIGHTS
+        assert len(await warnings(4)) == (0 if served else 1)
+        life.stop()
+        await task
 
 
 async def test_a_folder_of_the_same_path_on_another_host_is_told_from_the_root(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ STAND_BY = 2.0
 CHECK_FLIGHTS = 5.0
 TRUST_AFTER = 0.25
 PACE = 1.0
+WARN_AFTER = 10.0  # A worker that is started together with this process is there by then.
 WARN_AGAIN = 60.0
 HOUSEKEEPING = 3600.0
 FIRST_HOUSEKEEPING = 5.0
@@ -102,7 +103,7 @@ class PipelineRunner:
         self._life = Life()
         self._wake = asyncio.Event()
         self._driven: set[str] = set()
-        self._warned: dict[str, float] = {}  # when to check a queue again for workers
+        self._check_served: dict[str, float] = {}  # when to check next whether a worker serves a queue
         self._kept = {pipeline.name: KeptPipeline(pipeline, None) for pipeline in pipelines}
         self._group: asyncio.TaskGroup | None = None
 
@@ -363,16 +364,16 @@ class PipelineRunner:
         task = self._task_of(stage) if self._task_of is not None else None
         if task is None:
             return []
-        await self._warn_if_unserved(stage.options.queue or stage.pipeline.queue)
+        self._check_served.setdefault(_queue_of(stage), self._clock.monotonic() + WARN_AFTER)
         root = await self.drivers[stage.pipeline.name].pipeline_view.states.identify()
         return await enqueue_builds(self._database, task, steps, root)
 
     async def _warn_if_unserved(self, queue: str) -> None:
-        """Log once in a while that no worker serves a queue of builds."""
+        """Log once in a while that no worker serves a queue where builds wait."""
         now = self._clock.monotonic()
-        if now < self._warned.get(queue, 0.0):
+        if now < self._check_served.setdefault(queue, now + WARN_AFTER):
             return
-        self._warned[queue] = now + WARN_AGAIN
+        self._check_served[queue] = now + WARN_AGAIN
         if queue not in await served_queues(self._database):
             log.warning("no worker serves the queue of builds: start one with `tidemill worker APP`", queue=queue)
 
@@ -393,6 +394,8 @@ class PipelineRunner:
                 continue
             alive = {row["id"] for row in await self._database.fetch(rows.LIST_QUEUED, task_name(stage))}
             ended = {entity: job for entity, job in flying.items() if job not in alive}
+            if alive:
+                await self._warn_if_unserved(_queue_of(stage))
             if not ended:
                 continue
             badly = {row["id"]: row for row in await self._database.fetch(rows.LIST_ENDED, list(ended.values()))}
@@ -417,6 +420,11 @@ class PipelineRunner:
         await driver.sweep()
         await driver.manifests.catch_up(self._database)
         give_back_memory(driver.pipeline_view)
+
+
+def _queue_of(stage: Stage) -> str:
+    """The queue of a stage's builds."""
+    return stage.options.queue or stage.pipeline.queue
 
 
 def _part(pipeline: str) -> str:

@@ -66,7 +66,7 @@ export function Editor() {
                 <tr key={file.path}>
                   <td>{file.trouble ? file.path : <Link to={editorUrl(file.path)}>{file.path}</Link>} {open.includes(file.path) && <Tag tone="wait">unsaved changes</Tag>}</td>
                   <td className="nowrap">
-                    <Tag>{file.form ?? "not a workflow"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
+                    <Tag>{file.form ?? "cannot be read"}</Tag> {file.mode && <span className="soft">{file.mode}</span>}
                   </td>
                   <td className="wide-only">{file.name}</td>
                   <td className="num">{file.nodes}</td>

@@ -52,6 +52,9 @@ interface Base {
   version: string | null;
 }
 
+/** What is known of a text that could never be parsed: not even its form. */
+const UNREAD: Data = {};
+
 const unix = (text: string) => text.replaceAll("\r\n", "\n");
 
 export function Workbench({ path, file, first, kinds, files, onReload }: Props) {
@@ -75,7 +78,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
 
   // The diagram shows the last text that could be parsed.
   const found = useMemo(() => read(text, path), [text, path]);
-  const good = useRef<Data>({});
+  const good = useRef<Data>(UNREAD);
   if (found.data) good.current = found.data;
   const data = found.data ?? good.current;
   const form = formOf(data, path);
@@ -87,6 +90,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const may = isEditor && adminReason === null;
   const box = diagram.boxes.find((each) => each.id === chosen) ?? null;
   const isStale = found.data === null;
+  const isUnread = isStale && data === UNREAD;
   const stays = isLocked || isStale;
 
   const places = useMemo(() => {
@@ -212,7 +216,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
         title={path}
         subtitle={
           <span className="row">
-            <Tag>{form === "dag" ? "dag" : form === "stages" ? "pipeline (stages)" : modeOf(data)}</Tag>
+            <Tag>{isUnread ? "cannot be read" : form === "dag" ? "dag" : form === "stages" ? "pipeline (stages)" : modeOf(data)}</Tag>
             {file === null && <Tag tone="run">new</Tag>}
             {isChanged ? <Tag tone="wait">unsaved changes</Tag> : <Tag tone="ok">saved</Tag>}
             {errors > 0 && <Tag tone="bad">{plural(errors, "error")}</Tag>}
@@ -269,13 +273,13 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
         ))}
       </div>
       <div className={`bench ${view}`}>
-        {view !== "text" && <NodePalette kinds={format.palette(data, kinds)} locked={stays} onAdd={(kind) => add(kind, null)} />}
+        {view !== "text" && <NodePalette kinds={isUnread ? [] : format.palette(data, kinds)} locked={stays} onAdd={(kind) => add(kind, null)} />}
         <div className="middle">
           {view !== "text" && (
             <div className={isStale ? "panel canvas stale" : "panel canvas"}>
               {isStale && (
                 <div className="over" role="alert">
-                  {found.wrong} {found.line !== undefined && `(line ${found.line})`} The diagram shows the last valid text.
+                  {found.wrong} {found.line !== undefined && `(line ${found.line})`} {!isUnread && "The diagram shows the last valid text."}
                 </div>
               )}
               {diagram.boxes.length === 0 && !isStale && (
@@ -293,7 +297,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
           )}
           {form === "dag" && mayDryRun && diagram.boxes.length > 0 && <DagStart data={data} hasErrors={isStale || errors > 0} />}
         </div>
-        {view !== "text" && (box ? <BoxForm key={box.id} box={box} onRename={rename} onChoose={setChosen} onDelete={() => drop([box], [])} {...props} /> : <FileForm {...props} />)}
+        {view !== "text" && (box ? <BoxForm key={box.id} box={box} onRename={rename} onChoose={setChosen} onDelete={() => drop([box], [])} {...props} /> : !isUnread && <FileForm {...props} />)}
       </div>
       {open === "save" && <SaveDialog path={path} before={base.text} after={text} problems={problems} busy={save.isPending} onSave={(broken) => save.mutate(broken)} onClose={() => setOpen(null)} />}
       {file !== null && (open === "rename" || open === "delete") && <FileActDialog act={{ verb: open, path, version: file.version }} files={files} onDone={(now) => go(now === null ? "/editor" : editorUrl(now), { replace: true })} onClose={() => setOpen(null)} />}
