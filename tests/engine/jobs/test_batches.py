@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from tests.support import eventually, running_worker, value
 from tests.support.waiting import PATIENCE
-from tidemill import App, BatchFailedError, current_job
+from tidemill import App, BatchFailedError, Call, current_job
 from tidemill.core.errors import ConfigError, NotFoundError, PayloadError
 from tidemill.ops.explain import ExplainObject, explain
 from tidemill.ops.jobs.jobs import JobSelection, RetryJobs, cancel_jobs, retry_jobs
@@ -99,6 +101,36 @@ async def test_a_batch_that_is_closed_while_its_last_job_ends_has_an_end(app: Ap
             batch = await app.batch(calls(app, "double", 2), keep_open=True)
             await batch.close()
             assert await batch.wait(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_batch_whose_last_job_ends_while_a_call_adds_no_job_to_it_has_an_end(
+    app: App, database: Database, fails: bool
+) -> None:
+    """Without maintenance: every unique key is taken, or the caller's generator fails."""
+    double = app.declarations.task("double")
+    await app.enqueue(double.call(9), unique_key="taken", delay="1h")
+    batch = await app.batch(calls(app, "double", 2), keep_open=True)
+    await batch.close()
+    ended = "SELECT count(*) = 2 FROM tidemill.job_history"
+
+    def last(loop: asyncio.AbstractEventLoop) -> Iterator[Call[int]]:
+        """Calls that are there when the others have ended, and the worker has left the batch to its holder."""
+        asyncio.run_coroutine_threadsafe(work(), loop).result()
+        if fails:
+            raise ZeroDivisionError
+        yield double.call(9)
+
+    async def work() -> None:
+        async with running_worker(app):
+            await eventually(lambda: value(database, ended))
+
+    def add(loop: asyncio.AbstractEventLoop) -> int:
+        return asyncio.run(batch.add(last(loop), unique_key="taken"))
+
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        assert await asyncio.to_thread(add, asyncio.get_running_loop()) == 0
+    assert (await batch.view()).state == "succeeded"
 
 
 async def test_batches_whose_last_jobs_end_in_transactions_at_the_same_time_have_an_end(app: App) -> None:

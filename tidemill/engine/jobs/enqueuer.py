@@ -86,8 +86,15 @@ class Enqueuer:
                 added = await self._add(connection, batch, chunks)
         except asyncpg.PostgresError as error:
             raise _explained(error) from error
-        await end_batches(self._database, [batch])  # Its other jobs may have ended meanwhile.
+        except Exception:  # A wrong call, or an error of the caller's generator.
+            await self._end_held(batch)
+            raise
+        await self._end_held(batch)
         return added
+
+    async def _end_held(self, batch: int) -> None:
+        """End a batch whose other jobs have ended while it was held: workers leave a held batch to its holder."""
+        await end_batches(self._database, [batch])
 
     async def _add(self, connection: Executor, batch: int, chunks: Iterable[ManyJobs]) -> int:
         added = 0
