@@ -204,3 +204,49 @@ async def test_asking_a_run_that_ends_without_a_reply_raises(app: App) -> None:
             await run.ask(Question(n=1), timeout=150)
     with pytest.raises(WorkflowRuntimeError, match="ended without a reply to Question"):
         await Silent().run().ask(Question(n=1), timeout=150)
+
+
+class Letter(HumanResponseEvent):
+    """Has a field and a strictness of its own: what a reply is for is beside its values."""
+
+    model_config = {"extra": "forbid"}
+
+    reply_to: str
+
+
+class Offer(HumanResponseEvent):
+    price: int
+
+
+class Bid(HumanResponseEvent):
+    price: int
+
+
+class Office(Workflow):
+    """Answers a letter, and an offer together with a bid."""
+
+    @step
+    async def begin(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        await ctx.wait_for_event(Go)
+        return StopEvent()
+
+    @step
+    async def read(self, ctx: Context, ev: Letter) -> None:
+        ctx.reply([ev.reply_to, len(ev)])
+
+    @step
+    async def match(self, ctx: Context, offer: Offer, bid: Bid) -> None:
+        ctx.reply(bid.price - offer.price)
+
+
+async def test_a_reply_reaches_its_asker_whatever_the_fields_of_the_event_and_the_parameters_of_the_step(
+    app: App,
+) -> None:
+    app.workflow(Office, skip_graph_checks=["dead_end"])
+    async with running_run_worker(app):
+        for run in (await app.start(Office), Office().run()):
+            assert await run.ask(Letter(reply_to="ada@example.org"), timeout=150) == ["ada@example.org", 0]
+            asked = [run.ask(each, timeout=150) for each in (Offer(price=3), Bid(price=5))]
+            assert await asyncio.gather(*asked) == [2, 2]
+            await run.send_event(Go(word="end"))
+            await run

@@ -25,7 +25,7 @@ from pydantic_core import PydanticSerializationError, to_json, to_jsonable_pytho
 from tidemill.core.codec import find_no_number
 from tidemill.core.errors import PayloadError, UnknownClassError
 from tidemill.flows.encoding.classes import STANDS_IN, qualified_name, remember_class, renamed_class
-from tidemill.flows.encoding.dict_like import DictLikeModel
+from tidemill.flows.encoding.dict_like import DictLikeModel, _set_private
 
 ModelClass = type[DictLikeModel]
 
@@ -35,21 +35,24 @@ _defined: WeakValueDictionary[str, ModelClass] = WeakValueDictionary()
 class Document(msgspec.Struct, frozen=True):
     """An encoded event: the qualified name of its class, and its values.
 
-    `exact` has the stored forms of those values that JSON would change.
+    `exact` has the stored forms of those values that JSON would change, `reply_to` what a reply to the event is for.
     """
 
     type: str
     value: dict[str, Any]
     exact: dict[str, Any] = {}
+    reply_to: str | None = None
 
 
 class _Envelope(msgspec.Struct, frozen=True):
     type: str
     value: msgspec.Raw
     exact: dict[str, Any] = {}
+    reply_to: str | None = None
 
 
 _TEXT = (bytes, str)
+_REPLY_TO = "_reply_to"
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _read_plain = msgspec.json.Decoder().decode
 _write_plain = msgspec.json.Encoder().encode
@@ -161,8 +164,25 @@ def defined_class(name: str) -> ModelClass:
     raise UnknownClassError(f"event class {name} is not defined in this process; import the module that defines it")
 
 
+def reply_token(event: DictLikeModel) -> str | None:
+    """Return what a reply to an event is for, if the event was sent with `ask`."""
+    private = event.__pydantic_private__
+    return private.get(_REPLY_TO) if private else None
+
+
+def set_reply_token(event: DictLikeModel, token: str) -> None:
+    """Say what a reply to an event is for. It is no value of the event: its class may have a field of any name."""
+    _set_private(event, {**(event.__pydantic_private__ or {}), _REPLY_TO: token})
+
+
 def encode_event(event: DictLikeModel) -> bytes:
     """Encode an event as JSON bytes."""
+    data = _encode(event)
+    token = reply_token(event)
+    return data if token is None else data[:-1] + b',"reply_to":' + to_json(token) + b"}"
+
+
+def _encode(event: DictLikeModel) -> bytes:
     cls = type(event)
     values = event.__dict__
     if cls._wire_kinds is not None and not event._data and tuple(map(type, values.values())) == cls._wire_kinds:
@@ -189,13 +209,18 @@ def _refuse_no_number(event: DictLikeModel) -> None:
     """Raise for NaN and infinities, which would be encoded as null or as invalid JSON."""
     name = qualified_name(type(event))
     plain = type(event).__pydantic_serializer__.to_python(event, warnings="none")
-    place = find_no_number(plain, "$") or find_no_number(event_document(event)["value"], "$")
+    place = find_no_number(plain, "$") or find_no_number(_document(event)["value"], "$")
     if place is not None:
         raise PayloadError(f"event {name} cannot be stored as JSON: NaN or an infinity - at `{place}`")
 
 
 def event_document(event: DictLikeModel) -> dict[str, Any]:
     """Return an event as plain JSON values, in the form of `Document`."""
+    document, token = _document(event), reply_token(event)
+    return document if token is None else {**document, "reply_to": token}
+
+
+def _document(event: DictLikeModel) -> dict[str, Any]:
     exact = _exact_values(event)
     if exact:
         return _exact_document(event, exact)
@@ -333,15 +358,21 @@ def decode_event(data: bytes | str | dict[str, Any] | Document, allowed: EventRe
             document = msgspec.convert(data, Document) if isinstance(data, dict) else data
             cls = _class_named(document.type)
             if not document.exact and cls._wire_kinds is not None:
-                return cls(**document.value)
-            return _created(cls, document.value, _unpacked(document.exact))
-        envelope = _read_envelope(data)
-        cls = _class_named(envelope.type)
-        if envelope.exact:
-            return _created(cls, _read_plain(envelope.value), _unpacked(envelope.exact))
-        if cls._wire_kinds is not None:
-            return cls(**_read_plain(envelope.value))
-        return cls.__pydantic_validator__.validate_json(bytes(envelope.value))
+                event = cls(**document.value)
+            else:
+                event = _created(cls, document.value, _unpacked(document.exact))
+        else:
+            document = _read_envelope(data)
+            cls = _class_named(document.type)
+            if document.exact:
+                event = _created(cls, _read_plain(document.value), _unpacked(document.exact))
+            elif cls._wire_kinds is not None:
+                event = cls(**_read_plain(document.value))
+            else:
+                event = cls.__pydantic_validator__.validate_json(bytes(document.value))
+        if document.reply_to is not None:
+            set_reply_token(event, document.reply_to)
+        return event
     except msgspec.MsgspecError as error:
         raise PayloadError(f"this is not an encoded event: {error}") from error
     except (ValidationError, TypeError) as error:

@@ -217,7 +217,7 @@ def readable(packed: Any) -> Any:
         fields = packed.get("json")
         return readable(packed["fields"]) | fields if isinstance(fields, dict) else fields or readable(packed["fields"])
     if isinstance(event := packed.get(_EVENT), dict):
-        return {name: each for name, each in event.items() if name != "exact"}
+        return {name: each for name, each in event.items() if name in ("type", _VALUE)}
     return {name: readable(each) for name, each in packed.items()}
 
 

@@ -9,8 +9,8 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -233,10 +233,14 @@ class FlowRun:
         if isinstance(event, ReplyEvent) and (asked := self._asked.pop(event.to, None)) is not None:
             asked.set_result(event.value)
 
-    def expect_reply(self, token: str) -> asyncio.Future[Any]:
-        """Return a future of the reply with this token."""
-        asked = self._asked[token] = self._home.create_future()
-        return asked
+    @contextmanager
+    def expecting_reply(self, token: str) -> Iterator[asyncio.Future[Any]]:
+        """Give a future of the reply with this token."""
+        self._asked[token] = asked = self._home.create_future()
+        try:
+            yield asked
+        finally:
+            self._asked.pop(token, None)
 
     def check_may_wait(self, work: Work) -> None:
         """Raise if the step must not wait now."""

@@ -16,7 +16,7 @@ from tidemill.core.ticks import Received
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, HumanResponseEvent
 from tidemill.flows.encoding.copies import copy_data
-from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere
+from tidemill.flows.encoding.events import EventRegistry, defined_elsewhere, set_reply_token
 from tidemill.flows.encoding.journal import TickRecord, encode_tick
 
 
@@ -61,7 +61,7 @@ def unchecked_tick(name: str, fields: dict[str, Any], step: str | None, token: s
 def asking_event(event: Event, token: str) -> Event:
     """Return the same event with a token for its reply."""
     asking = copy_data(event)
-    asking["reply_to"] = token
+    set_reply_token(asking, token)
     return asking
 
 

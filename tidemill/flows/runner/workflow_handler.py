@@ -95,10 +95,10 @@ class WorkflowHandler(Generic[ResultT_co]):
     async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`."""
         token = secrets.token_urlsafe(8)
-        reply = self._run.expect_reply(token)
-        async with asyncio.timeout(timeout):
-            await self.send_event(asking_event(event, token), step)
-            await asyncio.wait([reply, self._run.result], return_when=asyncio.FIRST_COMPLETED)
+        with self._run.expecting_reply(token) as reply:
+            async with asyncio.timeout(timeout):
+                await self.send_event(asking_event(event, token), step)
+                await asyncio.wait([reply, self._run.result], return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():
             raise WorkflowRuntimeError(f"the run has ended without a reply to {type(event).__name__}")
         return reply.result()

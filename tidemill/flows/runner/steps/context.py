@@ -53,6 +53,7 @@ from tidemill.flows.definition.validate import find_state_type
 from tidemill.flows.encoding.changes import storable_changes
 from tidemill.flows.encoding.context_dict import default_serializer, load_context, save_context
 from tidemill.flows.encoding.copies import copy_data
+from tidemill.flows.encoding.events import reply_token
 from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.reducer import COMPENSATE
@@ -74,9 +75,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", default=Any)
 E = TypeVar("E", bound=Event)
-
-#: The name of the dynamic value by which an event that was sent with `ask` says what a reply is for.
-REPLY_TO = "reply_to"
 
 
 class Context(Generic[S]):
@@ -308,11 +306,14 @@ class Context(Generic[S]):
         return ContinuedEvent(start=run.declared.start_event(start_event, fields))
 
     def reply(self, value: Any, *, to: Event | None = None) -> None:
-        """Reply to the event that the step runs with, or to another, if it was sent with `ask`; else do nothing."""
+        """Reply to the events that the step runs with, or to another, if sent with `ask`; else do nothing."""
         _, replay = self._stepping_by_record("reply")
-        token = (replay.work.input if to is None else to).get(REPLY_TO)
-        if token is not None:
-            self.write_event_to_stream(ReplyEvent(to=token, value=value))
+        given = replay.work.input if to is None else to
+        if isinstance(given, dict):  # The step takes several events together, by the names of its parameters.
+            given = list(given.values())
+        for event in given if isinstance(given, list) else [given]:
+            if (token := reply_token(event)) is not None:
+                self.write_event_to_stream(ReplyEvent(to=token, value=value))
 
     @overload
     async def child(
