@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict
 
 from tests.support import eventually, value
 from tests.support.durable import Go, running_run_worker
@@ -209,7 +210,7 @@ async def test_asking_a_run_that_ends_without_a_reply_raises(app: App) -> None:
 class Letter(HumanResponseEvent):
     """Has a field and a strictness of its own: what a reply is for is beside its values."""
 
-    model_config = {"extra": "forbid"}
+    model_config = ConfigDict(extra="forbid")
 
     reply_to: str
 

@@ -47,7 +47,8 @@ def _print(found: DeployCheck) -> None:
     for state in found.states:
         console.print(f"{counted(state.count, 'state')} of {state.pipeline}/{state.stage}: {state.why}")
     for schedule in found.schedules:
-        console.print(f"schedule {schedule.name} {schedule.change}")
+        breaks = "breaks: " if schedule.breaks else ""
+        console.print(f"{breaks}schedule {schedule.name} {schedule.change}", style="red" if schedule.breaks else None)
     for gone in found.without_code:
         console.print(f"{gone.kind} {gone.name} has no code in this version")
     console.print("something would break" if found.breaks else "nothing would break", style="bold")

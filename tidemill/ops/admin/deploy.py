@@ -14,6 +14,7 @@ from tidemill.core.schedule import Schedule
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.operation import Nothing, doc, operation
 from tidemill.ops.runs.migrate import RUNS_AT_ONCE, StuckRuns, grouped, older_runs
+from tidemill.store.jobs.schedules.schedules import RunTemplate
 from tidemill.store.maintenance.deploy import (
     known_monitors,
     known_streams,
@@ -152,6 +153,10 @@ def _node_problems(program: Any, state: Any, declared: Declarations) -> Iterator
         for argument in step.spec.args:
             if argument not in task.signature.names:
                 yield f"node {name}: {task.signature.unknown(argument)}"
+        for argument in task.signature.required:
+            if argument not in step.spec.args:
+                what = f"task {step.spec.task} needs the argument {argument!r}"
+                yield f"node {name}: {what}, which the node does not give"
 
 
 async def _check_jobs(tx: Transaction, declared: Declarations) -> tuple[list[MisfitJobs], int]:
@@ -182,14 +187,38 @@ async def _check_schedules(tx: Transaction, declared: Declarations) -> list[Sche
     stored = {row["name"]: row for row in await stored_schedules(tx)}
     wanted = {each.name: each for each in declared.stored_schedules()}
     changes = [ScheduleChange(name, "appears") for name in wanted.keys() - stored.keys()]
-    changes += [ScheduleChange(name, "goes") for name in stored.keys() - wanted.keys()]
+    served = set(declared.served_queues())
+    for name in stored.keys() - wanted.keys():
+        if stored[name]["made_by"] is None:
+            changes.append(ScheduleChange(name, "goes"))
+        elif (why := _cannot_fire(stored[name], declared, served)) is not None:
+            changes.append(ScheduleChange(name, f"could not be fired: {why}", breaks=True))
     for name in stored.keys() & wanted.keys():
         row, each = stored[name], wanted[name]
         if decode(row["spec"], Schedule) != each.spec:
             changes.append(ScheduleChange(name, "fires at other times"))
-        if encode(decode(row["job"], NewJob)) != encode(each.job):
+        if each.run is not None:
+            if row["run"] is None or _what_starts(decode(row["run"], RunTemplate)) != _what_starts(each.run):
+                changes.append(ScheduleChange(name, "starts another run"))
+        elif row["run"] is not None or encode(decode(row["job"], NewJob)) != encode(each.job):
             changes.append(ScheduleChange(name, "enqueues another job"))
     return sorted(changes, key=lambda each: each.name)
+
+
+def _what_starts(run: RunTemplate) -> tuple[Any, ...]:
+    return run.kind, run.workflow, decode(run.input)
+
+
+def _cannot_fire(row: Any, declared: Declarations, served: set[str]) -> str | None:
+    """Why a schedule that was made at run time could not be fired with this version; None if it could."""
+    if row["run"] is None:
+        job = decode(row["job"], NewJob)
+        return _misfit(declared, job.task, job.queue, bytes(job.args), served)
+    run = decode(row["run"], RunTemplate)
+    if run.kind != DAG_KIND:
+        return None if run.workflow in declared.runs.flows else f"the application has no workflow {run.workflow}"
+    program, state = declared.runs.dag_kind.restore(bytes(run.input), None, [])
+    return "; ".join(_node_problems(program, state, declared)) or None
 
 
 async def _check_states(tx: Transaction, declared: Declarations) -> list[RebuiltStates]:

@@ -21,7 +21,7 @@ SELECT pipeline, stage, code, count(*) AS states FROM tidemill.state WHERE conte
 """
 
 #: The schedules that are stored for an application.
-STORED_SCHEDULES = "SELECT name, task, spec, job FROM tidemill.schedule ORDER BY name"
+STORED_SCHEDULES = "SELECT name, spec, job, run, made_by FROM tidemill.schedule ORDER BY name"
 
 #: The streams that have been run, and the monitors.
 KNOWN_STREAMS = """
