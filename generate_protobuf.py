@@ -2,8 +2,8 @@
 
     python generate_protobuf.py         needs grpcio-tools
 
-The package build generates them anew, with the release of grpcio-tools that its requirements name. A test run generates
-only those that are missing or older than their .proto file.
+The package build generates all of them, with the release of grpcio-tools that its requirements name. A test run
+generates only those that are missing or older than their .proto file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 
 
-def generate_protobuf(*, anew: bool = False) -> list[Path]:
-    """Generate the missing and outdated modules, or all of them anew; returns all of them."""
+def generate_protobuf(*, everything: bool = False) -> list[Path]:
+    """Generate the missing and outdated modules, or all of them; returns all of them."""
     protos = sorted((ROOT / "tidemill").rglob("*.proto"))
-    outdated = [proto for proto in protos if anew or not _is_fresh(proto)]
+    outdated = [proto for proto in protos if everything or not _is_fresh(proto)]
     if outdated:
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"--python_out={ROOT}", f"--pyi_out={ROOT}"]
         if subprocess.run([*command, *map(str, outdated)], cwd=ROOT, check=False).returncode:

@@ -20,7 +20,7 @@ class BuildHook(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        generated = self._run("generate_protobuf.py", "generate_protobuf", anew=True)
+        generated = self._run("generate_protobuf.py", "generate_protobuf", everything=True)
         build_data["artifacts"] += [module.relative_to(self.root).as_posix() for module in generated]
         if version == "editable" or os.environ.get("TIDEMILL_WITHOUT_CONSOLE"):
             return

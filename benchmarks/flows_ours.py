@@ -68,7 +68,7 @@ class Tocked(Event):
 
 
 class Endless(Workflow):
-    """Begins anew after every fan-out, and waits at last."""
+    """Starts again after every fan-out, and waits at last."""
 
     @step
     async def split(self, ctx: Context, ev: StartEvent) -> list[Tock]:

@@ -1,8 +1,7 @@
 """The `monitors` suite: ingest, decoding, recomputing, comparing programs, alerts, restarts and backtests.
 
 Peers: check-then-insert per event (as the source document has it), hmmlearn's full decode, the apted package, and the
-document's way of computing everything anew for each run. Where there is no peer, the limit that is wanted stands in its
-place.
+document's way of computing everything again for each run. Where there is no peer, its place has the wanted limit.
 """
 
 import asyncio

@@ -25,7 +25,7 @@ MODULES = (
 
 
 def write_reference(folder: Path) -> None:
-    """Write all pages anew."""
+    """Write all pages."""
     folder.mkdir(exist_ok=True)
     pages = {
         "python": python_page(),

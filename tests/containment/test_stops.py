@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.containment, pytest.mark.timeout(400)]
 
 LONG = 180.0
 REPEATED = ("monitor_source", "model_load")
-"""What every process does anew: it reads its sources and loads its models."""
+"""What each new process does: it reads its sources and loads its models."""
 SLOW_PLACES = [place for place in IN_ONE_APPLICATION if place not in REPEATED]
 NAMES = ("one", "two", "three", "four")
 SETTINGS = {"grace_seconds": 15}

@@ -147,8 +147,8 @@ def test_a_bad_value_is_refused_with_its_setting_and_origin(tmp_path: Path, vari
     [
         ({"schema": "Has-Dash"}, "schema 'Has-Dash' is not usable"),
         ({"schema": "1st"}, "is not usable"),
-        ({"schema": "user"}, "PostgreSQL keeps this name to itself"),
-        ({"schema": "pg_shop"}, "PostgreSQL keeps this name to itself"),
+        ({"schema": "user"}, "PostgreSQL reserves this name"),
+        ({"schema": "pg_shop"}, "PostgreSQL reserves this name"),
         ({"schema": "a" * 32}, "is not usable"),
         ({"schema": 'x"; DROP'}, "is not usable"),
         ({"database_url": "mysql://h/d"}, "must start with postgresql://"),

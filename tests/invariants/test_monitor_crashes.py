@@ -31,7 +31,7 @@ SELECT count(*) FROM tidemill.monitor AS m WHERE m.events = $1 AND m.tick_at >= 
 
 
 async def live_through(url: str, folder: Path, kill_at: str = "") -> tuple[str, int]:
-    """All rounds, with a process that is killed and started anew; what is written then, and how often it died."""
+    """All rounds, with a process that is killed and started again; what is written then, and how often it died."""
     folder.mkdir()
     write_round(folder, [], 1000.0)
     deaths, count = 0, 0

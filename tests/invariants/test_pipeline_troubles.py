@@ -251,7 +251,7 @@ async def test_a_database_that_was_lost_is_made_up_for_by_the_manifests(project:
     assert project.calls == [("first", "b")]
 
 
-async def test_a_stage_whose_patterns_have_changed_starts_anew(tmp_path: Path, database: Database) -> None:
+async def test_a_stage_whose_patterns_have_changed_starts_again(tmp_path: Path, database: Database) -> None:
     def make(input: str, output: str) -> Pipeline:
         pipeline = Pipeline("p", root=tmp_path)
 

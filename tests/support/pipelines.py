@@ -36,14 +36,14 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def load_source(folder: Path, name: str, text: str) -> ModuleType:
-    """A module of a user's project, as it is after they have saved it and started anew."""
+    """A module of a user's project, as it is after they have saved it and started again."""
     file = folder / f"{name}.py"
     file.write_text(text)
     return load_file(file)
 
 
 def load_file(file: Path) -> ModuleType:
-    """The module in a file, imported anew."""
+    """The module in a file, imported again."""
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)

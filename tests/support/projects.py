@@ -1,4 +1,4 @@
-"""A user's project with a pipeline, whose source can be changed and which is then started anew."""
+"""A user's project with a pipeline, whose source can be changed and which is then started again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Project:
         self.files = {"texts": TEXTS, "blogmod": MODULE.format(root=str(self.root))}
 
     def start(self, **changes: tuple[str, str]) -> Pipeline:
-        """Start the program anew, with texts replaced in its modules."""
+        """Start the program again, with texts replaced in its modules."""
         for name, (old, new) in changes.items():
             assert old in self.files[name]
             self.files[name] = self.files[name].replace(old, new)

@@ -152,7 +152,7 @@ class EndRun(msgspec.Struct, frozen=True, tag="end_run"):
 
 
 class TrimJournal(msgspec.Struct, frozen=True, tag="trim_journal"):
-    """Drop the ticks up to here: the run has begun anew, and its state is all that is needed of them."""
+    """Drop the ticks up to here: the run has started again, and its state is all that is needed of them."""
 
 
 Command = TrimJournal | RunWork | StopWork | Answer | SetTimer | DropTimer | Publish | EndRun

@@ -36,7 +36,7 @@ def get_console(path: FromPath[str] = "") -> Response[bytes]:
         raise NotFoundError("there is nothing at this address")
     found = file_of(name)
     if found is None and PurePosixPath(name).suffix in (".js", ".css", ".svg", ".map", ".ico"):
-        raise NotFoundError("there is no such file: the console may have been built anew, load the page again")
+        raise NotFoundError("there is no such file: the console may have been rebuilt, load the page again")
     if found is not None:
         kept = FOR_EVER if name.startswith("assets/") else ASK_AGAIN
         return Response(found.read_bytes(), media_type=kind_of(found), headers={"cache-control": kept})

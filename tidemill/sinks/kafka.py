@@ -1,7 +1,7 @@
 """A topic of Kafka as a sink: an item is sent when all replicas have it.
 
 The client keeps the order of what it sends, also when it repeats: with `enable.idempotence` (the default), or else with
-one request at a time. A batch that is not taken in time is dropped by the client and sent anew, in the same order.
+one request at a time. A batch that is not taken in time is dropped by the client and sent again, in the same order.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class _Sweeps:
     async def next(self, since: float | None, token: str | None) -> RecordPage | None:
         """The next page of this sweep, or of a new one that begins here; None after the end of a sweep and a wait."""
         pages = self._pages or self._reader.pages(since, token, time.time())
-        self._pages = None  # A reader that has failed is asked anew.
+        self._pages = None  # A reader that has failed is asked again.
         page = await anext(pages, None)
         if page is None:
             await self._wait()

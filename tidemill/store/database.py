@@ -271,7 +271,7 @@ class Database:
         tables of any size: one made for an empty table must not scan it when it is full.
         """
         connection = await self.connect()
-        if not self.settings.transaction_pooler:  # A pooler plans each statement anew.
+        if not self.settings.transaction_pooler:  # A pooler plans each statement again.
             await connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off")
         return connection
 

@@ -39,7 +39,7 @@ RESERVED = frozenset(
 def check_schema_name(name: str) -> str:
     """Reject a name that would need quoting."""
     if name in RESERVED or name.startswith("pg_"):
-        raise ConfigError(f"schema {name!r} is not usable: PostgreSQL keeps this name to itself")
+        raise ConfigError(f"schema {name!r} is not usable: PostgreSQL reserves this name")
     if not _SCHEMA_NAME.match(name):
         raise ConfigError(f"schema {name!r} is not usable: use up to 31 lower-case letters, digits and underscores")
     return name

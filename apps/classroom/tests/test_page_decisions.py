@@ -167,7 +167,7 @@ def test_a_program_reads_like_one() -> None:
     assert program_lines(loose) == [(0, "wait (sum)", False)]
 
 
-def test_a_block_diff_tells_what_came_what_went_and_what_was_only_set_anew() -> None:
+def test_a_block_diff_tells_what_came_what_went_and_what_was_only_set_again() -> None:
     before = program(Block("drive_for", 200), Block("turn_for", 90), Block("wait", 1))
     after = program(Block("drive_for", 600), Block("wait", 1), Block("print", 2))
     signs = [(line["sign"], line["text"], line.get("was")) for line in block_diff(before, after)]

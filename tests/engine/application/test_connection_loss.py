@@ -300,7 +300,7 @@ READY = b"Z\x00\x00\x00\x05I"
 async def test_a_claim_that_succeeds_after_its_connection_was_lost_is_given_back(
     app: App, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server goes on with the last claim when its worker has long connected anew."""
+    """The server goes on with the last claim when its worker has long connected again."""
     monkeypatch.setattr("tidemill.engine.worker.claimer.UNHELD_CHECK_DELAYS", (0.2, 1.0, 10.0, 60.0))
 
     @app.task

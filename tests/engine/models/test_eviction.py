@@ -92,7 +92,7 @@ def test_newcomers_do_not_keep_a_busy_model_for_ever() -> None:
     assert given_to(it.loaded("a", 6.0)) == [3]
 
 
-def test_a_failed_load_is_told_to_all_who_wait_and_the_next_tries_anew() -> None:
+def test_a_failed_load_fails_all_that_wait_for_it_and_the_next_tries_again() -> None:
     it = eviction()
     for user in (1, 2):
         asked(it, "a", user)

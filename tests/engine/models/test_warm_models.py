@@ -161,7 +161,7 @@ async def test_jobs_of_a_model_that_nobody_knows_any_more_say_so_and_stand_in_no
         async with running_worker(app, max_concurrency=1):
             assert await results(database, [job]) == ["no model"]
 
-            async def says_so() -> bool:  # Before it stops: then it gives back what it has claimed anew.
+            async def says_so() -> bool:  # Before it stops: then it gives back what it has claimed again.
                 row = await find_live(database, lost[0].id)
                 assert row is not None
                 return "does not know model d: waiting for one that does" in row["note"]

@@ -164,7 +164,7 @@ async def test_a_schedule_is_made_changed_run_and_deleted_at_run_time(app: App, 
             "It enqueues task tick on queue ticks every 0.1 seconds.",
             "app test has made it at run time.",
         ]
-    async with scheduling(app):  # A maintenance process that starts anew keeps it.
+    async with scheduling(app):  # A maintenance process that starts again keeps it.
         assert await value(database, "SELECT count(*) FROM tidemill.schedule") == 2
         await app.do(delete_schedule, ScheduleRef(name="own"))
         with pytest.raises(NotFoundError):

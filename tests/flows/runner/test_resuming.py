@@ -128,7 +128,7 @@ async def test_what_was_collected_is_not_forgotten() -> None:
     assert await handler == [1, "late"]
 
 
-async def test_a_finished_run_leaves_its_state_and_begins_anew() -> None:
+async def test_a_finished_run_leaves_its_state_and_begins_again() -> None:
     class Count(Workflow):
         @step
         async def work(self, ctx: Context, ev: StartEvent) -> StopEvent:

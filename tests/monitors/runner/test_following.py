@@ -286,7 +286,7 @@ async def test_an_entity_that_is_removed_is_ignored_and_has_no_open_alerts(datab
 # -- reset, pause, failing code -------------------------------------------------------------------
 
 
-async def test_a_reset_makes_the_same_states_anew_and_tells_nobody_again(database: Database) -> None:
+async def test_a_reset_makes_the_same_states_again_and_sends_no_second_notice(database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(*(event(i, 900.0 + i, heat=(i * 37) % 100) for i in range(80)))
     async with watching(database, heat_monitor(source), clock) as watcher:

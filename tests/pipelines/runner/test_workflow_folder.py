@@ -24,7 +24,7 @@ from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
 
 
-async def test_a_folder_of_workflow_files_is_read_anew_when_one_changes(tmp_path: Path, database: Database) -> None:
+async def test_a_folder_of_workflow_files_is_read_again_when_one_changes(tmp_path: Path, database: Database) -> None:
     def flow(ending: str) -> str:
         return json.dumps(
             {

@@ -159,7 +159,7 @@ def test_a_manifest_never_names_a_file_that_is_not_there(tmp_path: Path) -> None
     assert set(read_manifest(tmp_path)) == {"a.txt"}
 
 
-def test_a_manifest_that_cannot_be_read_says_so_and_is_written_anew(tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_read_says_so_and_is_written_again(tmp_path: Path) -> None:
     put(tmp_path, {"a.txt": "", ".manifest.json": "{"})
     with pytest.raises(StateStoreError, match="cannot be read"):
         read_manifest(tmp_path)

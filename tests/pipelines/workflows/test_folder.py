@@ -27,7 +27,7 @@ DAG = json.dumps({"name": "nightly", "nodes": [{"name": "a", "task": "etl.extrac
 HOOK = json.dumps({"mode": "trigger", "nodes": [{"id": "a", "typeId": "set", "data": {"x": 1}}]})
 
 
-def test_only_what_has_changed_is_read_anew(tmp_path: Path) -> None:
+def test_only_what_has_changed_is_read_again(tmp_path: Path) -> None:
     put(tmp_path, {"a.json": flow("a"), "team/b.json": flow("b"), "hook.json": HOOK, "dag.json": DAG, ".c.json": "{"})
     folder = WorkflowFolder(tmp_path)
     assert folder.refresh()

@@ -322,7 +322,7 @@ async def test_orphans_are_listed_and_then_cleaned_up(
     (tmp_path / f"notes/{DAYS[0]}.txt").unlink()
     (tmp_path / f"clean/{DAYS[1]}.txt").unlink()
     (tmp_path / f"notes/{DAYS[1]}.txt").unlink()
-    await post(api, "/pipelines/press/pause", {})  # so that the server looks anew
+    await post(api, "/pipelines/press/pause", {})  # so that the server looks again
     orphans = await get(api, "/pipelines/press/orphans")
     assert [(each["stage"], each["entity"]) for each in orphans["items"]] == [
         ("tidy", DAYS[0]),

@@ -270,7 +270,7 @@ def test_the_remains_of_a_crash_are_not_taken_for_a_running_server(directory: Pa
     assert embedded.owned
 
 
-def test_a_directory_that_was_removed_under_the_server_is_made_anew(place: Path, open_server) -> None:
+def test_a_directory_that_was_removed_under_the_server_is_made_again(place: Path, open_server) -> None:
     embedded = open_server(place / ".tidemill")
     embedded.ensure()
     while (place / ".tidemill").exists():  # The server still writes files there.

@@ -343,7 +343,7 @@ def test_percentiles_of_buckets_are_as_good_as_a_factor_of_two() -> None:
 
 @pytest.mark.timeout(60)
 def test_a_large_frame_is_put_together_once_in_however_many_pieces_it_comes() -> None:
-    """Not with every piece anew: 32 MB in 8 KB would be 64 GB to copy."""
+    """Not all of it with every piece: 32 MB in 8 KB would be 64 GB to copy."""
     heard: list[int] = []
     link = EngineLink(ToEngine, lambda frame: heard.extend(work.ticket for work in frame.work), lambda: None)
     frames = [

@@ -63,11 +63,11 @@ def delete(args: CredentialRef, *, place: ServerOptions = ANYWHERE) -> None:
 
 @commands.command
 def rotate(*, json: Json = False, place: ServerOptions = ANYWHERE) -> None:
-    """Seal every credential anew with the newest key; afterwards the older keys can be removed."""
+    """Seal every credential again with the newest key; afterwards the older keys can be removed."""
     made = place.do(rotate_credentials, Nothing())
     if json:
         return print_json(made)
-    out().print(f"{made.count:,} credentials are sealed anew, with key {made.key_id}")
+    out().print(f"{made.count:,} credentials are sealed again, with key {made.key_id}")
     return None
 
 

@@ -165,13 +165,13 @@ def reseal(
     json: Json = False,
     place: ConnectionOptions = HERE,
 ) -> int:
-    """Seal payloads anew with the newest key, while everything goes on; afterwards the older keys can be removed."""
+    """Seal payloads again with the newest key, while everything goes on; afterwards the older keys can be removed."""
     settings = place.settings() if app is None else application(app, place).settings
     made = asyncio.run(_reseal(settings))
     if json:
         print_json(made)
     else:
-        out().print(f"{made.count:,} payloads are sealed anew, with key {made.key_id}")
+        out().print(f"{made.count:,} payloads are sealed again, with key {made.key_id}")
         if made.left:
             out().print(f"{made.left:,} were changed by others meanwhile: run it once more")
     return 1 if made.left else 0

@@ -42,7 +42,7 @@ def _print(found: DeployCheck) -> None:
         console.print(f"breaks: {stuck_line(each)}", style="red")
     for job in found.misfits:
         ids = ", ".join(str(each) for each in job.ids[:MOST_IDS]) + (", ..." if job.count > MOST_IDS else "")
-        which = f"{job.count:,} job{'' if job.count == 1 else 's'} of task {job.task} in queue {job.queue} ({ids})"
+        which = f"{counted(job.count, 'job')} of task {job.task} in queue {job.queue} ({ids})"
         console.print(f"breaks: {which}: {job.why}", style="red")
     for state in found.states:
         console.print(f"{counted(state.count, 'state')} of {state.pipeline}/{state.stage}: {state.why}")

@@ -74,7 +74,7 @@ async def _run(app: str, folders: list[Path], port: int, place: ConnectionOption
 async def _restart_on_change(
     app: str, folders: list[Path], port: int, place: ConnectionOptions, database: Database
 ) -> int:
-    """Run `tidemill up` until a signal or key ends it; a change starts it anew."""
+    """Run `tidemill up` until a signal or key ends it; a change restarts it."""
     requests: asyncio.Queue[str] = asyncio.Queue()
     handle_signals(lambda: requests.put_nowait("quit"))
     watching = asyncio.create_task(_watch(folders, requests))

@@ -6,7 +6,7 @@ from cyclopts import App
 
 from tidemill.cli.arguments import AppOption, Json, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
-from tidemill.cli.render import out, print_json
+from tidemill.cli.render import counted, out, print_json
 from tidemill.cli.runs.list import runs
 from tidemill.core.errors import ConfigError
 from tidemill.ops.runs.migrate import MigrateRuns, RunsMigrated, StuckRuns, migrate_runs
@@ -28,7 +28,7 @@ def migrate(args: MigrateRuns, *, app: AppOption = None, json: Json = False, pla
         return print_json(done)
     out().print(_moved(done))
     if done.owned:
-        out().print(f"{_runs(done.owned)} driven by a run worker now: moved when it releases them")
+        out().print(f"{counted(done.owned, 'run')} driven by a run worker now: moved when it releases them")
     for stuck in done.stuck:
         out().print(stuck_line(stuck))
     return None
@@ -36,16 +36,12 @@ def migrate(args: MigrateRuns, *, app: AppOption = None, json: Json = False, pla
 
 def _moved(done: RunsMigrated) -> str:
     if done.dry_run:
-        return f"{_runs(done.count)} would go on with the present version of their workflow"
-    return f"{_runs(done.count)} moved to the present version of their workflow"
+        return f"{counted(done.count, 'run')} would go on with the present version of their workflow"
+    return f"{counted(done.count, 'run')} moved to the present version of their workflow"
 
 
 def stuck_line(stuck: StuckRuns) -> str:
     """Runs that cannot go on, and why."""
     ids = ", ".join(f"r{each}" for each in stuck.ids[:MOST_IDS])
     more = ", ..." if stuck.count > MOST_IDS else ""
-    return f"{_runs(stuck.count)} of {stuck.workflow} {stuck.version} ({ids}{more}) cannot go on: {stuck.why}"
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'' if count == 1 else 's'}"
+    return f"{counted(stuck.count, 'run')} of {stuck.workflow} {stuck.version} ({ids}{more}) cannot go on: {stuck.why}"

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tidemill.cli.jobs.page import cut_note
-from tidemill.cli.render import ago, cut, local, names, table
+from tidemill.cli.render import ago, counted, cut, local, names, table
 from tidemill.core.duration import format_duration
 from tidemill.ops.streams.dead_letters import DeadLetterLine, FailedAttemptLine, why_dead
 from tidemill.ops.streams.streams import StreamLine
@@ -39,19 +39,15 @@ def _title(line: StreamLine, each: Mapping[str, Any]) -> Text:
         "  ",
         ("running" if is_running else "draining", "" if is_running else "yellow"),
         f"  {each['host']}:{each['pid']}  {each['in_flight']:,} of {each['max_concurrency']:,} in flight, ",
-        (_plural(each["engines"], "engine"), "" if each["engines"] else "red"),
-        f", {_plural(each['restarts'], 'restart')}" if each["restarts"] else "",
+        (counted(each["engines"], "engine"), "" if each["engines"] else "red"),
+        f", {counted(each['restarts'], 'restart')}" if each["restarts"] else "",
         f", {line.retries:,} waiting for a retry" if line.retries else "",
         ", ",
-        (_plural(line.dead, "dead letter"), "red" if line.dead else ""),
+        (counted(line.dead, "dead letter"), "red" if line.dead else ""),
         f", live requests: {live['open']:,} open, {live['done']:,} done, {live['shed']:,} rejected"
         if live["done"] or live["shed"]
         else "",
     )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -41,7 +41,7 @@ def load_module(place: str) -> ModuleType:
     path = Path(place)
     is_file = path.suffix == ".py" or "/" in place
     if is_file and not path.is_file():
-        near = [str(each.relative_to(path.parent)) for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        near = [each.name for each in path.parent.glob("*.py")]
         raise ConfigError(f"there is no file {place}{did_you_mean(path.name, near)}")
     if is_file:
         path = path.resolve()

@@ -192,8 +192,9 @@ def _begin(
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    for number in (1, 2) if output is not None else ():
-        os.dup2(output or 0, number)
+    if output is not None:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
     keep = {0, 1, 2, *files}
     for number in [int(name) for name in os.listdir("/proc/self/fd")]:
         if number not in keep:

@@ -77,7 +77,7 @@ class Supervisor(msgspec.Struct, eq=False):
     on_line: Callable[[str, str], None] | None = None
     """Is given what they print; without it they print where we do."""
     on_death: Callable[[int, str], Awaitable[None]] | None = None
-    """Is given the process id of a child that failed, before it is started again."""
+    """Is given the process id of a child that failed, and how it ended, before it is started again."""
     silence: float = SILENCE
     """A child that shows no sign of life for so many seconds is killed."""
     run_command: Callable[[Sequence[str]], int] | None = None

@@ -42,7 +42,7 @@ async def read_credentials(names: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def stored_credentials(database: Database, key_file: str | None) -> CredentialSource:
-    """The credentials of a database, opened with the keys of this process. They are read anew each time."""
+    """The credentials of a database, opened with the keys of this process. They are read each time."""
 
     async def read(names: Collection[str]) -> dict[str, dict[str, str]]:
         rows = await read_sealed(database, names)

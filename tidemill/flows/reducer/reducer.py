@@ -244,7 +244,7 @@ class FlowProgram:
                 continue
             if work.counted_to is not None and tick.rules > 1:
                 number_waits(state, work, out)
-            if not work.record:  # It has never been suspended: its time begins anew with its new process.
+            if not work.record:  # It has never been suspended: its time starts again with its new process.
                 work.since = tick.at
             # Its questions stay open: an answer that arrives before it asks again is kept.
             occupy(state, work)

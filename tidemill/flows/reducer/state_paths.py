@@ -16,7 +16,7 @@ MISSING: Any = object()
 #: Values with inner paths; a dataclass is one, too.
 CONTAINERS = (dict, list, BaseModel, msgspec.Struct)
 
-#: A tuple, because a union would be built anew for each value that is read.
+#: A tuple, because a union would be built for each value that is read.
 _SEQUENCES = (list, tuple)
 
 #: Paths with the values to write there.

@@ -85,7 +85,7 @@ def take_events(
     place = entity_state.place
     late = place is not None and ordered[0].place < place
     if late:
-        problems = _fold_anew(fold, entity_state, ordered, [event for event in past if event.tick <= tick.number])
+        problems = _fold_again(fold, entity_state, ordered, [event for event in past if event.tick <= tick.number])
     else:
         problems = _fold_on(fold, entity_state, ordered)
     newest = ordered[-1]
@@ -132,7 +132,7 @@ def _fold_on(fold: Fold, entity_state: EntityState, ordered: Sequence[Event]) ->
     return problems
 
 
-def _fold_anew(
+def _fold_again(
     fold: Fold, entity_state: EntityState, ordered: Sequence[Event], past: Sequence[Event]
 ) -> list[EntityProblem]:
     base = base_before(entity_state.checkpoints, ordered[0].place)

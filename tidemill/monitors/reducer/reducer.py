@@ -145,10 +145,10 @@ def rebuild(rules: MonitorRules, entity_state: EntityState, history: Sequence[Ev
     last, seen = entity_state.place, entity_state.last_at
     tick = MonitorTick(entity_state.folded, history[-1].at)
     try:
-        problems = _take_anew(rules, entity_state, history, tick)
+        problems = _take_again(rules, entity_state, history, tick)
     except PayloadError:
         entity_state.check_each = True
-        problems = _take_anew(rules, entity_state, history, tick)
+        problems = _take_again(rules, entity_state, history, tick)
     entity_state.last_at = seen
     if (
         last is not None
@@ -160,7 +160,7 @@ def rebuild(rules: MonitorRules, entity_state: EntityState, history: Sequence[Ev
     return problems
 
 
-def _take_anew(
+def _take_again(
     rules: MonitorRules, entity_state: EntityState, history: Sequence[Event], tick: MonitorTick
 ) -> list[EntityProblem]:
     entity_state.state, entity_state.raw, entity_state.count, entity_state.checkpoints = None, None, 0, []

@@ -46,7 +46,7 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 class CredentialsRotated(msgspec.Struct, frozen=True):
-    """How many credentials were sealed anew, with which key."""
+    """How many credentials were sealed again, with which key."""
 
     key_id: str
     count: int
@@ -76,7 +76,7 @@ async def delete_credential(tx: Transaction, args: CredentialRef) -> None:
 
 @operation("POST /credentials/rotate", role="admin")
 async def rotate_credentials(tx: Transaction, args: Nothing, declared: Declarations | None) -> CredentialsRotated:
-    """Seal every credential anew with the newest key; afterwards the older keys can be removed."""
+    """Seal every credential again with the newest key; afterwards the older keys can be removed."""
     ring = require_key_ring(_key_file(declared), tx.database.settings)
     count = 0
     for row in await tx.fetch(store.LOCK_SEALED_BY_OTHERS, ring.newest):

@@ -20,7 +20,7 @@ def can_fork() -> bool:
 
 
 class _Seen(msgspec.Struct, array_like=True):
-    """What the child tells: signatures by path, the paths of each pattern, and problems."""
+    """What the child sends: signatures by path, the paths of each pattern, and problems."""
 
     signatures: dict[str, int]
     matched: list[list[str]]
@@ -42,7 +42,7 @@ class ForkedWalk:
         os.close(writes)
 
     def result(self) -> Scan | None:
-        """Wait for the signatures, paths and problems that were found; None if the child could not tell."""
+        """Wait for the signatures, paths and problems that were found; None if the walk failed."""
         with open(self._reads, "rb") as reads:
             found = reads.read()
         os.waitpid(self._child, 0)

@@ -38,8 +38,8 @@ def entries_in(data: bytes, place: str) -> dict[str, ManifestEntry]:
 
 
 def changed_entries(data: bytes | None, changes: Mapping[str, ManifestEntry | None]) -> dict[str, msgspec.Raw]:
-    """The encoded entries of a manifest after these changes. An unreadable manifest is started anew, because the
-    database has the rest."""
+    """The encoded entries of a manifest after these changes. An unreadable manifest is replaced,
+    because the database has the rest."""
     try:
         entries = {} if data is None else _texts.decode(data).states
     except msgspec.DecodeError:

@@ -6,7 +6,7 @@ time reads; the others wait until its lease ends. The key of a message is its su
 
 The consumer at the server lives as long as its reader. When messages were lost with a connection, which their numbers
 show, a new one continues after the last message that arrived. A work queue must have its messages acknowledged, and
-deletes them then: its consumer is made anew as well, and gives what is left.
+deletes them then: its consumer is made again as well, and gives what is left.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class OrderedNatsConsumer:
             await self._lease.release()
             raise SourceError(
                 f"source {self._source.name}: its position {position} is ahead of stream {self._stream}, which ends at "
-                f"{last}: the stream is an older copy of itself; give the source another name to begin anew"
+                f"{last}: the stream is an older copy of itself; give the source another name to start over"
             )
         self._last = position
         self._lease.begin()

@@ -80,12 +80,12 @@ SELECT id, task, queue, progress, note, extract(epoch FROM now() - started_at)::
 FROM tidemill.job WHERE state = 'running' AND progress IS NOT NULL ORDER BY id LIMIT $1
 """
 
-#: The jobs and runs that a job started, and the jobs that repeat it, oldest first; among those created after it.
-#: The words of the partial indexes on what jobs and runs follow from.
+#: The same expressions as in the partial indexes on what jobs and runs follow from.
 _FOLLOWS = """
 coalesce(origin ->> 'retry_of', origin ->> 'parent', 'b' || (origin ->> 'batch')) = $1
     AND origin::text LIKE ANY (ARRAY['%"parent"%', '%"retry_of"%', '%"batch"%'])"""
 
+#: The jobs and runs that a job started or a batch's end enqueued, and the jobs that repeat a job, oldest first.
 LIST_FOLLOWERS = f"""
 SELECT id::text, 'job' AS kind, task AS name, state, created_at FROM tidemill.job WHERE {_FOLLOWS}
 UNION ALL

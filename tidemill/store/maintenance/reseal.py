@@ -1,4 +1,4 @@
-"""Sealing payloads anew with the newest key, in every table of an application, while it works."""
+"""Sealing payloads again with the newest key, in every table of an application, while it works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TYPES = {"json": "json", "text": "text", "bytea": "bytea", "_bytea": "bytea[]"}
 
 
 class Resealed(msgspec.Struct, frozen=True):
-    """How many values were sealed anew, with which key; `left` were changed meanwhile by others."""
+    """How many values were sealed again, with which key; `left` were changed meanwhile by others."""
 
     key_id: str
     count: int
@@ -45,7 +45,7 @@ async def reseal_payloads(database: Database) -> Resealed:
     codec = database.codec
     newest = getattr(codec, "newest", None)
     if codec is None or newest is None:
-        raise ConfigError("this application has no codec with keys: there is nothing to seal anew")
+        raise ConfigError("this application has no codec with keys: there is nothing to seal again")
     count = left = 0
     # The values are read as they are stored: a connection that opens nothing.
     connection = await database.connect_to_listen()

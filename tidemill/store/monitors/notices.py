@@ -124,10 +124,8 @@ async def mark_notices(
     """Mark notices, with an entry in the history of each alert."""
     if ids:
         action = "notice sent" if outcome == "sent" else "notice dropped"
-        alerts, details = (
-            [alert for alert, _ in recorded],
-            [database.seal_text(storable(detail)) for _, detail in recorded],
-        )
+        alerts = [alert for alert, _ in recorded]
+        details = [database.seal_text(storable(detail)) for _, detail in recorded]
         await database.fetch(MARK_NOTICES, list(ids), outcome, action, channel, alerts, details)
 
 

@@ -75,5 +75,5 @@ async def hold_limits(
 
 
 def limits_topic(stream: str) -> str:
-    """What is notified when the limits of a stream are to be divided anew."""
+    """What is notified when the limits of a stream must be divided again."""
     return f"{stream}/limits"

@@ -111,7 +111,7 @@ async def test_a_wait_that_was_given_up_can_be_asked_again() -> None:
     assert await handler == (2, "here")
 
 
-async def test_a_wait_whose_time_ran_out_waits_anew_when_it_is_asked_again() -> None:
+async def test_a_wait_whose_time_ran_out_waits_again_when_it_is_asked_again() -> None:
     class Patient(Workflow):
         @step
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:
@@ -136,7 +136,7 @@ async def test_a_wait_whose_time_ran_out_waits_anew_when_it_is_asked_again() -> 
     assert [event.n for event in seen if isinstance(event, Question)] == [0, 1, 2]
 
 
-async def test_a_retry_waits_anew_where_the_attempt_before_waited_in_vain() -> None:
+async def test_a_retry_waits_again_where_the_attempt_before_waited_in_vain() -> None:
     class Again(Workflow):
         @step(retry_policy=retry_policy(wait=wait_none(), stop=stop_after_attempt(3)))
         async def ask(self, ctx: Context, ev: StartEvent) -> StopEvent:

@@ -299,7 +299,7 @@ class StepReplay:
     def question(self, base: str, *, named: bool) -> str:
         """Return the question of a wait that is not in the record: the next number, or the same again if it is named.
 
-        A named wait that has timed out, or was given up, is asked anew.
+        A named wait that has timed out, or was given up, is asked again.
         """
         asked = self._record.questions.setdefault(base, [])
         if named and asked and not self.run.is_closed(self.work, asked[-1]):

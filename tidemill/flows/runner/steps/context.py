@@ -297,7 +297,7 @@ class Context(Generic[S]):
         await self.once(f"{COMPENSATE}{name} {digest}", lambda: [name, event])
 
     def continue_as_new(self, start_event: StartEvent | None = None, /, **fields: Any) -> Any:
-        """Return what a step returns to begin the run anew, with another start event or its fields.
+        """Return what a step returns to start the run again, with another start event or its fields.
 
         The state, events that no step has taken yet and compensations stay; other steps are stopped. The journal up to
         here is dropped, so that a run without end costs what its state costs.
