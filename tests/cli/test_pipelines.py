@@ -270,6 +270,19 @@ def test_workflow_files_are_run_without_any_python(tmp_path: Path) -> None:
     assert json.loads(ok(tmp_path, "pipeline", "trigger", "once.json", '"hi"')) == {"a": [{"x": "hi"}]}
 
 
+def test_a_workflow_with_credentials_says_that_there_is_no_database(tmp_path: Path, empty_database_url: str) -> None:
+    notice = {"mode": "trigger", "nodes": [{"id": "n", "typeId": "notification", "data": {"message": "hi"}}]}
+    put(tmp_path, {"notice.json": json.dumps(notice)})
+    for at, told in (
+        ((), "there is no database here yet"),
+        (("--database-url", empty_database_url), "run `tidemill db migrate`"),
+    ):
+        done = run(tmp_path, "pipeline", "trigger", "notice.json", *at)
+        assert done.returncode == 1
+        assert told in done.stderr
+        assert not (tmp_path / ".tidemill").exists()
+
+
 def test_the_auto_blog_is_built_from_generated_logs(tmp_path: Path) -> None:
     logs = [sys.executable, "-m", "apps.autoblog.logs", "output", "--days", "3", "--until", "2026-02-01"]
     subprocess.run(logs, cwd=tmp_path, env=environment(), check=True, capture_output=True)

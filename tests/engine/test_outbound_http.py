@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.private_network import in_private_network
 from tests.support.receiver import receiver
 from tidemill.core.errors import ConfigError
 from tidemill.engine.outbound_http import (
+    OutboundHttpError,
     RefusedAddressError,
     allowing_hosts,
     fetch,
@@ -92,3 +95,21 @@ def test_a_refusal_says_how_to_allow_it() -> None:
         with allowing_hosts([place]):
             assert fetch("GET", f"{server.url}/tag/größe one?q=ü", timeout=5).status == 200
     assert server.requests[0].path == "/tag/gr%C3%B6%C3%9Fe%20one?q=%C3%BC"
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"whole": true}', b"half a sen"])
+def test_an_answer_that_ends_too_early_is_an_error(sent: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n" + sent)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(OutboundHttpError, match=f"ended its answer after {len(sent)} bytes, too early"):
+            fetch("GET", url, timeout=60, stated=True)
+        answering.join()

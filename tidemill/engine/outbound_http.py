@@ -203,6 +203,8 @@ class OutboundHttp:
                 read = response.read(MOST_BYTES + 1)
                 if len(read) > MOST_BYTES:
                     raise OutboundHttpError(f"{site_of(url)} answered with more than {MOST_BYTES >> 20} MB")
+                if response.length:  # What the server announced and did not send.
+                    raise OutboundHttpError(f"{site_of(url)} ended its answer after {len(read)} bytes, too early")
                 location = response.headers["Location"] if 300 <= response.status < 400 else None
                 told = {name.lower(): value for name, value in response.headers.items()}
                 return HttpAnswer(response.status, read, location, response.reason or "", told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socketserver
 import threading
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 import uvloop
@@ -293,6 +295,27 @@ def test_nodes_name_credentials_and_read_the_allowed_environment(monkeypatch: py
         parse_workflow(chain(node("s", "set", fields=[{"name": "x", "value": "{{$credentials.news.token}}"}])), "f")
 
 
+@pytest.mark.parametrize("secret", ['p4 ss"wörd/+', "plain-secret"])
+def test_no_encoding_of_a_secret_comes_back(secret: str) -> None:
+    def echo(request: Request) -> tuple[int, bytes]:
+        login = request.headers["Authorization"].removeprefix("Basic ")
+        told = {"login": login, "body": request.body.decode(), "path": request.path, login: "as a name"}
+        return 200, json.dumps(told).encode()
+
+    forms = {secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1]}
+    forms |= {base64.b64encode(text.encode()).decode() for text in (secret, f"ada:{secret}")}
+    with asked(echo) as (url, requests):
+        keep_credentials(site={"username": "ada", "password": secret})
+        query = "?p={{encodeURIComponent($credentials.site.password)}}"
+        made = run(node("a", "http", url=f"{url}/{query}", method="POST", credentialName="site",
+                        body_fields=[{"name": "p", "value": "{{$credentials.site.password}}"}]))  # fmt: skip
+        assert quote(secret, safe="") in requests[0].path
+    for form in forms:
+        assert form not in json.dumps(made)
+        assert form not in json.dumps(made, ensure_ascii=False)
+        assert form not in made["a"][0]["body"]["body"]
+
+
 class _Mail(socketserver.StreamRequestHandler):
     """As much of SMTP as a client needs to hand over a mail."""
 
@@ -306,6 +329,9 @@ class _Mail(socketserver.StreamRequestHandler):
                 self.wfile.write(b"354 go on\r\n")
                 lines = iter(lambda: self.rfile.readline().decode(), ".\r\n")
                 self.taken.append("".join(lines))
+            if "gone@" in line:
+                self.wfile.write(b"550 no such user\r\n")
+                continue
             if word == "QUIT":
                 self.wfile.write(b"221 bye\r\n")
                 return
@@ -318,6 +344,19 @@ def test_a_notification_goes_out_by_mail_or_to_a_url() -> None:
         port = str(server.server_address[1])
         keep_credentials(notification={"server": "127.0.0.1", "port": port, "to": "ops@example.org"})
         assert run(node("n", "notification", title="Tide", message="high water"))["n"] == [{"sent": True}]
+        some = {"server": "127.0.0.1", "port": port, "to": "ops@example.org, gone@example.org"}
+        keep_credentials(notification=some)
+        made = run(node("n", "notification", title="Tide", message="high water"))
+        assert made["n"][0]["refused"] == ["gone@example.org"]
+        for changed, told in (
+            ({"to": "gone@example.org"}, "refused every receiver"),
+            ({"port": "smtp"}, "port is a number"),
+            ({"tls": "true"}, "did not accept the mail"),  # It has no TLS: nothing is sent without.
+        ):
+            keep_credentials(notification={**some, **changed})
+            with pytest.raises(ConfigError, match=told):
+                run(node("n", "notification", title="Tide", message="high water"))
+        assert len(_Mail.taken) == 2
         server.shutdown()
     assert "Subject: Tide" in _Mail.taken[0]
     assert "high water" in _Mail.taken[0]

@@ -70,7 +70,7 @@ from tidemill.pipelines.workflows.expressions.names import credential_names
 from tidemill.pipelines.workflows.folder import read_folder
 from tidemill.pipelines.workflows.runner import WorkflowRunner
 from tidemill.store.database import Database
-from tidemill.store.migrate import OWN_CHAIN
+from tidemill.store.migrate import OWN_CHAIN, wait_for_schema
 from tidemill.store.states.requests import set_approved
 from tidemill.store.transaction import transaction
 
@@ -286,7 +286,9 @@ async def _run_trigger(workflow: TriggerWorkflow, payload: Any, settings: Settin
     if not credential_names(workflow.graph.nodes.values()):
         grant_access(settings)
         return await workflow.run(payload, answer=answer)
+    require_database(settings)
     async with Database(settings.database(), label="tidemill cli") as database:
+        await wait_for_schema(database, patience=2.0)
         grant_access(settings, database)
         return await workflow.run(payload, answer=answer)
 

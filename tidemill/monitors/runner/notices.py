@@ -12,8 +12,6 @@ import asyncio
 import hashlib
 import inspect
 import os
-import smtplib
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.message import EmailMessage
@@ -22,6 +20,7 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
+import structlog
 
 from tidemill.core.duration import parse_duration
 from tidemill.core.errors import ConfigError, TidemillError
@@ -32,6 +31,7 @@ from tidemill.core.web.webhook_signature import sign_webhook
 from tidemill.engine.containment.blocked_time import TimeLimit
 from tidemill.engine.jobs.task import Task, TaskOptions
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
+from tidemill.engine.outbound_mail import OutboundMailError, send_mail
 from tidemill.engine.worker.threads import WorkThreads
 from tidemill.monitors.definition.channels import (
     Channel,
@@ -66,6 +66,7 @@ QUEUE = "notifications"
 SEND_THREADS = 32
 KEY = "notify/{monitor}/{channel}/{batch}"  # two jobs for one batch would send its messages twice
 
+log = structlog.get_logger("tidemill.monitors")
 _threads = WorkThreads(SEND_THREADS, "tidemill-notices")
 
 
@@ -252,16 +253,15 @@ def _mail(channel: Email, message: Notice) -> None:
     mail["Message-ID"] = f"<{message.id}@tidemill>"
     mail.set_content(message.text + "\n")
     try:
-        with smtplib.SMTP(
-            channel.server, channel.port, timeout=parse_duration(channel.timeout, what="timeout")
-        ) as smtp:
-            if channel.tls:
-                smtp.starttls(context=ssl.create_default_context())
-            if channel.username is not None:
-                smtp.login(channel.username, channel.password or "")
-            smtp.send_message(mail)
-    except (OSError, smtplib.SMTPException) as error:
-        raise NotSentError(f"{channel.server} did not accept the mail: {error}") from error
+        refused = send_mail(
+            mail, channel.server, channel.port,
+            timeout=parse_duration(channel.timeout, what="timeout"),
+            tls=channel.tls, username=channel.username, password=channel.password,
+        )  # fmt: skip
+    except OutboundMailError as error:
+        raise NotSentError(str(error)) from error
+    if refused:  # Sending it again would reach the others twice.
+        log.warning("a mail was refused for some receivers", server=channel.server, receivers=refused)
 
 
 async def _run(channel: Command, message: Notice) -> None:

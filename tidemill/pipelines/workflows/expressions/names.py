@@ -6,9 +6,12 @@ value is kept (`check` refuses that).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+import base64
+import json
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from tidemill.core.codec import MASK
 from tidemill.engine.secrets.credentials import read_credentials
@@ -46,9 +49,24 @@ async def with_names(credentials: Collection[str], **names: Any) -> AsyncIterato
 
 
 def masked(value: Any, credentials: Mapping[str, Mapping[str, str]]) -> Any:
-    """A value in which every secret of these credentials is masked."""
-    secrets = [text for held in credentials.values() for text in held.values() if len(text) >= SHORTEST_MASKED]
+    """A value in which every secret of these credentials is masked, also as it is sent: encoded."""
+    secrets = {form for held in credentials.values() for form in _forms(held)}
     return _masked(value, sorted(secrets, key=len, reverse=True)) if secrets else value
+
+
+def _forms(held: Mapping[str, str]) -> Iterator[str]:
+    """The values of a credential as they may come back: plain, in JSON, in an address, in base64, as a basic login."""
+    user = held.get("username") or held.get("user")
+    if user:
+        yield _base64(f"{user}:{held.get('password', '')}")
+    for text in held.values():
+        if len(text) >= SHORTEST_MASKED:
+            yield from (text, quote(text, safe=""), quote_plus(text), _base64(text))
+            yield from (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
 
 
 def _masked(value: Any, secrets: list[str]) -> Any:
@@ -57,5 +75,5 @@ def _masked(value: Any, secrets: list[str]) -> Any:
             value = value.replace(secret, MASK)
         return value
     if isinstance(value, Mapping):
-        return {key: _masked(each, secrets) for key, each in value.items()}
+        return {_masked(key, secrets): _masked(each, secrets) for key, each in value.items()}
     return [_masked(each, secrets) for each in value] if isinstance(value, list | tuple) else value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import smtplib
 from collections.abc import Mapping
 from email.message import EmailMessage
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from tidemill.core.errors import ConfigError
 from tidemill.core.web.public_url import site_of
 from tidemill.engine.outbound_http import OutboundHttpError, fetch
+from tidemill.engine.outbound_mail import OutboundMailError, send_mail
 from tidemill.pipelines.workflows.nodes import credential_of, node_type
 
 PATIENCE = 20.0
@@ -26,7 +26,8 @@ def notification(data: dict[str, Any], item: dict[str, Any]) -> Any:
         text = f"{title}: {message}" if title else message
         _post(held["url"], {"title": title, "message": message, "text": text}, {})
     elif held.get("server") and held.get("to"):
-        _mail(held, title or message[:78], message)
+        refused = _mail(held, title or message[:78], message)
+        return {"sent": True, "refused": refused} if refused else {"sent": True}
     else:
         raise ConfigError("a credential for notices has a url, or a server and to for mail")
     return {"sent": True}
@@ -66,18 +67,21 @@ def _post(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
         return None
 
 
-def _mail(held: Mapping[str, str], title: str, message: str) -> None:
+def _mail(held: Mapping[str, str], title: str, message: str) -> list[str]:
+    """Send a mail; returns the receivers that were refused."""
+    port = str(held.get("port") or 25)
+    if not port.isdecimal():
+        raise ConfigError(f"the credential's port is a number, and not {port[:40]!r}")
     mail = EmailMessage()
     mail["Subject"] = " ".join(title.split())
-    mail["From"] = held.get("sender") or f"tidemill@{held['server']}"
-    mail["To"] = held["to"]
+    mail["From"] = " ".join((held.get("sender") or f"tidemill@{held['server']}").split())
+    mail["To"] = " ".join(held["to"].split())
     mail.set_content(message)
+    tls = str(held.get("tls", "")).lower() in ("1", "true", "yes")
     try:
-        with smtplib.SMTP(held["server"], int(held.get("port") or 25), timeout=PATIENCE) as server:
-            if str(held.get("tls", "")).lower() in ("1", "true", "yes"):
-                server.starttls()
-            if held.get("username"):
-                server.login(held["username"], held.get("password", ""))
-            server.send_message(mail)
-    except (OSError, smtplib.SMTPException) as error:
-        raise ConfigError(f"the mail was not taken by {held['server']}: {error}") from error
+        return send_mail(
+            mail, held["server"], int(port),
+            timeout=PATIENCE, tls=tls, username=held.get("username"), password=held.get("password"),
+        )  # fmt: skip
+    except OutboundMailError as error:
+        raise ConfigError(str(error)) from error
