@@ -14,7 +14,7 @@ from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.ops.jobs.workers import ListWorkers, WorkerDetails, WorkerNumber, get_worker, list_workers
 from tidemill.ops.operator.local import Local
 from tidemill.store.database import Database
-from tidemill.store.jobs.workers import WorkerCard, end_worker, register_worker
+from tidemill.store.jobs.workers import READ_WORKER_JOBS, WorkerCard, end_worker, register_worker
 
 CARD = WorkerCard("alpha", 17, ("mail",), ("send", "read"), 4, {"tidemill": "1"})
 OTHER_QUEUES = WorkerCard("alpha", 18, ("wide",), ("send",), 4, {"tidemill": "1"})
@@ -76,3 +76,26 @@ async def test_a_worker_shows_the_processes_of_its_queues_that_ended_on_its_host
     assert found.tasks == ["read", "send"]
     with pytest.raises(NotFoundError, match="there is no worker 404: `tidemill workers` lists them"):
         await at.do(get_worker, WorkerNumber(id=404))
+
+
+async def test_the_jobs_are_not_read_for_a_worker_that_has_just_said_that_it_runs_none(database: Database) -> None:
+    worker = await register_worker(database, CARD, lease_seconds=60.0)
+    await database.fetch(
+        "INSERT INTO tidemill.job (queue, task, args, state, worker_id, started_at) "
+        "VALUES ('mail', 'send', '{}', 'running', $1, now())",
+        worker,
+    )
+
+    async def jobs_read() -> bool:
+        plan = await database.fetch(f"EXPLAIN (ANALYZE) {READ_WORKER_JOBS}", worker, 100)
+        return any(" on job " in row[0] and "never executed" not in row[0] for row in plan)
+
+    assert not await jobs_read()
+    await database.fetch("UPDATE tidemill.worker SET running = 1 WHERE id = $1", worker)
+    assert await jobs_read()
+    await database.fetch("UPDATE tidemill.worker SET running = 0, seen_at = now() - interval '1 minute'")
+    at = Local(database, Caller("ann", "viewer"))
+    found = await at.do(get_worker, WorkerNumber(id=worker))
+    assert [job.task for job in found.jobs] == ["send"], "a silent worker may hold what it has never reported"
+    await database.fetch("UPDATE tidemill.worker SET queues = '{}'")
+    assert not await jobs_read(), "it runs no jobs"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import uvicorn
 
 from tidemill.app import App
@@ -28,8 +27,6 @@ from tidemill.server.server_state import ServerState
 from tidemill.server.settings import LOOPBACK, ServerSettings
 from tidemill.store.access.tokens import create_login_link, has_tokens, login_url
 from tidemill.store.transaction import Reader
-
-log = structlog.get_logger("tidemill.server")
 
 GRACE = 3
 PATIENCE = 3.0
@@ -147,7 +144,6 @@ class ApiServer:
     async def _announce(self, listening: socket.socket) -> None:
         settings = self.settings
         url = msgspec.structs.replace(settings, port=listening.getsockname()[1]).url
-        log.info("serving", url=url, login=settings.asks_login, read_only=settings.read_only)
         if self._on_url is not None:
             link = await self._login_link(url) if settings.asks_login and settings.is_local else None
             self._on_url(url, link)

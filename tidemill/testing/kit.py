@@ -310,7 +310,8 @@ class TestKit:
         chosen = self._app(app)
         name = task_name(chosen, task, arguments)
         if found := [job for job in self._bridge.call(self._jobs(chosen, name)) if _includes(job.args, arguments)]:
-            raise AssertionError(f"{name} was enqueued {len(found)} times, the first with {found[0].args}")
+            often = "once, with" if len(found) == 1 else f"{len(found)} times, the first with"
+            raise AssertionError(f"{name} was enqueued {often} {found[0].args}")
 
     def started(
         self, what: Any, /, *, app: App | None = None, within: Duration = 0, state: str | None = None, **fields: Any

@@ -39,7 +39,7 @@ async def test_request_job_run_step_child_message_state_and_alert_are_one_trace_
     environment: Any = {"TRACED_SPANS": str(spans), "TIDEMILL_LOG_FORMAT": "json"}
     with stage(database_url, tmp_path) as on:
         first = on.up("first", app=TRACED, port=port, **environment)
-        for event in ("monitors started", "worker started", '"serving"'):
+        for event in ("monitors started", "worker started", "serving http"):
             await first.says(event)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as http:
             asked = await http.post(

@@ -13,6 +13,7 @@ from rich.text import Text
 from tidemill.cli.arguments import Json
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.render import ago, short, show, table
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.ops.admin.history import (
     GetHistory,
     ListHistory,
@@ -22,7 +23,8 @@ from tidemill.ops.admin.history import (
     get_history,
     list_history,
 )
-from tidemill.store.telemetry.history import Kind
+from tidemill.ops.operator.operation import Operator
+from tidemill.store.telemetry.history import KEPT_DAYS, Kind
 
 _TIMES = ("ended", "failed", "mean", "p50", "p99")
 
@@ -45,7 +47,15 @@ def history(
             place.do(list_history, ListHistory(kind=kind, within=within)).items, sums_table, json=json, none=none
         )
     periods = place.do(get_history, GetHistory(kind=kind, name=name, within=within)).items
+    if not periods and not json:
+        none += place.run(lambda at: meant_name(at, kind, name))
     return show(periods, periods_table, json=json, none=none)
+
+
+async def meant_name(at: Operator, kind: Kind, name: str) -> str:
+    """The name that a misspelt task, queue, host or worker probably meant; nothing for one that did something."""
+    known = [row.name for row in (await at.do(list_history, ListHistory(kind=kind, within=f"{KEPT_DAYS}d"))).items]
+    return "" if name in known else did_you_mean(name, known)
 
 
 def sums_table(rows: Sequence[WorkOf], now: datetime) -> Table:

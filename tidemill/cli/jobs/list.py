@@ -7,6 +7,7 @@ from datetime import datetime
 
 from rich.table import Table
 
+from tidemill.cli.admin.history import meant_name
 from tidemill.cli.arguments import Json, Shown, options_of
 from tidemill.cli.connection_options import ANYWHERE, ServerOptions
 from tidemill.cli.jobs.page import job_page
@@ -24,6 +25,9 @@ def jobs(args: ListJobs, *, limit: Shown = 25, json: Json = False, place: Server
     if not rows and args.queue is not None and not json:
         queue = args.queue
         none = f"{none}\n{place.run(lambda at: unused_queue(at, queue))}".rstrip()
+    if not rows and args.task is not None and not json:
+        task = args.task
+        none += place.run(lambda at: meant_name(at, "task", task))
     show(rows, jobs_table, json=json, none=none, cursor=cursor)
 
 

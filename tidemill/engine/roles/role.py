@@ -176,6 +176,11 @@ class Role(Generic[W]):
                 life.worker_id = await self._lease.take(life.fence)
             try:
                 await self._work_when_open()
+            except asyncio.CancelledError:
+                if life.is_stopping and not life.is_ready and not life.is_fenced and self._lease is not None:
+                    await self._lease.stop_renewing()
+                    await self._end("stopped before it served")  # It holds nothing: its lease need not lapse.
+                raise
             finally:
                 if self._lease is not None:
                     await self._lease.stop_renewing()

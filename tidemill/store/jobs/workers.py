@@ -192,10 +192,14 @@ READ_WORKER_TASKS = "SELECT unnest(tasks) AS task FROM tidemill.worker WHERE id 
 #: The runs that a worker drives.
 READ_WORKER_RUNS = "SELECT id, workflow, created_at FROM tidemill.run WHERE owner = $1 ORDER BY id LIMIT $2"
 
-#: The jobs that a worker runs, the longest first. This scans all jobs, as `HELD_BY` does.
+#: The jobs that a worker runs, the longest first. This scans all jobs, as `HELD_BY` does, but none for a worker without
+#: queues or one that has just reported that it runs nothing. A silent worker may hold jobs that it has never reported.
 READ_WORKER_JOBS = """
 SELECT id, task, queue, attempt, started_at FROM tidemill.job
-WHERE state = 'running' AND worker_id = $1 ORDER BY started_at, id LIMIT $2
+WHERE state = 'running' AND worker_id = $1
+  AND (SELECT queues <> '{}' AND ended_at IS NULL AND (running > 0 OR seen_at < now() - interval '10 seconds')
+       FROM tidemill.worker WHERE id = $1)
+ORDER BY started_at, id LIMIT $2
 """
 
 #: Processes that did the same on the same host and have ended, the newest first.
