@@ -16,12 +16,20 @@ from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.batch import BatchRef, NewBatch
-from tidemill.core.jobs.job import JobRef, NewJob
+from tidemill.core.jobs.job import JobRef, NewJob, check_name
 from tidemill.core.schedule import Catchup, Overlap
 from tidemill.declarations import Declarations
 from tidemill.engine.application.connections import OpenConnection
 from tidemill.engine.jobs.bulk import ManyJobs
-from tidemill.engine.jobs.calls import ManyCalls, MappedCalls, job_of_call, jobs_of_calls, use
+from tidemill.engine.jobs.calls import (
+    ManyCalls,
+    MappedCalls,
+    check_many_options,
+    each_call,
+    job_of_call,
+    jobs_of_calls,
+    use,
+)
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions, ManyOptions
 from tidemill.engine.jobs.enqueuer import MANY_CHUNK
 from tidemill.engine.jobs.job_handle import JobHandle
@@ -163,7 +171,7 @@ class Jobs:
 
     def get_batch(self, id: int) -> BatchHandle[Any]:
         """A handle on a batch that was stored before, by any process."""
-        return BatchHandle(self, BatchRef(id, created=False))
+        return BatchHandle(self, BatchRef(_number("batch", id), created=False))
 
     async def opened(self) -> OpenConnection:
         """The application's connection of this event loop."""
@@ -183,7 +191,7 @@ class Jobs:
 
     async def cancel(self, *jobs: JobHandle[Any] | int, by: str | None = None) -> None:
         """Cancel jobs: waiting ones at once, running ones as soon as their task can be stopped."""
-        if ids := [job if isinstance(job, int) else job.id for job in jobs]:
+        if ids := [self._handle(job).id for job in jobs]:
             await self._do(cancel_jobs, JobSelection(ids=ids), by=by)
 
     async def _do(self, operation: Operation[A, Any], args: A, *, by: str | None = None) -> None:
@@ -191,7 +199,7 @@ class Jobs:
         await Local(await self._declared.reach(), caller).do(operation, args)
 
     def _handle(self, job: JobHandle[Any] | int) -> JobHandle[Any]:
-        return JobHandle(self._declared.connections, JobRef(job)) if isinstance(job, int) else job
+        return job if isinstance(job, JobHandle) else JobHandle(self._declared.connections, JobRef(_number("job", job)))
 
     def _handles(self, many: ManyJobs, refs: list[JobRef]) -> list[JobHandle[Any]]:
         connections = self._declared.connections
@@ -208,6 +216,10 @@ class Jobs:
     def _new_batch(
         self, on_success: OnEnd | None, on_complete: OnEnd | None, name: str | None, keep_open: bool
     ) -> NewBatch:
+        if name is not None:
+            check_name("batch", name)
+        if not isinstance(keep_open, bool):
+            raise ConfigError(f"keep_open={keep_open!r:.100} is neither True nor False")
         return NewBatch(
             self._declared.origin(),
             name,
@@ -218,7 +230,8 @@ class Jobs:
 
     def _chunks(self, calls: Iterable[Call[Any]], options: Mapping[str, Any], batch: int) -> Iterator[ManyJobs]:
         """The jobs of a batch, some thousands at a time: a million of them need not be in memory."""
-        left = iter(calls)
+        check_many_options(options, "batch")
+        left = each_call(calls)
         while chunk := list(islice(left, MANY_CHUNK)):
             yield self._many(chunk, options, batch)
 
@@ -279,6 +292,13 @@ class StepJobs:
         return await self._jobs.get_batch(batch).results()
 
 
+def _number(what: str, id: Any) -> int:
+    """The id of a job or batch; a `ConfigError` if it is none."""
+    if isinstance(id, bool) or not isinstance(id, int) or not -(2**63) <= id < 2**63:
+        raise ConfigError(f"{id!r:.100} is no {what}: give its handle or its number, such as 12")
+    return id
+
+
 def _adding(database: Database, batch: int, chunks: Iterable[ManyJobs]) -> Statements[int]:
     """The statements that add jobs to a batch that is not over."""
     yield from hold_statements(batch)
@@ -312,7 +332,8 @@ def periodic_of(
 ) -> Periodic:
     """The schedule of a call of a task, or of a workflow or dag with its input."""
     if unknown := options.keys() - ScheduleOptions.__annotations__.keys():
-        hint = did_you_mean(min(unknown), ScheduleOptions.__annotations__)
+        known = ScheduleOptions.__annotations__
+        hint = did_you_mean(min(unknown), known) or f"; its options are cron, every, {', '.join(sorted(known))}"
         raise ConfigError(f"schedule has no option {min(unknown)!r}{hint}")
     times: Any = {"cron": cron, "every": every, "timezone": "UTC", "catchup": "one", "jitter": 0, **options}
     if not declared.runs.is_startable(what):

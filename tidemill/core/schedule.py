@@ -332,7 +332,7 @@ def _fields(expr: str) -> str:
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+    except (ZoneInfoNotFoundError, TypeError, ValueError, OSError) as error:
         raise ConfigError(
             f"timezone: {name!r} is not a time zone; write an IANA name such as 'Europe/Paris' or 'UTC'"
         ) from error

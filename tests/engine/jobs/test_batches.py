@@ -255,6 +255,14 @@ async def test_a_wrong_call_stores_nothing(app: App, database: Database) -> None
         await app.batch([*calls(app, "double", 2), "double"])  # pyright: ignore[reportArgumentType] - it is wrong
     with pytest.raises(ConfigError, match="needs 'text': a task for batches takes any of batch, total"):
         await app.batch([], on_success=app.declarations.task("say"))
+    with pytest.raises(ConfigError, match="a list of calls"):
+        await app.batch(app.declarations.task("double").call(1))  # pyright: ignore[reportArgumentType] - it is wrong
+    with pytest.raises(ConfigError, match="batch has no option 'debounce'"):
+        await app.batch([], debounce="1s")  # pyright: ignore[reportCallIssue] - it is wrong
+    with pytest.raises(ConfigError, match="5 is not a batch name"):
+        await app.batch([], name=5)  # pyright: ignore[reportArgumentType] - it is wrong
+    with pytest.raises(ConfigError, match="neither True nor False"):
+        await app.batch([], keep_open="yes")  # pyright: ignore[reportArgumentType] - it is wrong
     with pytest.raises(PayloadError):
         app.declarations.task("double").call("x")
     assert not await value(database, "SELECT count(*) FROM tidemill.batch")

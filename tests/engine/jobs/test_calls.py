@@ -108,6 +108,51 @@ async def test_what_is_no_call_is_refused_with_what_to_write(shop: App, given: A
         await shop.enqueue_many([given])
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"queue": 5}, "5 is not a queue name"),
+        ({"at": float("nan")}, "at=nan is neither a datetime nor seconds since 1970, up to the year 9999"),
+        ({"at": 1e18}, "at=1e.18 is neither"),
+        ({"tags": 5}, "tags=5 are not tags: write a list"),
+        ({"webhook": "customer.example/hook"}, "not an http or https address, such as 'https://host/path'"),
+        ({"max_concurrency": 2}, "max_concurrency= needs a concurrency_key="),
+        ({"concurrency_key": "k", "max_concurrency": 1.5}, "use a whole number"),
+        ({"concurrency_key": "k", "max_concurrency": 2**40}, "use a whole number"),
+    ],
+)
+async def test_a_wrong_value_of_an_option_is_refused_before_the_database_is_asked(
+    shop: App, send: Task[..., Any, Any], options: Any, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        await shop.enqueue(send.call(7), **options)
+
+
+async def test_what_is_no_list_of_calls_is_refused_with_what_to_write(shop: App, send: Task[..., Any, Any]) -> None:
+    for given in (send, send.call(7), 7):
+        with pytest.raises(ConfigError, match=r"a list of calls, such as \[task\.call\(\.\.\.\)\]"):
+            await shop.enqueue_many(given)  # pyright: ignore[reportArgumentType] - it is wrong
+
+
+@pytest.mark.parametrize("given", ["b5", None, 1.5, True, 2**70])
+async def test_what_is_no_job_or_batch_is_refused(shop: App, given: Any) -> None:
+    for ask in (shop.jobs.get, shop.jobs.wait, shop.jobs.cancel):
+        with pytest.raises(ConfigError, match="is no job: give its handle or its number"):
+            await ask(given)
+    with pytest.raises(ConfigError, match="is no batch: give its handle or its number"):
+        shop.jobs.get_batch(given)
+
+
+def test_a_wrong_schedule_is_refused_with_what_to_write(shop: App, send: Task[..., Any, Any]) -> None:
+    for name, options, problem in (
+        (5, {}, "5 is not a schedule name"),
+        ("night", {"timezone": 5}, "timezone: 5 is not a time zone"),
+        ("night", {"colour": 1}, "its options are cron, every, catchup, jitter, overlap, timezone"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            shop.schedule(name, send.call(7), cron="0 3 * * *", **options)  # pyright: ignore
+
+
 async def test_a_coroutine_of_the_task_is_no_call(shop: App, send: Task[..., Any, Any]) -> None:
     running = send(7)
     with pytest.raises(ConfigError, match="is neither a task nor a call of one"):

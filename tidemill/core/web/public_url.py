@@ -25,7 +25,8 @@ def check_http_url(url: str) -> str:
     except ValueError:
         raise ConfigError("the address is not an http or https address") from None
     if not is_http:
-        raise ConfigError(f"{site_of(url)} is not an http or https address")
+        named = site_of(url) if "://" in url else "the address"
+        raise ConfigError(f"{named} is not an http or https address, such as 'https://host/path'")
     if "@" in parts.netloc:
         raise ConfigError(f"{site_of(url)}: write no user name into the address: use token= or headers=")
     return url

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tidemill.core.did_you_mean import did_you_mean
@@ -87,12 +87,26 @@ def jobs_of_calls(
     calls: ManyCalls, options: Mapping[str, Any], *, origin: Origin, batch: int | None = None
 ) -> ManyJobs:
     """The jobs of many calls, with the same options for all of them."""
-    tasks, arguments = _packed(calls) if isinstance(calls, MappedCalls) else _taken(calls)
+    tasks, arguments = _packed(calls) if isinstance(calls, MappedCalls) else _taken(each_call(calls))
+    check_many_options(options)
+    return ManyJobs(tasks, arguments, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
+
+
+def check_many_options(options: Mapping[str, Any], taker: str = "enqueue_many") -> None:
+    """Raise a `ConfigError` for an option that many jobs cannot share."""
     if unknown := options.keys() - OPTIONS_FOR_MANY:
         name = min(unknown)
         known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
-        raise ConfigError(f"enqueue_many has no option {name!r}{known}")
-    return ManyJobs(tasks, arguments, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
+        raise ConfigError(f"{taker} has no option {name!r}{known}")
+
+
+def each_call(calls: Iterable[Call[Any]]) -> Iterator[Call[Any]]:
+    """The calls one by one; a `ConfigError` if these are not several."""
+    if not isinstance(calls, Iterable):
+        raise ConfigError(
+            f"many jobs are given as a list of calls, such as [task.call(...)], and not as {calls!r:.200}"
+        )
+    return iter(calls)
 
 
 def _taken(calls: Iterable[Call[Any]]) -> tuple[list[Task[Any, Any, Any]], list[bytes]]:

@@ -51,6 +51,9 @@ class EnqueueOptions(ManyOptions, total=False):
     max_concurrency: int | None
 
 
+#: The last second of the year 9999.
+LATEST = 253_402_300_799
+
 OPTIONS_FOR_MANY = frozenset(ManyOptions.__annotations__)
 OPTIONS = frozenset(EnqueueOptions.__annotations__)
 
@@ -71,6 +74,8 @@ def read_options(given: Mapping[str, Any], task: Task[Any, Any, Any]) -> dict[st
             fields[name] = webhook_callback(value)
         elif name == "tags":
             fields[name] = (*task.options.tags, *read_words(value))
+        elif name == "max_concurrency":
+            fields[name] = _read_limit(value, given, task)
         else:
             fields[name] = value
     return fields
@@ -82,13 +87,23 @@ def read_moment(what: str, value: Any) -> float:
         if value.tzinfo is None:
             raise ConfigError(f"{what}={value} has no time zone: add one, so that it means one moment")
         return value.timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LATEST:
         return float(value)
-    raise ConfigError(f"{what}={value!r} is neither a datetime nor seconds since 1970")
+    raise ConfigError(f"{what}={value!r} is neither a datetime nor seconds since 1970, up to the year 9999")
 
 
 def read_words(value: Any) -> tuple[str, ...]:
     """Tags, from anything that lists them."""
     if isinstance(value, str):
         raise ConfigError(f"tags={value!r} is one string; write a list, such as [{value!r}]")
+    if not isinstance(value, Iterable):
+        raise ConfigError(f"tags={value!r:.100} are not tags: write a list of words, such as ['nightly']")
     return tuple(str(word) for word in value)
+
+
+def _read_limit(value: Any, given: Mapping[str, Any], task: Task[Any, Any, Any]) -> int:
+    if given.get("concurrency_key") is None and task.options.concurrency_key is None:
+        raise ConfigError("max_concurrency= needs a concurrency_key=: it limits the jobs that share the key")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
+        raise ConfigError(f"max_concurrency={value!r:.100} would never let a job run; use a whole number of 1 or more")
+    return value
