@@ -22,7 +22,7 @@ from tidemill.engine.containment.blocked_time import TimeLimit
 
 log = structlog.get_logger("tidemill.threads")
 
-MOST_NAMED = 5
+MOST_NAMED = 2  # One line of `tidemill workers` has other remarks beside them.
 STEP_THREADS = 32
 """How many plain steps run at once in a process."""
 
@@ -56,9 +56,10 @@ def lost_threads_text(lost: Sequence[str]) -> str | None:
     """The same for people, if there is any."""
     if not lost:
         return None
-    shown = ", ".join(sorted(set(lost))[:MOST_NAMED])
+    named = sorted(set(lost))[:MOST_NAMED]
+    more = ["…"] if len(set(lost)) > len(named) else []
     number = f"{len(lost)} threads have" if len(lost) > 1 else "1 thread has"
-    return f"{number} not come back: {shown}"
+    return f"{number} not come back: {', '.join([*named, *more])}"
 
 
 class _Call:
