@@ -18,6 +18,7 @@ from tidemill.flows.definition.events import (
     WorkflowTimedOutEvent,
 )
 from tidemill.flows.errors import WorkflowCancelledByUser, WorkflowRuntimeError, WorkflowTimeoutError
+from tidemill.flows.testing import simulate
 
 
 class Draft(Event):
@@ -207,3 +208,25 @@ async def test_an_error_that_cannot_be_told_as_it_is_ends_the_run_all_the_same(
     async with asyncio.timeout(120):
         with pytest.raises(kind):
             await workflow(timeout=None).run()
+
+
+class Impatient(Workflow):
+    """Has a step that takes too long, or fails with a timeout of its own."""
+
+    @step(timeout=0.05)
+    async def call(self, ev: StartEvent) -> StopEvent:
+        if ev.own:
+            raise TimeoutError("the bank does not answer")
+        await asyncio.sleep(60)
+        return StopEvent()
+
+
+@pytest.mark.parametrize(
+    ("own", "said"), [(False, r"^step call of run \S+ took longer than 0\.05 s$"), (True, "^the bank does not answer$")]
+)
+async def test_a_step_that_takes_too_long_is_named_with_its_timeout(own: bool, said: str) -> None:
+    with pytest.raises(TimeoutError, match=said):
+        await Impatient().run(own=own)
+    outcome = await asyncio.to_thread(simulate, Impatient(), seed=1, own=own)
+    with pytest.raises(TimeoutError, match=said):
+        outcome.result()

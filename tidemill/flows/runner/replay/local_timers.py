@@ -12,10 +12,16 @@ from tidemill.engine.containment.blocked_time import TimeLimit
 _TIMERS = ("Timeout", "CancelScope")
 
 
-async def limited(call: Awaitable[Any], seconds: float) -> Any:
-    """Await a step for so many seconds. It stays in its task, which is its lane."""
-    async with TimeLimit(seconds):
-        return await call
+async def limited(call: Awaitable[Any], seconds: float, problem: str) -> Any:
+    """Await a step for so many seconds; a `TimeoutError` says the problem. It stays in its task, which is its lane."""
+    limit: asyncio.Timeout | None = None
+    try:
+        async with TimeLimit(seconds) as limit:
+            return await call
+    except TimeoutError as error:
+        if limit is None or not limit.expired():
+            raise  # It is the step's own.
+        raise TimeoutError(problem) from error
 
 
 async def has_local_timer() -> bool:

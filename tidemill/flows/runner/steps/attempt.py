@@ -81,12 +81,12 @@ def _call(run: FlowRun, spec: StepSpec, work: Work, kwargs: dict[str, Any], time
     """Call a step in a thread, in a span, or with a timeout."""
     args = () if spec.is_free else (run.workflow,)
     begin: Callable[[], Any] = partial(spec.function, *args, **kwargs)
+    what = f"step {spec.name} of run {run.run_id}"
     if not spec.is_async:
-        what = f"step {spec.name} of run {run.run_id}"
         begin = partial(run.threads.run, partial(_in_root, run.step_context(work), begin), what, timeout)
         timeout = None  # It begins with the thread.
     call = spans.call_in_span(spec, args, kwargs, begin) if run.is_traced else begin()
-    return call if timeout is None else limited(call, timeout)
+    return call if timeout is None else limited(call, timeout, f"{what} took longer than {spec.timeout:g} s")
 
 
 def _in_root(context: Context[Any], call: Callable[[], Any]) -> Any:
