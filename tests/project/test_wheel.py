@@ -142,7 +142,7 @@ def test_what_is_imported_is_the_wheel(python: Path, tmp_path: Path) -> None:
 def test_an_example_runs_from_the_wheel(name: str, python: Path, examples: Path) -> None:
     settings = {"TIDEMILL_LOG_LEVEL": "error", **test_examples.SETTINGS.get(name, {})}
     printed = run(python, examples / f"{name}.py", cwd=examples.parent, **settings)
-    assert [line for line in printed.splitlines() if "[" not in line[:40]] == test_examples.PRINTED[name]
+    assert test_examples.printed_lines(printed) == test_examples.PRINTED[name]
 
 
 @pytest.mark.parametrize("name", test_workflow_examples.PRINTED)
