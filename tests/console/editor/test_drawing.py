@@ -252,6 +252,7 @@ def test_a_workflow_is_run_before_it_is_saved_whole_or_up_to_a_node_and_with_pin
         expect(runs.get_by_role("region")).to_have_count(1)
         loud.get_by_role("button", name="Pin this output").click()
         expect(page.get_by_text("unsaved changes")).to_be_visible()
+        expect(node(page, "loud")).to_contain_text("transform · pinned")
         runs.get_by_label("Payload").fill('{"word": 7}')  # What cannot be upper-cased.
         runs.get_by_role("button", name="Run to loud").click()
         expect(runs.get_by_role("group", name="Last runs").get_by_role("button")).to_have_count(2)

@@ -87,7 +87,7 @@ export function BoxForm({ box, onRename, onChoose, onDelete, ...props }: FormPro
       }
     >
       <div className="pad form">
-        <p className="soft">{kind ? `${kind.type}: ${kind.about}` : `This application does not know the type ${box.type}.`}</p>
+        <p className="soft">{kind ? `${kind.type}: ${kind.about.replaceAll("`", "")}` : `This application does not know the type ${box.type}.`}</p>
         {loose.map((each) => (
           <p key={each.message} className={each.severity === "error" ? "wrong" : "doubt"}>
             {each.message}

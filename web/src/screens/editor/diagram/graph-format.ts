@@ -5,6 +5,9 @@ import { append, type Box, entries, type FileFormat, freeName, type Line, type P
 
 const text = (value: unknown): string => (typeof value === "string" || typeof value === "number" ? String(value) : "");
 
+/** Whether a node returns its pinned output and does nothing. */
+const isPinned = (node: Data) => (node.data as Data | undefined)?.pinned === true;
+
 /** A short description of a node. */
 function about(node: Data): string {
   const data = (node.data ?? {}) as Data;
@@ -32,7 +35,7 @@ export const graphFormat: FileFormat = {
       const id = text(node.id) && !seen.has(text(node.id)) ? text(node.id) : `#${at}`;
       seen.add(id);
       const kind = kindOf(node, kinds);
-      return { id, at, label: text(node.name) || text(node.id) || "unnamed", type: text(node.typeId) || "no type", about: about(node), position: point(node.position), isStart: kind?.is_start ?? false, exits: kind?.exits ?? [] };
+      return { id, at, label: text(node.name) || text(node.id) || "unnamed", type: text(node.typeId) || "no type", about: isPinned(node) ? "pinned" : about(node), position: point(node.position), isStart: kind?.is_start ?? false, exits: kind?.exits ?? [] };
     });
     const lines = entries(data, "connections").flatMap((link, at): Line[] => {
       const [from, to] = [text(link.sourceNodeId), text(link.targetNodeId)];
