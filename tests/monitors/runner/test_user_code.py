@@ -214,6 +214,52 @@ async def test_occurrences_that_cannot_be_listed_once_are_reported_later(databas
         assert sorted(row["key"] for row in await list_alerts(database)) == ["1", "2"]
 
 
+async def test_an_occurrence_that_always_fails_uses_up_no_tries_of_another(database: Database) -> None:
+    broken = {"1", "2"}
+
+    def when(occurrence: Any) -> bool:
+        if occurrence["id"] in broken:
+            raise Odd("no")
+        return True
+
+    source, clock = Pages(), VirtualClock(1000.0)
+    source.add(event(1, 990.0, heat=95))
+    rules = [momentary("peak", of=lambda s: s.peaks or [], when=when)]
+    async with watching(database, heat_monitor(source, triggers=rules), clock) as watcher:
+        for _ in range(7):
+            await watcher.one_tick()
+            clock.advance(3600.0)
+        source.add(event(2, clock.now(), heat=95))
+        await watcher.one_tick()  # The last try of the one is the first of the other.
+        broken.clear()
+        clock.advance(6.0)
+        await watcher.one_tick()
+        assert [row["key"] for row in await list_alerts(database)] == ["2"]
+
+
+async def test_many_events_use_up_no_tries_of_an_occurrence(database: Database) -> None:
+    tried, broken = [0], [True]
+
+    def when(occurrence: Any) -> bool:
+        tried[0] += occurrence["id"] == "1"
+        if occurrence["id"] == "1" and broken[0]:
+            raise Odd("no")
+        return occurrence["id"] == "1"
+
+    source, clock = Pages(), VirtualClock(1000.0)
+    rules = [momentary("peak", of=lambda s: s.peaks or [], when=when)]
+    async with watching(database, heat_monitor(source, triggers=rules), clock) as watcher:
+        for number in range(1, 13):
+            source.add(event(number, 990.0 + number / 10, heat=95))
+            await watcher.one_tick()
+            clock.advance(0.1)
+        assert tried == [1], "it is due after five seconds"
+        broken[0] = False
+        clock.advance(6.0)
+        await watcher.one_tick()
+        assert [row["key"] for row in await list_alerts(database)] == ["1"]
+
+
 async def test_an_occurrence_that_always_fails_is_given_up(database: Database) -> None:
     source, clock = Pages(), VirtualClock(1000.0)
     source.add(event(1, 990.0, heat=95))

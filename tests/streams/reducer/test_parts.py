@@ -129,6 +129,14 @@ def test_the_window_never_holds_more_than_it_may() -> None:
     assert len(seen) == 100
     assert seen.has(999, 1000.0)
     assert not seen.has(0, 1000.0)
+    assert seen.forgotten == 900
+
+
+def test_ids_that_have_had_their_time_are_not_counted_as_forgotten() -> None:
+    seen = RecentMessages(10.0, most=100)
+    for number in range(1000):
+        seen.note(number, float(number))
+    assert (len(seen), seen.forgotten) == (10, 0)
 
 
 # -- breakers -------------------------------------------------------------------------------------

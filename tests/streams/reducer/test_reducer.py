@@ -463,3 +463,17 @@ def test_the_parts_of_a_limit_that_is_lowered_stay_within_it() -> None:
     for reducer in both:
         reducer.set_source(0, 0.0, weight=1.0, max_qps=500.0, enabled=True)
     assert [reducer.limits[0].qps_part for reducer in both] == [60.0, 40.0], "what is added is divided first"
+
+
+def test_parts_of_a_limit_that_was_removed_do_not_count_for_the_next_one() -> None:
+    reducer = make({})
+    reducer.set_source(0, 0.0, weight=1.0, max_qps=100.0, enabled=True)
+    reducer.set_part(0, 0.0, rate=60.0, slots=None)
+    reducer.set_source(0, 0.0, weight=1.0, max_qps=None, enabled=True)
+    reducer.set_source(0, 0.0, weight=1.0, max_qps=10.0, enabled=True)
+    assert reducer.limits[0].rate_here == (10.0, None)
+    reducer.await_part(0, 0.0)
+    put(reducer, 5)
+    assert reducer.choose(0.0, 0.0).send == []
+    reducer.set_part(0, 0.0, rate=5.0, slots=None)
+    assert len(reducer.choose(0.0, 0.0).send) == 1

@@ -16,6 +16,7 @@ from tidemill.core.retry import retry
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
 from tidemill.store.streams.dead_letters import DeadFilter, count_dead
+from tidemill.store.streams.limits import LOCK_LIMITS
 from tidemill.streams import Plan, Stream, task
 from tidemill.streams.runner.live_requests import SaturatedError, UnavailableError
 
@@ -110,6 +111,20 @@ async def test_two_dispatchers_share_a_rate(database: Database, database_url: st
         await eventually(lambda: len(Timed.began) >= begin + 150)
         assert rate_after(begin) <= 104
     assert await database.fetch("SELECT 1 FROM tidemill.stream_limit") == [], "parts are given back"
+
+
+async def test_a_new_limit_lets_nothing_pass_until_it_is_divided(database: Database, database_url: str) -> None:
+    stream = stream_of()
+    async with running_stream(stream, database_url) as first, running_stream(stream, database_url) as second:
+        async with database.transaction() as dividing:
+            await dividing.execute(LOCK_LIMITS, "s")
+            await control_stream(database, "s", "posts", max_qps=100.0, burst=20.0)
+            await eventually(lambda: all(each.reducer.limits[0].max_qps for each in (first, second)))
+            await publish(database, "posts", range(50))
+            await eventually(lambda: first.reducer.waiting(0) + second.reducer.waiting(0) == 50)
+            assert not Timed.began
+        await eventually(lambda: len(Timed.began) == 50)
+    assert len(Timed.began) <= 21 + 104 * (Timed.began[-1] - Timed.began[0]), "one burst for both"
 
 
 async def test_a_dispatcher_that_has_nothing_to_do_leaves_the_whole_limit_to_the_others(

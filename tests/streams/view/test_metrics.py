@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from structlog.testing import capture_logs
 
 from tests.support import eventually, value
 from tests.support.streams import publish, running_stream
+from tidemill.cli.streams.view import picture
+from tidemill.core.codec import decode
 from tidemill.core.retry import retry
 from tidemill.engine.application.load_app import load_module
 from tidemill.engine.telemetry import exposition
 from tidemill.engine.telemetry.exposition import Exposition
+from tidemill.ops.streams.streams import StreamLine
 from tidemill.sources import LogSource
 from tidemill.store.database import Database
+from tidemill.store.streams.streams import read_status
 from tidemill.streams import Filtered, Plan, Stream, task
+from tidemill.streams.reducer import dedupe
 
 
 class Checking(Plan, eligibility="check"):
@@ -87,6 +95,41 @@ async def test_engines_collect_garbage_on_a_period_and_tell_how_long_that_took(
     told = await scrape(database)
     assert told["tidemill_stream_gc_total", frozenset({"knots"})] >= 2
     assert told["tidemill_stream_gc_seconds_total", frozenset({"knots"})] > 0
+
+
+async def test_ids_that_are_forgotten_before_their_time_are_reported(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dedupe, "MOST_IDS", 5)
+    posts = LogSource("posts", eligibilities=frozenset({"check"}), message_id="key")
+    plain = LogSource("plain", eligibilities=frozenset({"check"}))
+    stream = Stream("s", plans=[Checking], sources=[posts, plain], engines=0, max_concurrency=1)
+    known, forgotten = (
+        ("tidemill_stream_known_ids", frozenset({"s", "posts"})),
+        ("tidemill_stream_forgotten_ids_total", frozenset({"s", "posts"})),
+    )
+    with capture_logs() as lines:
+        async with running_stream(stream, database_url) as dispatcher:
+            for number in range(12):
+                await publish(database, "posts", ["good"], key=str(number))
+            seen: dict[tuple[str, frozenset[str]], float] = {}
+
+            async def all_told() -> bool:
+                seen.clear()
+                seen.update(await scrape(database))
+                return (seen.get(known), seen.get(forgotten)) == (5, 7)
+
+            await eventually(all_told)
+            assert ("tidemill_stream_known_ids", frozenset({"s", "plain"})) not in seen, "it has no ids"
+            await publish(database, "posts", ["good"], key="0")
+            await eventually(lambda: dispatcher.reducer.counts[0].duplicates == 1, what="it is found in the database")
+            (row,) = await read_status(database, "s")
+            line = StreamLine("s", [{"host": "h", "pid": 1, **decode(row["status"], dict[str, Any])}], 0, 0)
+            shown = io.StringIO()
+            Console(file=shown, width=200).print(picture([line]))
+            assert "posts: 5 message ids are remembered here; 7 were forgotten" in shown.getvalue()
+    warned = [line for line in lines if "more message ids came" in line["event"]]
+    assert [(line["source"], line["log_level"]) for line in warned] == [("posts", "warning")]
 
 
 async def test_every_number_tells_its_stream_and_its_source(database: Database, database_url: str) -> None:

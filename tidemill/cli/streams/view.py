@@ -75,7 +75,16 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
     errors = [
         Text(f"{each['name']}: {each['error']}", style="red") for each in sources if each.get("health") == "failing"
     ]
-    return Group(made, *errors)
+    forgotten = [
+        Text(
+            f"{each['name']}: {each['known_ids']:,} message ids are remembered here; {each['forgotten_ids']:,} were "
+            "forgotten before dedup_window was over, and are only found in the database",
+            style="yellow",
+        )
+        for each in sources
+        if each.get("forgotten_ids")
+    ]
+    return Group(made, *errors, *forgotten)
 
 
 def _sinks(sinks: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -27,6 +27,12 @@ _COUNTERS = (
         ("stream", "source", "outcome"),
     ),
     (
+        "stream_forgotten_ids",
+        "tidemill_stream_forgotten_ids",
+        "Message ids that a dispatcher forgot before dedup_window was over, because more came than it remembers.",
+        ("stream", "source"),
+    ),
+    (
         "stream_plan_runs",
         "tidemill_stream_plan_runs",
         "Runs of plans that were done, filtered or failed, by the source of the message.",
@@ -46,6 +52,7 @@ _COUNTERS = (
 _OF_SOURCES = (
     ("lag", "tidemill_stream_lag", "Messages that wait at the source, if it can report them."),
     ("waiting", "tidemill_stream_waiting", "Messages that the dispatcher has taken and not yet sent."),
+    ("known_ids", "tidemill_stream_known_ids", "Ids of finished messages that this dispatcher remembers."),
     ("in_flight", "tidemill_stream_in_flight", "Messages in flight."),
     ("rate", "tidemill_stream_rate", "Messages done per second, just now."),
     ("weight", "tidemill_stream_weight", "The share of a source against the others."),

@@ -27,6 +27,8 @@ class EventMark(msgspec.Struct, omit_defaults=True):
     """Since when its condition no longer holds, while its alert is still open."""
     failures: int = 0
     """How often in a row its code has failed."""
+    tries: dict[str, tuple[int, float]] = {}
+    """Occurrences whose check has failed: how often, and when each is checked again."""
 
 
 class EventMarks(msgspec.Struct, omit_defaults=True):

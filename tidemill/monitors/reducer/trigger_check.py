@@ -6,12 +6,14 @@ again later, and the others go on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from tidemill.core.codec import encode
 from tidemill.monitors.definition.event import Event, MonitorTick
 from tidemill.monitors.definition.triggers import Absent, Momentary, Sustained, Trigger
 from tidemill.monitors.reducer.entity_state import HISTORY, AlertRecord, EntityProblem, EntityState, EventMark
@@ -59,6 +61,7 @@ def check_triggers(
         except BaseException as error:  # noqa: BLE001 - user code: the other triggers go on
             outcome.note(trigger, entity_state, error)
         dues.append(_retry_at(entity_state, trigger, now, is_failing=len(outcome.problems) > problems))
+        dues.append(_next_try(entity_state, trigger))
     forget_occurrences(rules, entity_state, failed)
     later = [due for due in dues if due is not None and due > now]
     entity_state.due = min(later, default=None)
@@ -88,7 +91,17 @@ def _retry_at(entity_state: EntityState, trigger: Trigger, now: float, *, is_fai
         return None
     mark = marks.setdefault(trigger.name, EventMark())
     mark.failures += 1
-    return now + min(RETRY_FIRST * 2.0 ** min(mark.failures - 1, 16), RETRY_MOST)
+    return now + _pause_after(mark.failures)
+
+
+def _pause_after(failures: int) -> float:
+    return min(RETRY_FIRST * 2.0 ** min(failures - 1, 16), RETRY_MOST)
+
+
+def _next_try(entity_state: EntityState, trigger: Trigger) -> float | None:
+    """When the next occurrence whose check has failed is checked again."""
+    mark = entity_state.marks.triggers.get(trigger.name)
+    return None if mark is None else min((at for _, at in mark.tries.values()), default=None)
 
 
 def forget_occurrences(
@@ -107,9 +120,7 @@ def forget_occurrences(
             except BaseException:  # noqa: BLE001, S112 - reported where the trigger was checked
                 continue
             if isinstance(seen, list):
-                mark = entity_state.marks.triggers.get(trigger.name)
-                is_hopeless = mark is None or mark.failures >= MOST_TRIES
-                seen[:] = () if is_hopeless else again[-MOST_FAILED:]
+                seen[:] = again
 
 
 def _raise_occurrences(
@@ -120,10 +131,17 @@ def _raise_occurrences(
     outcome: EntityOutcome,
     came: Sequence[Event],
 ) -> list[Any]:
-    """Open an alert for each occurrence; returns those whose check has failed."""
-    failed: list[Any] = []
+    """Open an alert for each occurrence; returns those whose check has failed and is tried again."""
+    failed: dict[str, Any] = {}
+    mark = entity_state.marks.triggers.get(trigger.name, EventMark())
+    tries: dict[str, tuple[int, float]] = {}
     past = [event.at for event in came if event.past]
     for occurrence in list(trigger.of(entity_state.state) or ()):
+        name = _name_of(occurrence)
+        count, due = mark.tries.get(name, (0, tick.at))
+        if due > tick.at:
+            failed[name], tries[name] = occurrence, (count, due)
+            continue
         try:
             rules.begin(f"trigger {trigger.name}")
             if trigger.when is not None and not trigger.when(occurrence):
@@ -138,8 +156,24 @@ def _raise_occurrences(
             outcome.opened.append(alert)
         except BaseException as error:  # noqa: BLE001 - user code: the other occurrences go on
             outcome.note(trigger, entity_state, error)
-            failed.append(occurrence)
-    return failed
+            if count + 1 < MOST_TRIES:
+                failed[name], tries[name] = occurrence, (count + 1, tick.at + _pause_after(count + 1))
+    kept = list(failed)[-MOST_FAILED:]
+    mark.tries = {name: tries[name] for name in kept}
+    if kept:
+        entity_state.marks.triggers[trigger.name] = mark
+    elif mark == EventMark():
+        entity_state.marks.triggers.pop(trigger.name, None)
+    return [failed[name] for name in kept]
+
+
+def _name_of(occurrence: Any) -> str:
+    """What an occurrence is recognised by at its next try: its content, since its key may be what fails."""
+    try:
+        content = encode(occurrence)
+    except Exception:  # noqa: BLE001 - user data without a JSON form
+        content = repr(occurrence).encode(errors="replace")
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def _is_history(key: str, moment: float | None, came: Sequence[Event], past_until: float) -> bool:

@@ -64,6 +64,8 @@ async def explain_trigger(
         why.append(f"Code failed {problem['count']}×, last at {_text(problem['last_at'])}: {problem['error']}.")
     if mark.failures and row["due_at"] is not None:
         why.append(f"Its check failed {mark.failures}× in a row and is repeated at {_text(check.next_check_at)}.")
+    if mark.tries:
+        why.append(f"Occurrences whose check failed, and that are checked again: {len(mark.tries)}.")
     why.append(
         "No timer is set: it is checked again at the next event."
         if check.next_check_at is None

@@ -13,12 +13,14 @@ MOST_IDS = 100_000  # of each source that are remembered here; the others are in
 class RecentMessages:
     """The ids of the last `window` seconds, at most `most` of them."""
 
-    __slots__ = ("_ids", "_most", "_window")
+    __slots__ = ("_ids", "_most", "_window", "forgotten")
 
     def __init__(self, window: float, *, most: int) -> None:
         self._window = window
         self._most = most
         self._ids: OrderedDict[object, float] = OrderedDict()
+        self.forgotten = 0
+        """How many ids were dropped for newer ones before their time was over."""
 
     def has(self, id: object, now: float) -> bool:
         at = self._ids.get(id)
@@ -28,7 +30,8 @@ class RecentMessages:
         self._ids[id] = now
         self._ids.move_to_end(id)
         while self._ids and (len(self._ids) > self._most or now - next(iter(self._ids.values())) >= self._window):
-            self._ids.popitem(last=False)
+            _, at = self._ids.popitem(last=False)
+            self.forgotten += now - at < self._window
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -78,6 +81,10 @@ class MessageIds:
         if self._seen:
             for id, age in ages.items():
                 self._seen[index].note(id, now - age)
+
+    def known(self, index: int) -> tuple[int, int]:
+        """How many ids of a source are remembered here, and how many were forgotten before their time."""
+        return (len(self._seen[index]), self._seen[index].forgotten) if self._seen else (0, 0)
 
     def take_finished(self) -> list[tuple[int, str]]:
         """The ids of messages that have succeeded since the last call, each with its source."""

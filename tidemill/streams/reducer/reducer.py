@@ -427,15 +427,21 @@ class StreamReducer:
     ) -> None:
         """Change the weight and the limit of a source, and switch it on or off."""
         limits = self.limits[index]
-        if limits.qps_part is not None and max_qps and limits.max_qps:  # The parts together stay within a lower limit.
-            limits.qps_part *= min(1.0, max_qps / limits.max_qps)
-        limits.weight, limits.max_qps, limits.enabled, limits.burst = weight, max_qps or None, enabled, burst
+        limits.weight, limits.enabled = weight, enabled
+        limits.set_rate(max_qps, burst)
         self._apply_limits(index, now)
 
     def set_part(self, index: int, now: float, *, rate: float | None, slots: int | None) -> None:
         """Change the part of a source's limits that this dispatcher may use."""
         limits = self.limits[index]
-        limits.qps_part, limits.concurrency_part = rate, slots
+        if limits.awaits_part:
+            self._lanes[index].bucket = None  # Its first part begins with its burst.
+        limits.qps_part, limits.concurrency_part, limits.awaits_part = rate, slots, False
+        self._apply_limits(index, now)
+
+    def await_part(self, index: int, now: float) -> None:
+        """Hold messages back until the limits of their source have been divided among the dispatchers."""
+        self.limits[index].await_part()
         self._apply_limits(index, now)
 
     # -- internals --------------------------------------------------------------------------------

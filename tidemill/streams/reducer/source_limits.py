@@ -35,10 +35,28 @@ class SourceLimits(msgspec.Struct):
     """The part of `max_qps`; None for all of it."""
     concurrency_part: int | None = None
     """The part of `max_concurrency`; None for all of it."""
+    awaits_part: bool = False
+    """Whether the rate has yet to be divided: until then nothing passes."""
+
+    def set_rate(self, max_qps: float | None, burst: float | None) -> None:
+        """Change the limit. The parts of all dispatchers together stay within it; without a limit there are none."""
+        if not max_qps:
+            self.qps_part, self.awaits_part = None, False
+        elif self.qps_part is not None and self.max_qps:
+            self.qps_part *= min(1.0, max_qps / self.max_qps)
+        self.max_qps, self.burst = max_qps or None, burst
+
+    def await_part(self) -> None:
+        """Let nothing pass limits of which this dispatcher has no part: others may use all of them."""
+        self.awaits_part = self.max_qps is not None and self.qps_part is None
+        if self.max_concurrency is not None and self.concurrency_part is None:
+            self.concurrency_part = 0
 
     @property
     def rate_here(self) -> tuple[float | None, float | None]:
         """The rate and the burst that this dispatcher may use."""
+        if self.awaits_part:
+            return 0.0, None
         if not self.max_qps or self.qps_part is None:
             return self.max_qps, self.burst
         return self.qps_part, None if self.burst is None else self.burst * self.qps_part / self.max_qps

@@ -79,6 +79,7 @@ class StreamController:
             burst=live.get("burst"),
             enabled=live.get("enabled", True),
         )
+        dispatcher.limits.hold_undivided(now)
         dispatcher.limits.wake()
         mode = (wanted.get("") or {"mode": None})["mode"] or "run"
         if mode != self.mode:

@@ -150,12 +150,20 @@ class LiveRequests:
 
     def set_limits(self, now: float, *, max_qps: float | None, burst: float | None, enabled: bool) -> None:
         """Change the limit of live requests, and switch them on or off."""
-        self.limits.max_qps, self.limits.burst, self.limits.enabled = max_qps or None, burst, enabled
+        self.limits.set_rate(max_qps, burst)
+        self.limits.enabled = enabled
         self._apply_limits(now)
 
     def set_part(self, rate: float | None, now: float) -> None:
         """Change the part of the limit that this dispatcher may use."""
-        self.limits.qps_part = rate
+        if self.limits.awaits_part:
+            self._bucket = None  # Its first part begins with its burst.
+        self.limits.qps_part, self.limits.awaits_part = rate, False
+        self._apply_limits(now)
+
+    def await_part(self, now: float) -> None:
+        """Reject requests until their limit has been divided among the dispatchers."""
+        self.limits.await_part()
         self._apply_limits(now)
 
     def take_throttled(self) -> int:
@@ -168,7 +176,8 @@ class LiveRequests:
         if rate is None:
             self._bucket = None
             return
-        part = rate if self.limits.qps_part is None else min(rate, self.limits.qps_part)
+        part = rate if self.limits.qps_part is None else self.limits.qps_part
+        part = 0.0 if self.limits.awaits_part else part
         # Requests come one by one, at any time: without a burst of its own the limit holds over a second.
         burst = (rate if burst is None else burst) * part / rate
         if self._bucket is None:

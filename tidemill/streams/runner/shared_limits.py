@@ -57,6 +57,12 @@ class SharedLimits:
         """Divide the limits now."""
         self._wakeup.set()
 
+    def hold_undivided(self, now: float) -> None:
+        """Let nothing pass a limit of which this dispatcher has no part yet: others may hold all of it."""
+        for index in range(len(self._dispatcher.stream.sources)):
+            self._dispatcher.reducer.await_part(index, now)
+        self._dispatcher.live_requests.await_part(now)
+
     def ask_if_short(self, now: float) -> None:
         """Ask for a larger part if messages wait for it."""
         if now - self._renewed_at > SOONEST and any(self._has_none(index) for index in self.short):

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
 from tidemill.sources.base import identify
 from tidemill.sources.delivery import Delivery
 from tidemill.store.database import Database
@@ -16,6 +18,8 @@ from tidemill.streams.runner.store_later import store_finished
 
 if TYPE_CHECKING:
     from tidemill.streams.runner.dispatcher import Dispatcher
+
+log = structlog.get_logger("tidemill.streams")
 
 FORGET_EVERY = 30.0
 
@@ -27,6 +31,7 @@ class StoredIds:
         self._database = database
         self._dispatcher = dispatcher
         self._finished: list[tuple[str, str]] = []
+        self._warned: set[str] = set()
 
     async def load(self, index: int, deliveries: Sequence[Delivery]) -> None:
         """Tell the reducer which of these messages were finished before, by any dispatcher."""
@@ -52,6 +57,22 @@ class StoredIds:
             lambda connection, ids: add_seen(self._database, connection, self._dispatcher.stream.name, ids),
         )
         return not self._finished
+
+    def warn_of_forgotten(self) -> None:
+        """Log once for each source that more ids came within the window than are remembered here."""
+        stream = self._dispatcher.stream
+        for index, source in enumerate(stream.sources):
+            known, forgotten = self._dispatcher.reducer.ids.known(index)
+            if forgotten and source.name not in self._warned:
+                self._warned.add(source.name)
+                log.warning(
+                    "more message ids came within dedup_window than are remembered here: duplicates of older ones "
+                    "are found only by the lookup in the database when they arrive",
+                    stream=stream.name,
+                    source=source.name,
+                    known_ids=known,
+                    forgotten_ids=forgotten,
+                )
 
     async def forget_old(self) -> None:
         """Delete ids that are older than the window, until cancelled."""

@@ -60,6 +60,7 @@ class StreamReporter:
         while True:
             await self._read_lags()
             await self._count_outbox()
+            self._dispatcher.ids.warn_of_forgotten()
             self.count()
             status = encode(self.status())
             if status == told and time.monotonic() - told_at < QUIET_EVERY:
@@ -94,6 +95,7 @@ class StreamReporter:
                     "lag": self._lags[index],
                     "waiting": reducer.waiting(index) + reducer.waiting_again(index),
                     "waiting_for_key": reducer.waiting_for_key(index),
+                    **_known_ids(dispatcher, index),
                     **_health(dispatcher, index),
                     "in_flight": reducer.in_flight[index],
                     **msgspec.to_builtins(reducer.counts[index]),
@@ -144,7 +146,10 @@ class StreamReporter:
         """All counts since the dispatcher started."""
         dispatcher = self._dispatcher
         stream = dispatcher.stream.name
-        for source, counts in zip(dispatcher.stream.sources, dispatcher.reducer.counts, strict=True):
+        for index, (source, counts) in enumerate(
+            zip(dispatcher.stream.sources, dispatcher.reducer.counts, strict=True)
+        ):
+            yield ("stream_forgotten_ids", (stream, source.name)), dispatcher.reducer.ids.known(index)[1]
             for outcome, count in zip(_OUTCOMES, msgspec.structs.astuple(counts), strict=True):
                 yield ("stream_messages", (stream, source.name, outcome)), count
         for plan, by_source in dispatcher.engines.statistics().items():
@@ -197,6 +202,14 @@ def _health(dispatcher: Dispatcher, index: int) -> dict[str, Any]:
     problem = getattr(dispatcher.consumers[index], "problem", None)
     state = "failing" if problem is not None and health.state == "ok" else health.state
     return {"health": state, "up": state == "ok", "error": problem or health.error, "error_at": health.error_at}
+
+
+def _known_ids(dispatcher: Dispatcher, index: int) -> dict[str, int | None]:
+    """How many message ids of a source are remembered here, if it has ids."""
+    if dispatcher.stream.sources[index].message_id is None:
+        return {"known_ids": None, "forgotten_ids": None}
+    known, forgotten = dispatcher.reducer.ids.known(index)
+    return {"known_ids": known, "forgotten_ids": forgotten}
 
 
 def _plan(by_source: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -67,7 +67,15 @@ export function StreamPanel({ stream, may, onControl }: { stream: Stream; may: b
                 <td className="num">{count(source.retried)}</td>
                 <td className="num">{count(source.dead)}</td>
                 <td className="num">{count(source.expired)}</td>
-                <td className="num">{count(source.duplicates)}</td>
+                <td className="num">
+                  {count(source.duplicates)}
+                  {source.known_ids != null && <div className="soft nowrap">{plural(source.known_ids, "id")} known</div>}
+                  {!!source.forgotten_ids && (
+                    <div className="soft nowrap" title="Forgotten here before dedup_window was over, because more came than are remembered; they are still found in the database">
+                      {count(source.forgotten_ids)} forgotten
+                    </div>
+                  )}
+                </td>
                 <td>
                   <Weight source={source} may={may} onChange={(weight) => onControl({ stream: stream.name, source: source.name, weight })} />
                 </td>

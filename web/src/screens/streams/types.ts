@@ -20,6 +20,8 @@ export interface Source {
   dead: number;
   expired: number;
   duplicates: number;
+  known_ids?: number | null;
+  forgotten_ids?: number | null;
 }
 
 export interface Sink {
