@@ -137,6 +137,18 @@ def test_a_backfill_starts_the_fires_of_a_range_for_every_kind(tidemill: TestKit
             assert {job.state for job in tidemill.enqueued(start)} == {"succeeded"}
 
 
+@pytest.mark.parametrize("times", [{"cron": "0 * * * *", "every": None}, {"every": "1h"}])
+def test_both_ends_of_a_backfill_are_fires_of_its_range(tidemill: TestKit, app: App, times: dict[str, Any]) -> None:
+    """Over the hour that clocks in Berlin have twice, too."""
+    with tidemill.running():
+        put(tidemill, app, "note", "allow", timezone="Europe/Berlin", **times)
+        day = datetime(2026, 10, 24, 23, tzinfo=UTC), datetime(2026, 10, 25, 2, tzinfo=UTC)
+        done = do(tidemill, app, backfill_schedule, BackfillSchedule(name="s", since=day[0], until=day[1]))
+        assert done.fires == 4
+        tidemill.run_until(lambda: explained(tidemill, app, "s").schedule.fired == 4)
+        assert [each.fire.astimezone(UTC).hour for each in explained(tidemill, app, "s").fires] == [2, 1, 0, 23]
+
+
 @pytest.mark.parametrize("start", ["note", "nightly", "Slow", "rebuild/blog"])
 def test_fires_that_were_missed_are_caught_up_for_every_kind(tidemill: TestKit, app: App, start: str) -> None:
     with tidemill.running():

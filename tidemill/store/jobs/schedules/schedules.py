@@ -6,6 +6,7 @@ fire time in one transaction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from itertools import zip_longest
 from typing import Literal
@@ -333,10 +334,12 @@ async def _start_run(
 async def backfill(tx: Transaction, name: str, since: float, until: float) -> int:
     """Start what a schedule would have started in a time range, by its rule as it is now; returns how many fires.
 
+    Both ends belong to the range.
     They start at once, or one after another if the schedule's fires may not overlap.
     """
     row = await _lock(tx, name)
-    fires = fires_between(decode(row["spec"], Schedule), since, until, MOST_BACKFILLED + 1)
+    before = math.nextafter(since, -math.inf)
+    fires = fires_between(decode(row["spec"], Schedule), before, until, MOST_BACKFILLED + 1)
     if len(fires) > MOST_BACKFILLED:
         raise ConfigError(
             f"schedule {name} fires more than {MOST_BACKFILLED:,} times in this range: take a shorter one"
