@@ -9,7 +9,8 @@ import pytest
 
 from tests.simulation.seeds import seeds
 from tidemill.core.codec import decode
-from tidemill.core.ticks import Received
+from tidemill.core.errors import PayloadError
+from tidemill.core.ticks import Received, Started
 from tidemill.engine.simulation.simulation import Faults, Simulation
 from tidemill.flows import Context, Event, OlderRun, StartEvent, StopEvent, Workflow, migrate, step
 from tidemill.flows.definition.declared import declared
@@ -17,6 +18,7 @@ from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.encoding.journal import encode_tick
 from tidemill.flows.encoding.values import plain_result
 from tidemill.flows.runner.durable import FlowKind
+from tidemill.flows.runner.restore import definition_of, restore
 
 RUNS = 4
 FAULTS = Faults(crashes=3, pauses=1, cuts=1, stops=2, slow=0.01, lost=0.2, repeated=0.2, within=200)
@@ -120,3 +122,41 @@ def test_runs_end_well_though_their_processes_are_replaced_by_a_newer_version(se
     finally:
         simulation.close()
     assert "After" in begun, "no process of the newer version was started"
+
+
+def _no_state(run: OlderRun) -> None:
+    run.state = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _no_events(run: OlderRun) -> None:
+    run.events = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _no_class(run: OlderRun) -> None:
+    for event in run.events:
+        event.type = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _live_object(run: OlderRun) -> None:
+    for event in run.events:
+        event.fields["n"] = object()
+
+
+@pytest.mark.parametrize("spoil", [_no_state, _no_events, _no_class, _live_object])
+def test_a_migration_that_leaves_what_cannot_be_read_says_so(spoil: Any) -> None:
+    class Spoiled(Before):
+        @step
+        async def note(self, ev: Go) -> None: ...
+
+        @migrate
+        def spoil(self, run: OlderRun) -> OlderRun:
+            spoil(run)
+            return run
+
+    before = Before()
+    version = declared(before).topology.version
+    started = encode_tick(Started(0.0, StartEvent(), version=version))
+    with pytest.raises(
+        PayloadError, match=r"could not be read by this version: (Attribute|Type)Error.*tidemill runs migrate"
+    ):
+        restore(Spoiled(), None, [started], version=version, definition=definition_of(before))

@@ -179,7 +179,13 @@ def _migrated(workflow: AnyWorkflow, state: FlowState, older: OlderVersion, vers
     known = declared(workflow)
     hook = None if known.migration is None else partial(_call, getattr(workflow, known.migration))
     state.version = version
-    data, moved = migrate_state(state, older, known.topology, hook)
+    try:
+        data, moved = migrate_state(state, older, known.topology, hook)
+    except PayloadError:
+        raise
+    except Exception as error:  # What a @migrate method has left, and validators of the user's classes.
+        what = f"{type(error).__name__}: {error}"
+        raise PayloadError(f"the run's state or events could not be read by this version: {what}") from error
     moved.copies = True
     return RestoredRun(moved, Migrated(at, known.topology.version, data, version))
 
