@@ -191,7 +191,7 @@ class Declarations:
             self.tasks.add(webhook_task(self.name, self.reach, lambda: self.settings.webhook_secret))
 
     def check_webhook(self, options: Mapping[str, Any], task: Task[Any, Any]) -> None:
-        """Raise a `ConfigError` if the outcome of a job is to be posted and nothing can sign it."""
+        """Raise a `ConfigError` if the outcome of a job would be posted and nothing can sign it."""
         wanted = options.get("webhook") is not None or task.options.webhook is not None
         if wanted and self.settings.webhook_secret is None:
             raise ConfigError(UNSIGNED)

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; returns the exit status. Whatever goes wrong becomes one message."""
+    """Run one command; returns the exit status. Every error becomes one message."""
     if list(arguments) in HELP:
         print(overview())
         return 0

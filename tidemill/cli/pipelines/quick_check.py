@@ -1,6 +1,6 @@
 """`tidemill pipeline check app.py`, without loading what it does not need: for hooks, where every second counts.
 
-Whatever is not plain is left to the command itself, which says what is wrong.
+All other cases are left to the command itself, which says what is wrong.
 """
 
 from __future__ import annotations

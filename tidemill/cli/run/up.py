@@ -33,7 +33,7 @@ from tidemill.server.settings import ServerSettings
 from tidemill.store.database import Database
 
 
-class Everything(msgspec.Struct, frozen=True):
+class LoadedApplication(msgspec.Struct, frozen=True):
     """What `up` knows of an application: its processes, its name and queues, and what to try first."""
 
     processes: ProcessTree
@@ -83,15 +83,15 @@ def up(
     if not ServerSettings(grpc=grpc).is_local:
         raise ConfigError(f"--grpc {grpc}: other machines can reach that, and are served by `tidemill server --grpc`")
 
-    def load() -> Everything:
+    def load() -> LoadedApplication:
         known = application(app, place, metrics=metrics)
         children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
         if server:
             children.append(child("server", place, "server", app, *_served(port, read_only, trust_local, grpc)))
         queues = tuple(queue or known.declarations.served_queues())
-        return Everything(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
+        return LoadedApplication(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
 
-    return asyncio.run(_run(ask_copy(load, Everything), keys))
+    return asyncio.run(_run(ask_copy(load, LoadedApplication), keys))
 
 
 def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
@@ -124,8 +124,8 @@ def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | No
     return options
 
 
-async def _run(everything: Everything, keys: str) -> int:
-    processes = everything.processes
+async def _run(loaded: LoadedApplication, keys: str) -> int:
+    processes = loaded.processes
     settings = processes.settings
     database = Database(settings.database(), label=processes.label)
     try:
@@ -133,19 +133,19 @@ async def _run(everything: Everything, keys: str) -> int:
         if not await opened_for_role(database):
             return 0
         if sys.stdout.isatty() and sys.stderr.isatty():
-            return await _run_on_terminal(everything, database, keys)
+            return await _run_on_terminal(loaded, database, keys)
         configure_logs(settings.log_level, settings.log_format, is_copied=True)
         return await supervise(processes, database)
     finally:
         await database.close()
 
 
-async def _run_on_terminal(everything: Everything, database: Database, keys: str) -> int:
+async def _run_on_terminal(loaded: LoadedApplication, database: Database, keys: str) -> int:
     from tidemill.cli.run.live_footer import Footer, OwnLines  # with what draws on a terminal
 
-    processes = everything.processes
+    processes = loaded.processes
     settings, wide = processes.settings, max(len(spec.name) for spec in processes.specs)
-    footer = Footer(everything.name, database, everything.queues, wide=wide, keys=keys, hint=everything.hint)
+    footer = Footer(loaded.name, database, loaded.queues, wide=wide, keys=keys, hint=loaded.hint)
     with footer, contextlib.redirect_stderr(OwnLines(footer)):
         configure_logs(settings.log_level, "human", colours=True, is_copied=True)
         supervisor = make_supervisor(processes, database, footer.print_line)

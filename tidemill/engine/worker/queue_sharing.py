@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemill.core.jobs.job import ClaimedJob
 
-MOST_DRY = 20
+MOST_DRY = 20  # dry queues that are asked in one turn
 
 
 def share_slots(room: int, queues: Sequence[str], dry: set[str], turn: int) -> dict[str, int]:

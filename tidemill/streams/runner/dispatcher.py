@@ -7,7 +7,7 @@ The reducer makes all decisions; the dispatcher moves messages, and sleeps until
 
 The first stop drains: no more messages are taken, those in flight finish and are committed, at most until the drain
 limit. A second stop ends it at once; messages in flight are delivered again. No message is acknowledged before its work
-is done, whatever ends first.
+is done.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ToDispatcher(msgspec.Struct, array_like=True):
     ready: bool = False
     stopped: bool = False
     exhausted: bool = False
-    """Too many of its threads did not come back: it is to be replaced."""
+    """Too many of its threads did not come back: it must be replaced."""
     lost_threads: list[str] | None = None
     """What runs in its threads that did not come back; None if that has not changed."""
     trouble: str | None = None

@@ -362,7 +362,7 @@ FILE: dict[str, dict[str, Any]] = {
     "name": _text("What it is called; without it, the file's name."),
     "mode": {
         "enum": ["pipeline", "trigger"],
-        "description": "pipeline: make whatever is missing or out of date. trigger: run once for each event.",
+        "description": "pipeline: build what is missing or out of date. trigger: run once for each event.",
     },
     "stateRoot": _text("The folder that all patterns are in."),
     "stateStore": {"enum": ["filesystem", "database"], "description": "Where states are kept; without it, in files."},
