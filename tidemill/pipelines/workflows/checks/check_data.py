@@ -72,16 +72,16 @@ def template_problems(type: str, data: Mapping[str, Any], place: Path) -> Iterat
 
 
 def setting_problems(data: Mapping[str, Any], fields: Fields, place: Path = ()) -> Iterator[WorkflowProblem]:
-    """Check the values of a file or a stage, which have no templates; what is unknown is not looked at."""
+    """Check the values of a file or a stage, which have no templates; unknown fields are not checked."""
     for name, schema in fields.items():
         value = data.get(name)
         if value is None:
             continue
-        told = _misfit(value, schema)
-        if told is None and schema.get("type") == "string" and not isinstance(value, str):
-            told = "this is a text"
-        if told is not None:
-            yield WorkflowProblem((*place, name), told)
+        problem = _misfit(value, schema)
+        if problem is None and schema.get("type") == "string" and not isinstance(value, str):
+            problem = "this is a text"
+        if problem is not None:
+            yield WorkflowProblem((*place, name), problem)
         elif isinstance(value, list):
             for at, each in enumerate(value):
                 if (wrong := _misfit(each, schema.get("items", {}))) is not None or each is None:
