@@ -355,6 +355,23 @@ def test_wrong_declarations_are_refused() -> None:
         async def use(session: Session = INJECTED) -> None: ...
 
 
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"lifespan": 5}, "lifespan=5 is not a function that takes the application"),
+        ({"lifespan": lambda: None}, "takes the application"),
+        ({"middleware": 5}, "middleware=5 is not a list of functions"),
+        ({"middleware": ["timed"]}, "middleware 'timed' is not a function that takes the Invocation"),
+        ({"middleware": [lambda call, proceed: None]}, "takes the Invocation, and only that"),
+        ({"dependencies": [Session]}, "is not a dict, such as"),
+        ({"dependencies": {Session: 5}}, "5 is not a function that makes"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_when_the_application_is_made(wrong: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        App("shop", **wrong)
+
+
 def test_a_function_called_in_place_says_that_nothing_was_injected() -> None:
     app = App("shop")
 

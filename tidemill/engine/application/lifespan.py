@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sys
 import threading
 import traceback
@@ -55,6 +56,33 @@ class LifespanError(TidemillError):
 def lifespan_trouble() -> str | None:
     """Why this process takes no work, if a lifespan is the reason."""
     return next(iter(_troubles.values()), None)
+
+
+def check_hooks(lifespan: Any, middleware: Any, dependencies: Any) -> tuple[Any, ...]:
+    """The middleware; a `ConfigError` for what cannot be called as a lifespan, middleware or dependency."""
+    if lifespan is not None and not _takes_one(lifespan):
+        raise ConfigError(f"lifespan={lifespan!r:.100} is not a function that takes the application")
+    if not isinstance(middleware, Iterable):
+        raise ConfigError(f"middleware={middleware!r:.100} is not a list of functions, such as [timed]")
+    middleware = tuple(middleware)
+    if wrong := [each for each in middleware if not _takes_one(each)]:
+        raise ConfigError(f"middleware {wrong[0]!r:.100} is not a function that takes the Invocation, and only that")
+    if not isinstance(dependencies or {}, Mapping):
+        raise ConfigError(f"dependencies={dependencies!r:.100} is not a dict, such as {{Session: open_session}}")
+    for key, provider in (dependencies or {}).items():
+        if not callable(provider):
+            raise ConfigError(f"dependencies: {provider!r:.100} is not a function that makes {key!r:.100}")
+    return middleware
+
+
+def _takes_one(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # It is built in, and has no signature.
+        return callable(function)
+    return True
 
 
 class Lifespan:
