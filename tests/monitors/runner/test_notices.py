@@ -1,4 +1,4 @@
-"""Who is told of alerts: every notice arrives, none twice, whatever happens to the sender."""
+"""Notices of alerts: each arrives, none twice, even if its sender dies."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import eventually, running_maintenance, running_worker, value
+from tests.support.mail_server import mail_server
 from tests.support.operate import list_audit
 from tests.support.operate_streams import ack_alerts, add_silence, end_silence
 from tests.support.ports import closed_port
@@ -233,13 +234,10 @@ async def test_a_command_gets_the_message_on_its_standard_input(app: App, databa
 async def test_mail_is_sent_through_an_smtp_server(app: App, database: Database) -> None:
     source = Pages()
     source.add(event(1, 999.0, heat=60))
-    mails: list[str] = []
-    server = await asyncio.start_server(lambda r, w: _smtp(r, w, mails), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    await told(app, database, source, Email(to=["o@x.org"], sender="t@x.org", server="127.0.0.1", port=port))
-    async with running_worker(app):
-        await eventually(lambda: _none(database))
-    server.close()
+    with mail_server() as (port, mails):
+        await told(app, database, source, Email(to=["o@x.org"], sender="t@x.org", server="127.0.0.1", port=port))
+        async with running_worker(app):
+            await eventually(lambda: _none(database))
     assert len(mails) == 1
     assert "Subject: a: hot (warning)" in mails[0]
     assert "@tidemill>" in mails[0]
@@ -262,12 +260,10 @@ ODD_NAMES = [
 async def test_an_alert_of_an_entity_with_any_name_reaches_every_channel(
     kind: str, app: App, database: Database, tmp_path: Path
 ) -> None:
-    source, mails, file = Pages(), list[str](), tmp_path / "told"
+    source, file = Pages(), tmp_path / "told"
     source.add(*(event(number, 999.0, name, heat=60) for number, name in enumerate(ODD_NAMES)))
-    smtp = await asyncio.start_server(lambda r, w: _smtp(r, w, mails), "127.0.0.1", 0)
-    port = smtp.sockets[0].getsockname()[1]
     append = f"import sys; open({str(file)!r}, 'a').write(sys.stdin.read() + '\\n')"
-    with receiver() as server:
+    with receiver() as server, mail_server() as (port, mails):
         options: dict[str, Any] = {"group_by": ("entity",), "digest": "10s"}
         channels: dict[str, Channel] = {
             "webhook": Webhook(url=server.url, secret="s", **options),
@@ -279,7 +275,6 @@ async def test_an_alert_of_an_entity_with_any_name_reaches_every_channel(
         await told(app, database, source, channels[kind])
         async with running_worker(app):
             await eventually(lambda: _none(database))
-    smtp.close()
     lines = file.read_text().splitlines() if kind == "command" else mails if kind == "email" else server.requests
     assert len(lines) == len(ODD_NAMES)
     assert await value(database, "SELECT count(*) = 0 FROM tidemill.alert_history WHERE action = 'notice failed'")
@@ -451,20 +446,6 @@ async def test_a_channel_of_a_user_may_fail_without_harm_to_alerts_or_other_chan
 async def _none(database: Database) -> bool:
     sent = await value(database, "SELECT count(*) FROM tidemill.alert_notice WHERE sent_at IS NOT NULL")
     return bool(sent) and not await value(database, UNSENT)
-
-
-async def _smtp(reader: Any, writer: Any, mails: list[str]) -> None:
-    """The least that a mail server has to say."""
-    writer.write(b"220 test\r\n")
-    while line := (await reader.readline()).decode().strip():
-        word = line.split(":")[0].split()[0].upper()
-        if word == "DATA":
-            writer.write(b"354 go on\r\n")
-            mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
-        writer.write(b"221 bye\r\n" if word == "QUIT" else b"250 ok\r\n")
-        if word == "QUIT":
-            break
-    writer.close()
 
 
 async def test_where_a_message_could_not_be_sent_to_is_told_without_the_secret_in_it() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import socketserver
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -17,6 +15,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 import uvloop
 
+from tests.support.mail_server import mail_server
 from tests.support.pipelines import held, put, tree, update
 from tests.support.receiver import Request, receiver
 from tidemill.core.errors import ConfigError
@@ -316,32 +315,9 @@ def test_no_encoding_of_a_secret_comes_back(secret: str) -> None:
         assert form not in made["a"][0]["body"]["body"]
 
 
-class _Mail(socketserver.StreamRequestHandler):
-    """As much of SMTP as a client needs to hand over a mail."""
-
-    taken: list[str] = []  # noqa: RUF012 - one list for the one test
-
-    def handle(self) -> None:
-        self.wfile.write(b"220 here\r\n")
-        while line := self.rfile.readline().decode():
-            word = line[:4].strip().upper()
-            if word == "DATA":
-                self.wfile.write(b"354 go on\r\n")
-                lines = iter(lambda: self.rfile.readline().decode(), ".\r\n")
-                self.taken.append("".join(lines))
-            if "gone@" in line:
-                self.wfile.write(b"550 no such user\r\n")
-                continue
-            if word == "QUIT":
-                self.wfile.write(b"221 bye\r\n")
-                return
-            self.wfile.write(b"250 ok\r\n")
-
-
 def test_a_notification_goes_out_by_mail_or_to_a_url() -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Mail) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        port = str(server.server_address[1])
+    with mail_server() as (number, mails):
+        port = str(number)
         keep_credentials(notification={"server": "127.0.0.1", "port": port, "to": "ops@example.org"})
         assert run(node("n", "notification", title="Tide", message="high water"))["n"] == [{"sent": True}]
         some = {"server": "127.0.0.1", "port": port, "to": "ops@example.org, gone@example.org"}
@@ -356,10 +332,9 @@ def test_a_notification_goes_out_by_mail_or_to_a_url() -> None:
             keep_credentials(notification={**some, **changed})
             with pytest.raises(ConfigError, match=told):
                 run(node("n", "notification", title="Tide", message="high water"))
-        assert len(_Mail.taken) == 2
-        server.shutdown()
-    assert "Subject: Tide" in _Mail.taken[0]
-    assert "high water" in _Mail.taken[0]
+    assert len(mails) == 2
+    assert "Subject: Tide" in mails[0]
+    assert "high water" in mails[0]
     with asked() as (url, requests):
         keep_credentials(notification={"url": url})
         run(node("n", "notification", title="Tide", message="high water"))
