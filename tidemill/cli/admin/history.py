@@ -23,6 +23,7 @@ from tidemill.ops.admin.history import (
     get_history,
     list_history,
 )
+from tidemill.ops.jobs.workers import ListWorkers, WorkerNumber, get_worker, list_workers
 from tidemill.ops.operator.operation import Operator
 from tidemill.store.telemetry.history import KEPT_DAYS, Kind
 
@@ -55,6 +56,10 @@ def history(
 async def meant_name(at: Operator, kind: Kind, name: str) -> str:
     """The name that a misspelt task, queue, host or worker probably meant; nothing for one that did something."""
     known = [row.name for row in (await at.do(list_history, ListHistory(kind=kind, within=f"{KEPT_DAYS}d"))).items]
+    if kind == "task":  # One that has not run yet is known to the workers.
+        workers = (await at.do(list_workers, ListWorkers(ended_within=0.0))).items
+        newest = max((row.id for row in workers if row.queues and row.tasks), default=None)
+        known += [] if newest is None else (await at.do(get_worker, WorkerNumber(id=newest))).tasks
     return "" if name in known else did_you_mean(name, known)
 
 
