@@ -155,7 +155,10 @@ def test_a_batch_is_watched_closed_and_its_jobs_are_found(shop: Harbour, console
     batch = shop.api(
         "/batches", {"task": "send", "each": [{"to": "ann"}, {"to": "bob"}], "name": "notes", "keep_open": True}
     )
+    empty = shop.api("/batches", {"task": "send", "each": []})
     page = console.open("/batches", "Batches")
+    done = page.get_by_label(f"Progress of batch b{empty['id']}")
+    expect(done).to_have_attribute("aria-valuenow", "100")  # It has no jobs, and has ended.
     row = page.get_by_role("row", name=re.compile("notes"))
     expect(row.get_by_text("open", exact=True)).to_be_visible()
     row.get_by_role("link", name=f"b{batch['id']}").click()

@@ -50,7 +50,7 @@ export function BatchPage({ id }: { id: string }) {
       </PageHeader>
       <div className="stack">
         <Panel title="State">
-          <Meter value={batch.total ? 1 - batch.unfinished / batch.total : 0} label="Progress" />
+          <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} label="Progress" />
           <Explanation lines={batch.why} />
         </Panel>
         <Panel title="Jobs">

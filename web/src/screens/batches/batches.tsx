@@ -33,7 +33,7 @@ const COLUMNS: Column<Batch>[] = [
     name: "Progress",
     cell: (batch) => (
       <span className="progress">
-        <Meter value={batch.total ? 1 - batch.unfinished / batch.total : 0} label={`Progress of batch b${batch.id}`} />
+        <Meter value={batch.total ? 1 - batch.unfinished / batch.total : batch.ended_at ? 1 : 0} label={`Progress of batch b${batch.id}`} />
       </span>
     ),
   },
