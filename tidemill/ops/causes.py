@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from tidemill.core.codec import decode
-from tidemill.core.errors import TidemillError
+from tidemill.core.errors import ConfigError, ForbiddenError, NotFoundError
 from tidemill.engine.jobs.origin import cause_of
 from tidemill.ops.jobs.batches import BatchNumber, get_batch
 from tidemill.ops.operator.local import Local
@@ -85,8 +85,10 @@ async def _follow(at: Local, cause: _Cause | None) -> list[Related]:
         seen.add(cause.id)
         try:
             steps, cause = await _read(at, cause.id)
-        except TidemillError:
+        except (ConfigError, NotFoundError):
             steps, cause = [Related(cause.id, "not stored any more, or not declared here", "")], None
+        except ForbiddenError as error:
+            steps, cause = [Related(cause.id, str(error), "")], None
         found += steps
     return found
 

@@ -13,6 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+import structlog
+from ray.exceptions import RayError
+
+log = structlog.get_logger("tidemill.ray")
 
 LOST_AFTER = 5.0  # seconds
 
@@ -91,6 +95,12 @@ class MailboxReader:
 
     async def _read(self) -> None:
         while True:
-            for key, report in await self._actor.take.remote():
+            try:
+                reports = await self._actor.take.remote()
+            except RayError as error:  # The jobs go on; their ends do not pass through here.
+                log.warning("the reports of jobs in the cluster cannot be read", error=str(error))
+                await asyncio.sleep(LOST_AFTER)
+                continue
+            for key, report in reports:
                 if (job := self._jobs.get(tuple(key))) is not None:
                     job.take(report)
