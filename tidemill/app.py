@@ -36,7 +36,7 @@ from tidemill.core.web.page import Page
 from tidemill.core.web.webhook_signature import WebhookSignature
 from tidemill.declarations import Declarations
 from tidemill.engine.application.hooks import Hooks, InvokeContext, ModelRegistrar, NodeResolver, WorkflowProvider
-from tidemill.engine.application.lifespan import Lifespan, LifespanHook, check_hooks
+from tidemill.engine.application.lifespan import LifespanHook, make_lifespan
 from tidemill.engine.application.middleware import Middleware
 from tidemill.engine.batching import Batch
 from tidemill.engine.jobs.calls import MappedCalls, read_call
@@ -97,8 +97,7 @@ class App:
     ) -> None:
         """`lifespan`, `middleware` and `dependencies`: see docs/lifespan.md. `settings`: see docs/configuration.md."""
         hooks = Hooks(node_resolver, invoke_context, workflow_provider, model_registrar, ref_resolver)
-        middleware = check_hooks(lifespan, middleware, dependencies)
-        life = Lifespan(name, lifespan and partial(lifespan, self), middleware, dependencies)
+        life = make_lifespan(self, name, lifespan, middleware, dependencies)
         self.declarations = Declarations(name, hooks, models, settings, sys._getframe(1).f_globals, life)
         self.jobs = Jobs(self.declarations)
         self.declarations.gatherer = StepJobs(self.jobs)

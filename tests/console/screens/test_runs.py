@@ -217,6 +217,6 @@ def test_a_flow_is_followed_given_its_event_and_forked(shop: Harbour, console: W
     page.get_by_role("button", name="Fork at tick 2").click()
     page.get_by_role("dialog").get_by_role("button", name="Fork", exact=True).click()
     expect(page).not_to_have_url(re.compile(rf"/runs/r?{number}\b"))
-    expect(page.get_by_role("link", name=f"r{number}", exact=True)).to_be_visible()
+    expect(page.locator("dl").get_by_role("link", name=f"r{number}", exact=True)).to_be_visible()
     fork = int(page.url.rsplit("/", 1)[1].partition("?")[0])
     assert shop.api(f"/runs/{fork}")["forked_from"] == number

@@ -20,6 +20,7 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 from weakref import WeakKeyDictionary
 
@@ -58,8 +59,8 @@ def lifespan_trouble() -> str | None:
     return next(iter(_troubles.values()), None)
 
 
-def check_hooks(lifespan: Any, middleware: Any, dependencies: Any) -> tuple[Any, ...]:
-    """The middleware; a `ConfigError` for what cannot be called as a lifespan, middleware or dependency."""
+def make_lifespan(app: Any, name: str, lifespan: Any, middleware: Any, dependencies: Any) -> Lifespan:
+    """The lifespan of an application; a `ConfigError` for what cannot be called as a hook, middleware or dependency."""
     if lifespan is not None and not _takes_one(lifespan):
         raise ConfigError(f"lifespan={lifespan!r:.100} is not a function that takes the application")
     if not isinstance(middleware, Iterable):
@@ -72,7 +73,7 @@ def check_hooks(lifespan: Any, middleware: Any, dependencies: Any) -> tuple[Any,
     for key, provider in (dependencies or {}).items():
         if not callable(provider):
             raise ConfigError(f"dependencies: {provider!r:.100} is not a function that makes {key!r:.100}")
-    return middleware
+    return Lifespan(name, lifespan and partial(lifespan, app), middleware, dependencies)
 
 
 def _takes_one(function: Any) -> bool:
