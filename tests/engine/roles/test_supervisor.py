@@ -21,6 +21,12 @@ PARENT = (
 )
 
 
+STARTS_AND_DIES = (
+    "from tidemill.engine.roles.supervisor import end_with_supervisor, report_started; import os;"
+    "end_with_supervisor(); report_started(); print('started', flush=True); os._exit(3)"
+)
+
+
 class Lines:
     """What children print; `line` waits for one."""
 
@@ -66,6 +72,18 @@ async def test_what_a_child_leaves_behind_ends_with_it() -> None:
     assert await asyncio.to_thread(all_gone, [grandchild]) == []
     supervisor.stop()
     assert await running == 0
+
+
+async def test_a_child_that_has_started_is_started_again_however_soon_it_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """User code may end a process at once: that is not a mistake in how it is started."""
+    monkeypatch.setattr(supervision, "SETTLED", 600.0)
+    lines = Lines()
+    supervisor = Supervisor(script(STARTS_AND_DIES), grace=5, on_line=lines)
+    running = asyncio.create_task(supervisor.run())
+    await lines.line("started", number=supervision.TRIES + 1)
+    assert not running.done()
+    supervisor.stop()
+    await running
 
 
 async def test_a_cancelled_supervisor_leaves_nothing() -> None:

@@ -21,6 +21,7 @@ from tidemill.core.errors import LeaseLostError, StoreError
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.engine.roles.lease import RenewedLease
+from tidemill.engine.roles.supervisor import report_started
 from tidemill.engine.telemetry.meter import MeterReporter
 from tidemill.store.database import Database
 from tidemill.store.migrate import Chain, migrate, wait_for_schema
@@ -174,6 +175,7 @@ class Role(Generic[W]):
                 return
             if self._lease is not None:
                 life.worker_id = await self._lease.take(life.fence)
+                report_started()
             try:
                 await self._work_when_open()
             except asyncio.CancelledError:

@@ -52,7 +52,11 @@ SIGN_SECONDS = 1.0
 SIGNS = 8  # how many signs of life a child shows at least within the time that it may be silent
 LOOKS = 4  # how often signs of life are looked for within the time that a child may be silent
 
+#: What a child writes to the pipe of its supervisor: that it is alive, and that its role works.
+ALIVE, STARTED = b".", b"!"
+
 _PR_SET_PDEATHSIG = 1
+_sign: int | None = None
 
 
 Child = asyncio.subprocess.Process | CopiedChild
@@ -85,6 +89,8 @@ class Supervisor(msgspec.Struct, eq=False):
     stopping: bool = False
     stop_requested: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     children: dict[str, Child] = {}
+    started: set[str] = set()
+    """The children that have said that they work: what ends them afterwards is no mistake in how they are started."""
     failed: bool = False
     threads: ForkExecutor | None = None
     crash_memories: dict[str, int] = {}
@@ -127,8 +133,11 @@ class Supervisor(msgspec.Struct, eq=False):
                     self.failed = True
                     log.error("did not stop well", role=spec.name, why=describe_exit(status))
                 return
-            if loop.time() - born >= SETTLED and status != EXIT_MISCONFIGURED:  # that one was only slow to find out
-                stable, deaths = True, 0
+            lived_long = loop.time() - born >= SETTLED
+            # One that is misconfigured was only slow to find out.
+            stable = stable or ((lived_long or spec.name in self.started) and status != EXIT_MISCONFIGURED)
+            if lived_long and status != EXIT_MISCONFIGURED:
+                deaths = 0
             deaths += 1
             # A process that died in user code has started, and the next one will do without that call.
             is_in_call = died_in_call(self.crash_memories[spec.name])
@@ -148,6 +157,7 @@ class Supervisor(msgspec.Struct, eq=False):
         """One life of a child, from start to end; whatever it leaves behind is ended with it."""
         reading, writing = os.pipe() if self.on_line else (None, None)
         heard, sign = os.pipe()
+        os.set_blocking(heard, False)
         if spec.name not in self.crash_memories:
             self.crash_memories[spec.name] = make_crash_memory()
         memory = self.crash_memories[spec.name]
@@ -169,6 +179,7 @@ class Supervisor(msgspec.Struct, eq=False):
             if self.stopping:
                 _signal(child, signal.SIGTERM)
             status = await child.wait()
+            self._hear(spec.name, heard)
             if status != 0 and self.on_death is not None:
                 await self.on_death(child.pid, describe_exit(status))
             return status
@@ -176,6 +187,7 @@ class Supervisor(msgspec.Struct, eq=False):
             _kill_group(child.pid)
             del self.children[spec.name]
             watching.cancel()
+            os.close(heard)
             await asyncio.wait([listening], timeout=1.0)
             listening.cancel()
 
@@ -200,21 +212,24 @@ class Supervisor(msgspec.Struct, eq=False):
 
     async def _watch(self, name: str, child: Child, heard: int) -> None:
         """Kill a child that shows no more signs of life. One that has never shown any is not asked for them."""
-        os.set_blocking(heard, False)
         is_ours, silent = False, 0
+        while silent <= LOOKS:  # Looks are counted, and not seconds: this process may have been suspended itself.
+            await asyncio.sleep(self.silence / LOOKS)
+            is_alive = self._hear(name, heard)
+            is_ours = is_ours or is_alive
+            silent = 0 if is_alive or not is_ours else silent + 1
+        log.error("SILENT PROCESS: it is stopped, or blocked by its code; killing it", role=name, pid=child.pid)
+        _kill_group(child.pid)
+
+    def _hear(self, name: str, heard: int) -> bool:
+        """Read the signs of a child since the last look; returns whether there are any."""
         try:
-            while silent <= LOOKS:  # Looks are counted, and not seconds: this process may have been suspended itself.
-                await asyncio.sleep(self.silence / LOOKS)
-                try:
-                    is_alive = bool(os.read(heard, LINE_LIMIT))
-                except BlockingIOError:
-                    is_alive = False
-                is_ours = is_ours or is_alive
-                silent = 0 if is_alive or not is_ours else silent + 1
-            log.error("SILENT PROCESS: it is stopped, or blocked by its code; killing it", role=name, pid=child.pid)
-            _kill_group(child.pid)
-        finally:
-            os.close(heard)
+            signs = os.read(heard, LINE_LIMIT)
+        except BlockingIOError:
+            return False
+        if STARTED in signs:
+            self.started.add(name)
+        return bool(signs)
 
     async def _listen(self, name: str, reading: int | None) -> None:
         """Pass on what a child prints, line by line, however long the lines are."""
@@ -285,15 +300,24 @@ def end_with_supervisor() -> Supervised | None:
     os.set_inheritable(int(sign), False)
     inherit_crash_record(int(memory))
     os.close(int(memory))
+    global _sign
+    _sign = int(sign)
     signs = (int(sign), float(every))
     threading.Thread(target=_show_signs_of_life, args=signs, name="tidemill-sign", daemon=True).start()
     return Supervised(piped=output == "pipe")
 
 
+def report_started() -> None:
+    """In a child, when its role works: what ends it from now on is not how it was started."""
+    if _sign is not None:
+        with contextlib.suppress(OSError):
+            os.write(_sign, STARTED)
+
+
 def _show_signs_of_life(sign: int, every: float) -> None:
     while True:
         try:
-            os.write(sign, b".")
+            os.write(sign, ALIVE)
         except OSError:  # The supervisor is gone, and so is this process in a moment.
             return
         time.sleep(every)
