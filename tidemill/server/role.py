@@ -17,6 +17,7 @@ import uvicorn
 from tidemill.app import App
 from tidemill.core.errors import ConfigError
 from tidemill.engine.roles.role import Life
+from tidemill.engine.roles.supervisor import report_started
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
 from tidemill.server.local_socket import close_locally, listen_locally
@@ -121,6 +122,7 @@ class ApiServer:
         try:
             await self._announce(listening)  # It listens already: a request that comes now waits a moment.
             life.ready()
+            report_started()  # It has no lease that would say so, and pages run code of the application.
             await asyncio.wait([*background, *serving, stopping], return_when=asyncio.FIRST_COMPLETED)
             for task in background:
                 if task.done() and not life.is_stopping:
