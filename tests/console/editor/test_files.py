@@ -161,12 +161,54 @@ def test_a_file_that_cannot_be_read_is_not_said_to_be_of_a_form(watched: Watched
     header = page.locator(".head")
     expect(header).to_contain_text("cannot be read")
     expect(header).not_to_contain_text("dag")
+    watched.keep("editor-broken")
+    page.get_by_role("button", name="diagram", exact=True).click()
     expect(page.locator(".canvas").get_by_role("alert")).to_contain_text("line 2")
     expect(page.locator(".canvas").get_by_role("alert")).not_to_contain_text("last valid text")
-    watched.keep("editor-broken")
 
     page.get_by_role("button", name="text", exact=True).click()
     page.get_by_role("textbox", name="Text of broken.json").fill('{"mode": "trigger", "nodes": []}')
     expect(header).to_contain_text("trigger")
     expect(header).not_to_contain_text("cannot be read")
     broken.unlink()
+
+
+def test_a_file_that_cannot_be_read_opens_as_text_at_its_error(watched: Watched, bench: Bench) -> None:
+    broken = '{\n  "mode": "trigger",\n  "nodes": [\n    {"id": "go" "typeId": "start", "name": "go"}\n  ]\n}\n'
+    (bench.workflows / "broken.json").write_text(broken)
+    page = watched.open("/editor/broken.json", "broken.json")
+    text = page.get_by_label("Text of broken.json")
+    expect(text).to_be_focused()
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"Not valid JSON: .*\(line 4\)$"))
+    marked = "area => area.value.slice(area.selectionStart, area.selectionEnd)"
+    assert text.evaluate(marked) == '    {"id": "go" "typeId": "start", "name": "go"}'
+    expect(page.locator(".gutter .bad")).to_have_text("4")
+    expect(page.get_by_role("button", name="text", exact=True)).to_have_attribute("aria-pressed", "true")
+    text.fill(broken.replace('"go" ', '"go", '))
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_role("button", name="diagram", exact=True).click()
+    expect(node(page, "go")).to_be_visible()
+    (bench.workflows / "broken.json").unlink()
+
+
+def test_nodes_added_by_clicks_stay_in_view_and_their_forms_explain_every_field(watched: Watched, bench: Bench) -> None:
+    page = watched.open("/editor", "Editor")
+    page.get_by_role("button", name="New file").click()
+    page.get_by_role("dialog").get_by_label("Name").fill("long-row")
+    page.get_by_role("radio", name=re.compile("^Workflow")).check()
+    page.keyboard.press("Enter")
+    kinds = page.locator(".node-palette .kind")
+    expect(kinds.first).to_have_text("start")  # A workflow begins with a start.
+    expect(page.locator(".box-form").get_by_label("stateRoot")).to_have_count(0)  # It has no states.
+    for kind in ("start", "http", "run_command", "postgres_query", "notification", "prompt"):
+        page.get_by_role("button", name=kind, exact=True).click()
+        expect(node(page, kind)).to_be_in_viewport(ratio=0.99)
+
+    # A prompt has an input unless it is turned off, and a problem of a field does not hide what the field is.
+    show = field(page, "showInput")
+    expect(show).to_be_checked()
+    show.uncheck()
+    expect(field(page, "message")).to_have_accessible_description("message is missing What the person is asked.")
+    page.get_by_role("button", name="text", exact=True).click()
+    expect(page.get_by_label("Text of long-row.json")).to_have_value(re.compile(r'"showInput": false'))
+    watched.wrong = [each for each in watched.wrong if "404" not in each]  # It was asked for before it was there.

@@ -207,7 +207,8 @@ async def list_workflow_kinds(at: Reader, args: Nothing, declared: Declarations)
     ]
     stage = {"type": "object", "additionalProperties": True}
     fields = dict(kinds.STAGE)
-    source = {**stage, "properties": {"pattern": fields["pattern"]}, "required": ["pattern"]}
+    described = {name: fields[name] for name in ("pattern", "name", "description")}
+    source = {**stage, "properties": described, "required": ["pattern"]}
     made = {**stage, "properties": fields, "required": ["pattern", "input"]}
     found += [
         WorkflowKind("stages", "source", "stages", "States that exist already.", source, ["pipeline"], True, []),

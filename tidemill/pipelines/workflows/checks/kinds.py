@@ -88,11 +88,8 @@ _LLM: Fields = {
 _QUESTION: Fields = {
     "message": _text("What the person is asked.", format="textarea"),
     "title": _text("A title before it."),
-    "buttons": _text("The answers to choose from, with commas between them: Publish, Discard. The default is OK."),
-    "showInput": {
-        "type": "boolean",
-        "description": "Whether the person can also write a text; the default is no for a dialog, yes for a prompt.",
-    },
+    "buttons": _text("The answers to choose from, with commas between them: Publish, Discard.", default="OK"),
+    "showInput": {"type": "boolean", "default": False, "description": "The person can also write a text."},
     "defaultInput": _text("The text as it is at first."),
 }
 _FIELDS = {
@@ -111,28 +108,33 @@ FIELDS: dict[str, Fields] = {
     "state_write": _WRITE,
     "state_clear_failure": {name: _READ[name] for name in ("pattern", "entity_id")},
     "state_transform": _TRANSFORM,
+    "start": {},
     "scheduled": {
-        "mode": {"enum": ["interval", "cron"], "description": "What says when it runs; the default is interval."},
-        "interval": {"type": ["string", "number"], "description": "How often it runs: 5, or 10m. The default is 5."},
+        "mode": {"enum": ["interval", "cron"], "default": "interval", "description": "What says when it runs."},
+        "interval": {"type": ["string", "number"], "default": 5, "description": "How often it runs: 5, or 10m."},
         "unit": {
             "enum": ["seconds", "minutes", "hours", "days"],
-            "description": "What a bare interval counts; the default is minutes.",
+            "default": "minutes",
+            "description": "What a bare interval counts.",
         },
         "cron": _text("When it runs: 0 6 * * *."),
-        "timezone": _text("The time zone of the cron expression: Europe/London. The default is UTC."),
+        "timezone": _text("The time zone of the cron expression: Europe/London.", default="UTC"),
         "every": {"type": ["string", "number"], "description": "Another name for interval.", "deprecated": True},
     },
-    "start": {},
     "webhook": {
         "signature": {
             "type": "object",
             "description": "How senders sign: then they need no token, and nothing runs without a right signature.",
             "properties": {
-                "form": {"enum": ["hmac-sha256", "github", "stripe"], "description": "The default is hmac-sha256."},
+                "form": {
+                    "enum": ["hmac-sha256", "github", "stripe"],
+                    "default": "hmac-sha256",
+                    "description": "How the signature is made.",
+                },
                 "header": _text("The header with the signature, for hmac-sha256: X-Signature."),
-                "encoding": {"enum": ["hex", "base64"], "description": "For hmac-sha256; the default is hex."},
+                "encoding": {"enum": ["hex", "base64"], "default": "hex", "description": "For hmac-sha256."},
                 "timestampHeader": _text("The header with the time, for hmac-sha256, if TIME.BODY is signed."),
-                "tolerance": _text("How old a request may be, where its time is signed. The default is 5m."),
+                "tolerance": _text("How old a request may be, where its time is signed.", default="5m"),
                 "secretVariable": _text("The environment variable with the secret."),
                 "secretFile": _text("The file with the secret."),
             },
@@ -152,7 +154,8 @@ FIELDS: dict[str, Fields] = {
         "url": _text("The address: https://example.org/{{$.entity.id}}"),
         "method": {
             "enum": ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"],
-            "description": "The default is GET.",
+            "default": "GET",
+            "description": "The method of the request.",
         },
         "headers": {**_FIELDS, "description": "Headers: a list of {name, value}."},
         "body_mode": {"enum": ["none", "json", "fields"], "description": "What is sent; by default what is given."},
@@ -213,7 +216,7 @@ FIELDS: dict[str, Fields] = {
         "title": _text("Its title."),
     },
     "dialog": _QUESTION,
-    "prompt": _QUESTION,
+    "prompt": {**_QUESTION, "showInput": {**_QUESTION["showInput"], "default": True}},
     "discord_send": {
         "channel_id": _text("The channel's number."),
         "message": _text("The message.", format="textarea"),
@@ -249,6 +252,8 @@ NOT_OF_PIPELINES: dict[str, str] = dict.fromkeys(
 )
 #: Kinds whose fields may read `$credentials`: their values go to another system, and are not kept.
 OUTWARD = ("http", "rss", "postgres_query", "notification", "discord_send", "llm", "claude_agent", "claude_json")
+#: Kinds that log in with the credential that `credentialName` names.
+USES_CREDENTIAL = ("http", "rss", "postgres_query", "notification", "discord_send")
 #: Required fields: one name, or one of several.
 NEEDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "state_scan": (("pattern", "stateType"),),
@@ -307,7 +312,9 @@ def kinds() -> list[WorkflowNodeKind]:
         WorkflowNodeKind(name, "states", about, schema_of(name), modes=("pipeline",), is_start=name in _ENTRIES)
         for name, about in _STATES.items()
     ]
-    for name, known in NODE_TYPES.items():
+    places = {name: at for at, name in enumerate(FIELDS)}
+    for name in sorted(NODE_TYPES, key=lambda each: places.get(each, len(places))):
+        known = NODE_TYPES[name]
         is_start = name in _STARTS
         own = name not in FIELDS and not is_start
         about = (inspect.getdoc(known.run) or "").partition("\n")[0]
@@ -340,7 +347,9 @@ def fields_of(type: str) -> Fields | None:
 def schema_of(type: str) -> dict[str, Any]:
     """The data of a kind of node, as a JSON Schema."""
     fields = fields_of(type)
-    pinned = PINNED if type in NODE_TYPES else {}
+    pinned = dict(PINNED) if type in NODE_TYPES else {}
+    if type in USES_CREDENTIAL:
+        pinned["credentialName"] = {**PINNED["credentialName"], "rare": False}
     needs = NEEDS.get(type, ())
     schema: dict[str, Any] = {
         "type": "object",
@@ -398,6 +407,7 @@ STAGED: dict[str, dict[str, Any]] = {
 LABELS = ("id", "version")
 #: The fields of a stage; those of its node depend on the node's type.
 STAGE: dict[str, dict[str, Any]] = {
+    "name": _text("What people call it; without it, its id.", rare=True),
     "pattern": _text("Where its states are: input/{id}.txt, or a folder: daily/{date}/."),
     "input": _text("The stage that it is made from."),
     "validation": {
@@ -408,7 +418,7 @@ STAGE: dict[str, dict[str, Any]] = {
     "description": _text("For readers.", format="textarea", rare=True),
 }
 #: The fields of the parts that are not nodes' data.
-STAGE_FIELDS = ("id", "name", "type", "node", "then", *STAGE)
+STAGE_FIELDS = ("id", "type", "node", "then", *STAGE)
 STAGE_NODE_FIELDS = ("typeId", "data", "then", "id", "name")
 NODE_FIELDS = ("id", "typeId", "name", "position", "data", "agentConfig")
 AGENT_FIELDS = ("concurrencyGroup", "tags")

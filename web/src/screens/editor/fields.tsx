@@ -32,13 +32,14 @@ export function Field(props: FieldProps) {
   const isText = kinds.length > 0 && kinds.every((kind) => ["string", "number", "integer"].includes(kind));
   let input = null;
   if (kinds[0] === "boolean" && isPlain(value)) {
-    input = <input type="checkbox" {...shared} checked={value === true} onChange={(event) => onChange(event.target.checked ? true : undefined)} />;
+    const usual = schema.default === true;
+    input = <input type="checkbox" {...shared} checked={value === undefined ? usual : value === true} onChange={(event) => onChange(event.target.checked === usual ? undefined : event.target.checked)} />;
   } else if (schema.enum && isPlain(value)) {
     const options = schema.enum.map(String);
     const written = value === undefined || value === null ? "" : String(value);
     input = (
       <select className="select" {...shared} value={written} onChange={(event) => onChange(event.target.value === "" && !required ? undefined : event.target.value)}>
-        {!options.includes("") && <option value="">{required ? "select …" : "default"}</option>}
+        {!options.includes("") && <option value="">{required ? "select …" : schema.default === undefined ? "default" : `default (${String(schema.default)})`}</option>}
         {[...options, ...(written && !options.includes(written) ? [written] : [])].map((each) => (
           <option key={each} value={each}>
             {each}
@@ -46,7 +47,7 @@ export function Field(props: FieldProps) {
         ))}
       </select>
     );
-  } else if ((isText || schema.format === "expression") && isPlain(value)) {
+  } else if ((isText || schema.format === "expression" || schema.format === "textarea") && isPlain(value)) {
     input = <TextInput {...props} shared={shared} numeric={kinds.some((kind) => kind !== "string")} onlyNumbers={!kinds.includes("string")} />;
   } else if (schema.properties && (value === undefined || isFields(value))) {
     input = <Inner {...props} />;
@@ -69,7 +70,7 @@ export function Field(props: FieldProps) {
             {each.message}
           </span>
         ))}
-        {!wrong && schema.description}
+        {schema.description && <span>{schema.description}</span>}
       </small>
     </div>
   );

@@ -3,6 +3,8 @@ import { useEffect, useState } from "react";
 import { Button } from "../../components/button";
 import { Panel } from "../../components/layout";
 import { type Box, type Diagram, entries, type FileFormat, FORMATS } from "./diagram/diagram";
+import { modeOf } from "./diagram/graph-format";
+import { thenOf } from "./diagram/stages-format";
 import { Field, UNKNOWN } from "./fields";
 import type { Data } from "./text/document";
 import type { DataSchema, Edit, FieldSchema, FileProblem, Form, Kinds, Step } from "./types";
@@ -51,8 +53,8 @@ function Fields({ section, props }: { section: Section; props: FormProps }) {
       {others.map((name) => one([name, schema.additionalProperties ? { description: "A custom field." } : UNKNOWN]))}
       {rare.length > 0 && (
         <details className="rare">
-          <summary>{rare.map(([name]) => name).join(", ")}</summary>
-          {rare.map(one)}
+          <summary>More: {rare.map(([name]) => name).join(", ")}</summary>
+          <div className="form">{rare.map(one)}</div>
         </details>
       )}
     </>
@@ -112,14 +114,13 @@ function sectionsOf(props: FormProps, entry: Data, place: Step[], format: FileFo
     const rest: Section = { place, value: entry, schema: { properties: { agentConfig: { type: "object", rare: true, description: "How many run at once, and where.", properties: { concurrencyGroup: { type: "string", description: "Nodes of a group run one at a time." }, tags: { type: "array", items: { type: "string" }, description: "The first is the queue of its builds." } } } } }, hide: ["id", "typeId", "name", "position", "data"] };
     return [data, rest];
   }
-  const found: Section[] = [{ place, value: entry, schema: kind?.schema ?? none, hide: ["id", "type", "input", "node", "then", ...("name" in entry ? [] : ["name"])] }];
+  const found: Section[] = [{ place, value: entry, schema: kind?.schema ?? none, hide: ["id", "type", "input", "node", "then"] }];
   if (kind?.type !== "transform") return found;
   const node = object(entry.node);
   found.push(...nodeSections(props, "Transform", [...place, "node"], node, ["then"]));
   if (node.typeId === "if") {
-    // The node that runs where the condition holds may be beside the stage's node, in it, or in its data.
-    const [at, then] = [[place, entry], [[...place, "node"], node], [[...place, "node", "data"], object(node.data)]].map(([where, data]) => [[...(where as Step[]), "then"] as Step[], (data as Data).then] as const).find(([, value]) => value !== undefined) ?? [[...place, "then"], undefined];
-    found.push(...nodeSections(props, "Then, where the condition holds", at, object(then), []));
+    const then = thenOf(entry) ?? { place: ["then"], node: {} };
+    found.push(...nodeSections(props, "Then, where the condition holds", [...place, ...then.place], then.node, []));
   }
   return found;
 }
@@ -208,10 +209,15 @@ function Before({ box, form, data, diagram, locked, onEdit, onChoose }: FormProp
   );
 }
 
+/** Fields of a file that say nothing where it has no states. */
+const OF_PIPELINES = ["stateRoot", "stateStore", "scanInterval"];
+
 /** The form of the file's own fields. */
 export function FileForm(props: FormProps) {
   const list = FORMATS[props.form].list;
-  const hide = [list, "connections"];
+  const isTrigger = props.form === "graph" && modeOf(props.data) === "trigger";
+  const unused = isTrigger ? OF_PIPELINES.filter((name) => props.data[name] === undefined) : [];
+  const hide = [list, "connections", ...unused];
   const loose = props.problems.filter((each) => each.node === null && each.place.length === 0);
   return (
     <Panel title="File" className="box-form">

@@ -26,6 +26,9 @@ export function kindsOf(schema: FieldSchema, isDag: boolean): ValueKind[] {
   return kinds;
 }
 
+/** Whether a field is a list of names with values. */
+const isPairs = (schema: FieldSchema): boolean => schema.items?.properties?.name !== undefined && schema.items.properties.value !== undefined;
+
 interface Props {
   id?: string;
   label: string;
@@ -40,7 +43,8 @@ export function ValueInput({ id, label, schema, value, isDag, disabled, onChange
   const kinds = kindsOf(schema, isDag);
   const [wanted, setWanted] = useState<ValueKind | null>(null);
   const kind = kindOf(value) ?? wanted ?? kinds[0] ?? "text";
-  const options = kinds.includes(kind) ? kinds : [...kinds, kind];
+  // A list of names and values is written as rows; one that a file has as an object stays one.
+  const options = isPairs(schema) ? [kind] : kinds.includes(kind) ? kinds : [...kinds, kind];
   const choose = (next: ValueKind) => {
     setWanted(next);
     onChange(EMPTY[next]);
@@ -96,12 +100,12 @@ function writeCell(value: unknown, isOpen: boolean): string {
 /** The entries of a list; pairs of a name and a value where the schema says so. */
 function ListCells({ label, schema, value, isDag, disabled, onChange }: Omit<Props, "id" | "value"> & { value: unknown[] }) {
   const item: FieldSchema = (schema.items as FieldSchema | undefined) ?? {};
-  const isPairs = item.properties?.name !== undefined && item.properties?.value !== undefined;
+  const arePairs = isPairs(schema);
   const replace = (at: number, next: unknown) => onChange(value.map((each, index) => (index === at ? (next ?? "") : each)));
   return (
     <div className="cells" role="group" aria-label={label}>
       {value.map((each, at) => {
-        const pair = isPairs && isObject(each) ? each : null;
+        const pair = arePairs && isObject(each) ? each : null;
         return (
           // biome-ignore lint/suspicious/noArrayIndexKey: the entries have no other identity
           <div className="cell" key={at}>
@@ -119,8 +123,8 @@ function ListCells({ label, schema, value, isDag, disabled, onChange }: Omit<Pro
           </div>
         );
       })}
-      <Button kind="quiet" disabled={disabled} aria-label={`Add to ${label}`} onClick={() => onChange([...value, isPairs ? { name: "", value: "" } : ""])}>
-        Add
+      <Button kind="quiet" disabled={disabled} aria-label={`Add to ${label}`} onClick={() => onChange([...value, arePairs ? { name: "", value: "" } : ""])}>
+        + Add
       </Button>
     </div>
   );
@@ -148,7 +152,7 @@ function FieldCells({ label, schema, value, isDag, disabled, onChange }: Omit<Pr
         </div>
       ))}
       <Button kind="quiet" disabled={disabled} aria-label={`Add to ${label}`} onClick={() => onChange({ ...value, [free()]: "" })}>
-        Add
+        + Add
       </Button>
     </div>
   );

@@ -66,9 +66,10 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const history = useHistory(draft?.text ?? (file ? unix(file.text) : first));
   const [restored, setRestored] = useState(draft !== null);
   const [chosen, setChosen] = useState<string | null>(null);
-  const [view, setView] = useState<(typeof VIEWS)[number]>("diagram");
+  const [atFirst] = useState(() => read(history.text, path)); // A text that cannot be drawn is opened as text, at its error.
+  const [view, setView] = useState<(typeof VIEWS)[number]>(atFirst.data ? "diagram" : "text");
   const [open, setOpen] = useState<"save" | "try" | "rename" | "delete" | null>(null);
-  const [jump, setJump] = useState<Jump | null>(null);
+  const [jump, setJump] = useState<Jump | null>(atFirst.line === undefined ? null : { line: atFirst.line, nonce: 0 });
   const [fit, setFit] = useState(0);
   const [results, setResults] = useState<NodeResult[] | null>(null);
   const [moved, setMoved] = useState(() => readPositions(path));
@@ -127,6 +128,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
     const made = edits.map((each) => ("value" in each ? (each.value as Data | Data[] | undefined) : undefined)).flat()[0] as Data | undefined;
     const id = String((form === "dag" ? made?.name : made?.id) ?? "");
     if (!format.storesPositions && at) setMoved((before) => ({ ...before, [id]: at }));
+    if (at === null) setFit(fit + 1); // It may be out of view.
     setChosen(id);
   };
   const move = (next: Map<string, Point>) => {
@@ -204,9 +206,8 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
   const isTrigger = form === "graph" && modeOf(data) === "trigger";
   const byNode = useMemo(() => (results ? Object.fromEntries(results.map((each) => [each.name, each])) : null), [results]);
   const pin = (name: string, output: unknown) => {
-    const at = diagram.boxes.find((each) => each.label === name)?.at;
-    if (at === undefined || form !== "graph") return;
-    const place = ["nodes", at, "data"];
+    const place = format.dataOf(data, diagram, name);
+    if (place === null) return;
     change(output === undefined ? [{ path: [...place, "pinned"], value: undefined }, { path: [...place, "pinnedOutput"], value: undefined }] : [{ path: [...place, "pinned"], value: true }, { path: [...place, "pinnedOutput"], value: output }]);
   };
   const isPipeline = form === "stages" || (form === "graph" && modeOf(data) === "pipeline");
@@ -279,7 +280,7 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
             <div className={isStale ? "panel canvas stale" : "panel canvas"}>
               {isStale && (
                 <div className="over" role="alert">
-                  {found.wrong} {found.line !== undefined && `(line ${found.line})`} {!isUnread && "The diagram shows the last valid text."}
+                  {found.wrong} {found.line !== undefined && `(line ${found.line})`} {isUnread ? "There is no diagram of it yet." : "The diagram shows the last valid text."}
                 </div>
               )}
               {diagram.boxes.length === 0 && !isStale && (
@@ -289,6 +290,11 @@ export function Workbench({ path, file, first, kinds, files, onReload }: Props) 
               )}
               <Canvas diagram={diagram} places={places} problems={problems} results={byNode} chosen={chosen} locked={stays} fit={fit} onChoose={setChosen} onDeselect={(ids) => setChosen((now) => (now !== null && ids.includes(now) ? null : now))} onMove={move} onConnect={(from, to, exit) => change(format.connect(data, diagram, from, to, exit))} onDelete={drop} onDrop={(type, at) => { const kind = format.palette(data, kinds).find((each) => each.type === type); if (kind && !stays) add(kind, at); }} />
             </div>
+          )}
+          {isStale && view === "text" && (
+            <p className="note bad" role="alert">
+              {found.wrong} {found.line !== undefined && `(line ${found.line})`}
+            </p>
           )}
           {view !== "diagram" && <TextView text={text} label={`Text of ${path}`} locked={isLocked} problems={problems} jump={jump} onChange={(next) => history.change(next, "text")} />}
           <Problems problems={problems} names={diagram.boxes.map((each) => each.label)} isChecking={check.isChecking} failed={check.failed} onGo={goTo} />

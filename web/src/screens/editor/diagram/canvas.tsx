@@ -1,7 +1,7 @@
 /** The diagram: boxes to drag, handles to connect, and problems marked on their boxes. */
-import { applyNodeChanges, Background, BackgroundVariant, type Connection, Controls, type Edge as FlowEdge, Handle, MarkerType, type Node as FlowNode, type NodeProps, Position, ReactFlow, ReactFlowProvider, useReactFlow } from "@xyflow/react";
+import { applyNodeChanges, Background, BackgroundVariant, type Connection, Controls, type Edge as FlowEdge, Handle, MarkerType, type Node as FlowNode, type NodeProps, Position, ReactFlow, ReactFlowProvider, useReactFlow, useStoreApi } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
-import { type DragEvent, memo, useCallback, useEffect, useMemo, useState } from "react";
+import { type DragEvent, memo, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useTheme } from "../../../app/theme";
 import "../../../components/graph/graph.css";
 import type { NodeResult } from "../runs";
@@ -35,7 +35,7 @@ const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
           <i className={data.result.error === null ? "items" : "items bad"} title={data.result.error ?? "Items of the run that is shown"}>
             {data.result.error === null ? data.result.outputs.length : "failed"}
           </i>
-          <small className="result">{shortText(data.result.error ?? data.result.outputs[0])}</small>
+          <small className="result">{data.result.error === null && box.exits.length > 0 ? `true for ${data.result.outputs.filter(Boolean).length}` : shortText(data.result.error ?? data.result.outputs[0])}</small>
         </>
       )}
       {box.exits.length === 0 && <Handle type="source" position={Position.Right} />}
@@ -82,6 +82,9 @@ export default function Canvas(props: Props) {
 function Inner({ diagram, places, problems, results, chosen, locked, onChoose, onDeselect, onMove, onConnect, onDelete, onDrop, fit }: Props) {
   const theme = useTheme();
   const flow = useReactFlow();
+  const store = useStoreApi();
+  const shown = useRef(chosen);
+  shown.current = chosen;
   const drawn = useMemo<BoxNode[]>(
     () =>
       diagram.boxes.map((box) => {
@@ -103,9 +106,18 @@ function Inner({ diagram, places, problems, results, chosen, locked, onChoose, o
   const [nodes, setNodes] = useState(drawn);
   useEffect(() => setNodes(drawn), [drawn]);
   useEffect(() => {
-    const timer = window.setTimeout(() => void flow.fitView(FIT), 30);
+    const timer = window.setTimeout(async () => {
+      await flow.fitView(FIT);
+      const at = shown.current === null ? undefined : flow.getNode(shown.current)?.position;
+      if (!at) return;
+      // A large diagram is not shown as a whole: the selected box must be in view.
+      const { x, y, zoom } = flow.getViewport();
+      const { width, height } = store.getState();
+      const [left, top] = [at.x * zoom + x, at.y * zoom + y];
+      if (left < 0 || top < 0 || left + BOX_WIDTH * zoom > width || top + 50 * zoom > height) await flow.setCenter(at.x + BOX_WIDTH / 2, at.y + 25, { zoom });
+    }, 30);
     return () => window.clearTimeout(timer);
-  }, [fit, flow]);
+  }, [fit, flow, store]);
   const byId = useMemo(() => new Map(diagram.boxes.map((box) => [box.id, box])), [diagram]);
   const lines = useMemo<FlowEdge[]>(
     () =>

@@ -26,6 +26,7 @@ function before(node: Data, names: Set<string>): { names: string[]; implied: boo
 export const dagFormat: FileFormat = {
   list: "nodes",
   storesPositions: false,
+  dataOf: () => null,
   kindOf,
   palette: (_, kinds) => kinds.kinds.filter((kind) => kind.form === "dag"),
   draw(data, kinds) {

@@ -52,6 +52,8 @@ export interface FileFormat {
   cut: (data: Data, diagram: Diagram, lines: Line[]) => Edit[];
   drop: (data: Data, diagram: Diagram, boxes: Box[]) => Edit[];
   rename: (data: Data, diagram: Diagram, box: Box, name: string) => Edit[];
+  /** Where the data of a node is, by the name that runs give it; null if nodes have no data of their own. */
+  dataOf: (data: Data, diagram: Diagram, name: string) => Step[] | null;
   /** Whether the file stores the positions of boxes. */
   storesPositions: boolean;
 }
@@ -116,6 +118,9 @@ export function renamed(text: string, before: string, after: string): string {
   const name = before.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&");
   return text.replaceAll(new RegExp(`(\\$\\.)${name}(?![\\w-])`, "g"), `$1${after.replaceAll("$", "$$$$")}`);
 }
+
+/** Whether a node returns its pinned output and does nothing. */
+export const isPinned = (node: Data | undefined) => (node?.data as Data | undefined)?.pinned === true;
 
 /** The width of a box. */
 export const BOX_WIDTH = 184;

@@ -1,12 +1,9 @@
 /** The format with nodes and a list of connections: pipelines and trigger workflows. */
 import type { Data } from "../text/document";
 import type { Edit, Kind, Kinds } from "../types";
-import { append, type Box, entries, type FileFormat, freeName, type Line, type Point, renamed, requiredFields, rewrite, without } from "./diagram";
+import { append, type Box, entries, type FileFormat, freeName, isPinned, type Line, type Point, renamed, requiredFields, rewrite, without } from "./diagram";
 
 const text = (value: unknown): string => (typeof value === "string" || typeof value === "number" ? String(value) : "");
-
-/** Whether a node returns its pinned output and does nothing. */
-const isPinned = (node: Data) => (node.data as Data | undefined)?.pinned === true;
 
 /** A short description of a node. */
 function about(node: Data): string {
@@ -45,6 +42,10 @@ export const graphFormat: FileFormat = {
       return [{ id: `c${at} ${from} ${to}`, from, to, exit: exits.includes(exit) ? exit : null, implied: false, at }];
     });
     return { boxes, lines };
+  },
+  dataOf(_, diagram, name) {
+    const at = diagram.boxes.find((box) => box.label === name)?.at;
+    return at === undefined ? null : ["nodes", at, "data"];
   },
   add(data, kind, at, after) {
     const nodes = entries(data, "nodes");

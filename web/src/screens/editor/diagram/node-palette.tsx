@@ -5,17 +5,19 @@ import { DRAGGED } from "./canvas";
 
 const TITLES: Record<string, string> = { starts: "Starts", states: "States", work: "Work", own: "Application", stages: "Stages", nodes: "Nodes" };
 
+const ORDER = Object.keys(TITLES);
+
 export function NodePalette({ kinds, locked, onAdd }: { kinds: Kind[]; locked: boolean; onAdd: (kind: Kind) => void }) {
   const [wanted, setWanted] = useState("");
   const shown = kinds.filter((kind) => `${kind.type} ${kind.about}`.toLowerCase().includes(wanted.toLowerCase()));
-  const groups = [...new Set(shown.map((kind) => kind.group))];
+  const groups = ORDER.filter((group) => shown.some((kind) => kind.group === group));
   return (
     <section className="panel node-palette" aria-label="Node types">
       {kinds.length > 8 && <input className="field" type="search" placeholder="Search types" aria-label="Search node types" value={wanted} onChange={(event) => setWanted(event.target.value)} />}
       <div className="kinds" tabIndex={0} role="group" aria-label="Types">
         {groups.map((group) => (
           <div key={group}>
-            <h3>{TITLES[group] ?? group}</h3>
+            <h3>{TITLES[group]}</h3>
             {shown
               .filter((kind) => kind.group === group)
               .map((kind) => (

@@ -1,7 +1,7 @@
 /** The format with a list of stages: each is built from its `input`, which must come before it in the list. */
 import type { Data } from "../text/document";
 import type { Edit } from "../types";
-import { append, type Box, entries, type FileFormat, freeName, type Line, renamed, rewrite, without } from "./diagram";
+import { append, type Box, entries, type FileFormat, freeName, isPinned, type Line, renamed, rewrite, without } from "./diagram";
 
 const text = (value: unknown): string => (typeof value === "string" ? value : "");
 
@@ -9,8 +9,16 @@ const typeOf = (stage: Data): string => text(stage.type) || ("node" in stage ? "
 
 /** The stages that the expressions of a stage reference. */
 function named(stage: Data): Set<string> {
-  const written = JSON.stringify((stage.node as Data | undefined)?.data ?? {});
+  const written = JSON.stringify([stage.node, stage.then]);
   return new Set([...written.matchAll(/\$\.([A-Za-z_][\w-]*)/g)].map((match) => match[1] ?? ""));
+}
+
+/** The node that runs where the condition of a stage's `if` holds: beside the stage's node, in it, or in its data. */
+export function thenOf(stage: Data): { place: string[]; node: Data } | null {
+  const node = (stage.node ?? {}) as Data;
+  const places: [string[], unknown][] = [[["then"], stage.then], [["node", "then"], node.then], [["node", "data", "then"], (node.data as Data | undefined)?.then]];
+  const [place, found] = places.find(([, value]) => value !== undefined) ?? [[], undefined];
+  return found !== null && typeof found === "object" ? { place, node: found as Data } : null;
 }
 
 export const stagesFormat: FileFormat = {
@@ -26,7 +34,7 @@ export const stagesFormat: FileFormat = {
       seen.add(id);
       const type = typeOf(stage);
       const by = text((stage.node as Data | undefined)?.typeId);
-      return { id, at, label: text(stage.name) || text(stage.id) || "unnamed", type: type === "transform" ? by || "transform" : type, about: text(stage.pattern), position: null, isStart: type === "source", exits: [] };
+      return { id, at, label: text(stage.name) || text(stage.id) || "unnamed", type: type === "transform" ? by || "transform" : type, about: [stage.node, thenOf(stage)?.node].some((node) => isPinned(node as Data | undefined)) ? "pinned" : text(stage.pattern), position: null, isStart: type === "source", exits: [] };
     });
     const byName = new Map<string, string>();
     for (const box of boxes) {
@@ -44,6 +52,14 @@ export const stagesFormat: FileFormat = {
       }
     });
     return { boxes, lines };
+  },
+  dataOf(data, diagram, name) {
+    const stages = entries(data, "stages");
+    const box = diagram.boxes.find((each) => each.label === name);
+    if (box) return ["stages", box.at, "node", "data"];
+    const at = stages.findIndex((stage) => `${text(stage.id)}.then` === name);
+    const then = at < 0 ? null : thenOf(stages[at] as Data);
+    return then && ["stages", at, ...then.place, "data"];
   },
   add(data, kind, _, after) {
     const stages = entries(data, "stages");
@@ -72,7 +88,7 @@ export const stagesFormat: FileFormat = {
     const edits: Edit[] = [{ path: ["stages", box.at, "id"], value: name }];
     stages.forEach((stage, at) => {
       if (stage.input === before) edits.push({ path: ["stages", at, "input"], value: name });
-      if (at !== box.at) edits.push(...rewrite((stage.node as Data | undefined)?.data, ["stages", at, "node", "data"], (each) => renamed(each, before, name)));
+      if (at !== box.at) for (const part of ["node", "then"]) edits.push(...rewrite(stage[part], ["stages", at, part], (each) => renamed(each, before, name)));
     });
     return edits;
   },

@@ -28,7 +28,7 @@ function readJson(text: string): Read {
     const errors: ParseError[] = [];
     parseTree(text, errors, { disallowComments: true });
     const at = errors[0]?.offset; // Browsers tell the place in words of their own, or not at all.
-    return { data: null, wrong: `Not valid JSON: ${message}`, line: at === undefined ? undefined : text.slice(0, at).split("\n").length };
+    return { data: null, wrong: `Not valid JSON: ${message.replace(/ \(line \d+ column \d+\)$/, "")}`, line: at === undefined ? undefined : text.slice(0, at).split("\n").length };
   }
 }
 
