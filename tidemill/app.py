@@ -58,8 +58,9 @@ from tidemill.tasks import TaskDeclaration, declare_task
 if TYPE_CHECKING:
     from tidemill.dags.definition.model import ArgsT, Dag
     from tidemill.dags.runner.dag_handle import DagHandle
+    from tidemill.engine.runs.run_rate import RateOptions
     from tidemill.engine.runs.start_options import StartOptions
-    from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, StartT, Workflow, WorkflowOptions
+    from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, StartT, Workflow
     from tidemill.flows.runner.run_handle import RunHandle
     from tidemill.monitors.definition.declared import Monitors
     from tidemill.monitors.definition.monitor import Monitor
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from tidemill.pipelines.definition.pipeline import Pipeline
     from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
-    from tidemill.runs import Runs
+    from tidemill.runs import Runs, WorkflowDeclaration
     from tidemill.streaming import PublishOptions, Streams
     from tidemill.streams.definition.stream import Stream
 
@@ -201,17 +202,17 @@ class App:
     def workflow(self, workflow: type[W], /, *, name: str | None = None, **options: Any) -> type[W]: ...
 
     @overload
-    def workflow(self, workflow: W, /, *, name: str | None = None) -> W: ...
+    def workflow(self, workflow: W, /, *, name: str | None = None, **rate: Unpack[RateOptions]) -> W: ...
 
     @overload
     def workflow(
-        self, /, *, name: str | None = None, **options: Unpack[WorkflowOptions]
+        self, /, *, name: str | None = None, **options: Unpack[WorkflowDeclaration]
     ) -> Callable[[type[W]], type[W]]: ...
 
     def workflow(self, workflow: type[W] | W | None = None, /, *, name: str | None = None, **options: Any) -> Any:
         """Declare a workflow whose runs may be durable: `@app.workflow`, or with options `@app.workflow(timeout=None)`.
 
-        `options` are those of the workflow's constructor. A workflow that needs other arguments is declared as an
+        `options` are those of the workflow's constructor, and `rate`, `rate_key`, `burst` of its runs. It may be an
         object: `app.workflow(FunctionAgent(tools=[...]), name="shop")`. Runs remember it by its name.
         """
         if workflow is None:
@@ -226,9 +227,9 @@ class App:
         """Declare a monitor, which `tidemill monitor run` and `tidemill up` follow."""
         return self.monitors.declare(watch)
 
-    def dag(self, dag: Dag[ArgsT], /) -> Dag[ArgsT]:
-        """Declare a dag, so that its runs can be started by its name."""
-        return self.runs.declare_dag(dag)
+    def dag(self, dag: Dag[ArgsT], /, **rate: Unpack[RateOptions]) -> Dag[ArgsT]:
+        """Declare a dag, so that its runs can be started by its name. With `rate="10/m"` they begin at most so fast."""
+        return self.runs.declare_dag(dag, rate)
 
     def pipeline(self, pipeline: Pipeline, /) -> Pipeline:
         """Declare a pipeline, with all its stages: `tidemill up` and `app.running()` keep it up to date."""
@@ -401,15 +402,14 @@ class App:
         await app.start(Article, Topic(topic="tides"), unique_key="tides")
         await app.start(nightly, Nightly(day="monday"), delay="10m")
 
-        `app.start(Article, topic="tides")` is short for it: the fields of the start event, or the arguments of the
-        dag's run, by name. Beside them, all optional:
+        The fields of the start event, or the arguments of the dag's run, may stand by name, too. Beside them, optional:
 
         delay, at        not before: from now on ("10s"), or at a moment (a datetime with its time zone)
         priority         0 to 9; 9 goes first. Its jobs have it too, unless their nodes or steps have their own
-        unique_key       no second run of this workflow or dag with this key: a second start gives the run that has it,
-                         with `handle.created` False
+        unique_key       no second run of it with this key: a second start gives the first, `handle.created` is False
         deadline         dropped unrun if it has not begun after this long, or at this moment
         tags             words to find it by
+        rate_key         runs that share it begin at most at the rate that their workflow or dag declares
         conn             your own open connection: the run then exists if and only if your transaction commits
         """
         return await self.runs.start(what, given, conn, more)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
 from tidemill.engine.jobs.task import TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
+from tidemill.engine.runs.run_rate import RateOptions, RunRate
 from tidemill.engine.runs.run_store import PostgresRunStore
 from tidemill.engine.runs.run_worker import RunWorker
 from tidemill.engine.runs.start_options import START_OPTIONS, refuse_job_options, with_start_options
@@ -31,8 +32,13 @@ from tidemill.engine.telemetry.run_trace import starting, traced_origin
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, StartEvent
 from tidemill.flows.definition.signature import StepSpec
-from tidemill.flows.definition.start_fields import check_start_event, check_start_fields, start_field_names
-from tidemill.flows.definition.workflow import AnyWorkflow, Workflow
+from tidemill.flows.definition.start_fields import (
+    check_start_event,
+    check_start_fields,
+    start_defaults,
+    start_field_names,
+)
+from tidemill.flows.definition.workflow import AnyWorkflow, Workflow, WorkflowOptions
 from tidemill.flows.encoding.classes import qualified_name
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.runner.children import JobGatherer, child_end
@@ -56,6 +62,10 @@ _NOT_BOTH = "start was given {} and the keyword {!r}: give one of them"
 def _run_id(_: Mapping[str, Any]) -> str:
     step = find_step()
     return "" if step is None else step[0].run_id
+
+
+class WorkflowDeclaration(WorkflowOptions, RateOptions, total=False):
+    """The options of `app.workflow`."""
 
 
 class _Start(msgspec.Struct):
@@ -93,6 +103,8 @@ class Runs:
         self._gatherer = gatherer
         self.flows: dict[str, FlowKind] = {}
         self.dags: dict[str, Dag] = {}
+        self.rates: dict[str, RunRate] = {}
+        """How fast runs of a workflow or dag may begin, by its name."""
         self.dag_kind = DagKind(tasks, hooks.ref_resolver, named=hooks.invoke_context is not None)
         self.run_workers: dict[asyncio.AbstractEventLoop, RunWorker] = {}
         self._connections = connections
@@ -116,16 +128,22 @@ class Runs:
 
     def declare_given(self, workflow: Any, name: str | None, options: dict[str, Any]) -> Any:
         """Declare a class of workflows with the options of its constructor, or an object."""
+        rate: Any = {each: options.pop(each) for each in RateOptions.__annotations__ if each in options}
+        made, name = workflow, name or (workflow if isinstance(workflow, type) else type(workflow)).__name__
         if isinstance(workflow, type):
-            self.declare(workflow(**options), name or workflow.__name__)
+            made = workflow(**options)
         elif options:
             raise ConfigError(
                 f"app.workflow({type(workflow).__name__}(...)): {', '.join(options)} cannot be set on a workflow that "
                 "exists; give it to its constructor"
             )
-        else:
-            self.declare(workflow, name or type(workflow).__name__)
+        self.declare(made, name)
+        self._limit(f"workflow {name}", name, start_field_names(made) or None, rate)
         return workflow
+
+    def _limit(self, what: str, name: str, arguments: Collection[str] | None, rate: RateOptions) -> None:
+        if (found := RunRate.of(what, arguments, **rate)) is not None:
+            self.rates[name] = found
 
     def declare(self, workflow: AnyWorkflow, name: str) -> None:
         """A workflow whose runs may be durable; its steps on queues become tasks."""
@@ -147,10 +165,11 @@ class Runs:
     async def _reach_runs(self) -> PostgresRunStore:
         return PostgresRunStore(await self._reach())
 
-    def declare_dag(self, dag: Dag) -> Dag:
+    def declare_dag(self, dag: Dag, rate: RateOptions) -> Dag:
         """A dag that can be started by its name."""
         if dag.name in self.dags or dag.name in self.flows:
             raise ConfigError(f"two dags or workflows are called {dag.name!r}: give one of them another name")
+        self._limit(f"dag {dag.name}", dag.name, None if dag.args is None else declared_args(dag), rate)
         self.dags[dag.name] = dag
         return dag
 
@@ -184,7 +203,7 @@ class Runs:
         if kind is None:
             raise self._unknown(str(what))
         check_start_fields(kind.workflow, args)
-        return _new_flow_run(kind, declared(kind.workflow).start_event(None, args), origin)
+        return self._new_flow_run(kind, declared(kind.workflow).start_event(None, args), origin)
 
     async def start(self, what: Any, given: Any, conn: Any, more: dict[str, Any]) -> Any:
         """Start a durable run of a workflow or dag: see `App.start`."""
@@ -246,7 +265,7 @@ class Runs:
             _refuse_ambiguous(options, fields, f"workflow {kind.name}")
         check_start_fields(kind.workflow, more, are_keywords=True)
         event = declared(kind.workflow).start_event(given, more)
-        return _Start(with_start_options(_new_flow_run(kind, event, origin), options), flow_kind=kind, event=event)
+        return _Start(with_start_options(self._new_flow_run(kind, event, origin), options), flow_kind=kind, event=event)
 
     def _handle(
         self, found: _Start, database: Database, number: int, created: bool, *, near: asyncio.Future[Any] | None = None
@@ -290,7 +309,7 @@ class Runs:
         kind, database = self.flow(workflow), await self._reach()
         check_start_fields(kind.workflow, fields)
         event = declared(kind.workflow).start_event(None, fields)
-        new = msgspec.structs.replace(_new_flow_run(kind, event, traced_origin(self._origin())), key=key)
+        new = msgspec.structs.replace(self._new_flow_run(kind, event, traced_origin(self._origin())), key=key)
         number, created = await store_run(database, new, parent=parent)
         if created:
             return None
@@ -329,27 +348,43 @@ class Runs:
             event = None if isinstance(given, dict) else given
             check_start_event(kind.workflow, event)
             check_start_fields(kind.workflow, fields)
-            new = _new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
-        return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input))
+            new = self._new_flow_run(kind, declared(kind.workflow).start_event(event, fields), self._origin())
+        rate = (new.rate_key, new.key_rate, new.key_burst)
+        return RunTemplate(new.kind, new.workflow, new.version, msgspec.Raw(new.input), *rate)
 
     def templates(self) -> list[WorkTemplate]:
         """What a run of each workflow and dag is like, for the SQL function `start`."""
-        flows = [
-            WorkTemplate(
-                "flow", kind.name, encode({"kind": kind.name, "version": kind.version, "type": _start_type(kind)})
-            )
-            for kind in self.flows.values()
-        ]
+        flows = [WorkTemplate("flow", kind.name, self._flow_template(kind)) for kind in self.flows.values()]
         return flows + [WorkTemplate("dag", dag.name, self._dag_template(dag)) for dag in self.dags.values()]
+
+    def _flow_template(self, kind: FlowKind) -> bytes:
+        event, rate = _start_type(kind), self._rate_template(kind.name, start_defaults(kind.workflow))
+        return encode({"kind": kind.name, "version": kind.version, "type": event, **rate})
 
     def _dag_template(self, dag: Dag) -> bytes:
         data = dag.to_json()
-        return encode({"kind": DAG_KIND, "version": self.dag_kind.program(data).version, "dag": msgspec.Raw(data)})
+        version, rate = self.dag_kind.program(data).version, self._rate_template(dag.name, {})
+        return encode({"kind": DAG_KIND, "version": version, "dag": msgspec.Raw(data), **rate})
 
     def _new_dag_run(self, dag: Dag, args: dict[str, Any], origin: Origin) -> NewRun:
         self.dag_kind.check_args(dag, args)
         data, version = dag.to_json(), self.dag_kind.program(dag.to_json()).version
-        return NewRun(DAG_KIND, dag.name, version, encode(DagInput(msgspec.Raw(data), args)), encode(origin))
+        given = encode(DagInput(msgspec.Raw(data), args))
+        return self._rated(NewRun(DAG_KIND, dag.name, version, given, encode(origin)))
+
+    def _new_flow_run(self, kind: FlowKind, event: StartEvent, origin: Origin) -> NewRun:
+        return self._rated(NewRun(kind.name, kind.name, kind.version, encode_event(event), encode(origin)))
+
+    def _rated(self, new: NewRun) -> NewRun:
+        """A new run with the rate that its workflow or dag declares."""
+        rate = self.rates.get(new.workflow)
+        return new if rate is None else rate.limit(new)
+
+    def _rate_template(self, name: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """The rate of runs for the SQL function `start`."""
+        if (rate := self.rates.get(name)) is None:
+            return {"defaults": defaults}
+        return {"rate_key": rate.key, "key_rate": rate.rate, "key_burst": rate.burst, "defaults": defaults}
 
     def flow(self, workflow: type[AnyWorkflow] | AnyWorkflow | str) -> FlowKind:
         """The declared workflow of this class, object or name."""
@@ -397,7 +432,3 @@ def _class_of(workflow: type[AnyWorkflow] | AnyWorkflow) -> type[AnyWorkflow]:
 
 def _start_type(kind: FlowKind) -> str:
     return qualified_name(declared(kind.workflow).start_event_class)
-
-
-def _new_flow_run(kind: FlowKind, event: StartEvent, origin: Origin) -> NewRun:
-    return NewRun(kind.name, kind.name, kind.version, encode_event(event), encode(origin))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tidemill.engine.runs.start_options import NOT_FOR_RUNS
+
 #: Each call, the table in which it stores a row, and what it is called in the guide.
 CALLS = {
     "enqueue": ("job", "`enqueue`"),
@@ -62,10 +64,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, str]]] = {
         {"job": "unique_key = 'd' AND due_at > now() + interval '53 minutes'"},
     ),
     "queue": ({"queue": "other"}, MANY, {"job": "queue = 'other'"}),
-    "concurrency_key": ({"concurrency_key": "c"}, JOBS, {"job": "concurrency_key = 'c'"}),
-    "max_concurrency": ({"concurrency_key": "c", "max_concurrency": 3}, JOBS, {"job": "max_concurrency = 3"}),
+    "concurrency_key": ({"concurrency_key": "c"}, MANY, {"job": "concurrency_key = 'c'"}),
+    "max_concurrency": ({"concurrency_key": "c", "max_concurrency": 3}, MANY, {"job": "max_concurrency = 3"}),
     "fair_key": ({"fair_key": "f"}, MANY, {"job": "split_part(fair_key, chr(31), 1) = 'f'"}),
-    "rate_key": ({"rate_key": "r"}, MANY, {"job": "rate_key = 'r'"}),
+    "rate_key": (
+        {"rate_key": "r"},
+        (*MANY, *RUNS),
+        {"job": "rate_key = 'r'", "run": "rate_key = 'r' AND key_rate = 1000 AND NOT awake"},
+    ),
     "webhook": (
         {"webhook": "https://example.org/hook"},
         MANY,
@@ -93,6 +99,14 @@ def groups_of(call: str) -> list[list[str]]:
 def _fit(one: str, other: str) -> bool:
     given, beside = OPTIONS[one][0], OPTIONS[other][0]
     return {one, other} not in APART and all(given[name] == beside[name] for name in given.keys() & beside.keys())
+
+
+def guide_reasons() -> str:
+    """What the guide says about the options that only jobs have."""
+    lines = ["| option | for runs |", "|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{option}` | {NOT_FOR_RUNS[option]} |" for option in OPTIONS if option in NOT_FOR_RUNS)]
+    )
 
 
 def guide_table() -> str:

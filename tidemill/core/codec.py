@@ -147,7 +147,7 @@ class Signature:
         facts = [(each.name, repr(each.type), each.required) for each in msgspec.structs.fields(self._struct)]
         return hashlib.sha256(repr((self._where, facts)).encode()).hexdigest()[:16]
 
-    @property
+    @cached_property
     def defaults(self) -> dict[str, Any]:
         """The parameters that may be left out, and what they are then, where JSON can say it."""
         found: dict[str, Any] = {}

@@ -11,6 +11,8 @@ from tidemill.core.jobs.job import LANE_SEPARATOR
 
 Job = Mapping[str, Any]
 
+_NO_RUN_WORKER = "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
+
 
 def explain_job(job: Job) -> list[str]:
     """Everything that explains a job in its current state, origin first. JSON columns are expected as Python values."""
@@ -24,8 +26,8 @@ def explain_job(job: Job) -> list[str]:
     return [explain_origin(job), *batch, *explain(job)]
 
 
-def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
-    """The state of a flow's run in a sentence. `holders` are the runs that hold the slots that it may wait for."""
+def explain_run(row: Mapping[str, Any], holders: Sequence[int] = (), rate: Mapping[str, Any] | None = None) -> str:
+    """The state of a flow's run in a sentence: `holders` are the runs with the slots that it may wait for."""
     if row["state"] not in ("running", "needs_attention"):
         return str(row["note"] or f"It has ended: {row['state']}.")
     if row["state"] == "needs_attention":
@@ -39,9 +41,9 @@ def explain_run(row: Mapping[str, Any], holders: Sequence[int] = ()) -> str:
             f"which {'is' if len(holders) == 1 else 'are'} {_listed_runs(holders)} now."
         )
     if row["start_at"] is not None:
-        return explain_start(row["start_at"])
+        return explain_start(row["start_at"]) if rate is None else explain_run_rate(row, rate)
     if row["awake"]:
-        return "It waits for a run worker: start one with `tidemill up app.py` or `tidemill worker app.py`."
+        return _NO_RUN_WORKER
     return "It waits for an event or a timer."
 
 
@@ -61,6 +63,15 @@ def answer_command(run: int, node: str, schema: Any) -> str:
 def explain_start(start_at: datetime) -> str:
     """When a run begins that was started with a delay."""
     return f"It begins at {start_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC."
+
+
+def explain_run_rate(row: Mapping[str, Any], rate: Mapping[str, Any]) -> str:
+    """What a run waits for that waits for its rate."""
+    limit = f"Runs with rate key {row['rate_key']} begin no more than {_rate(rate['rate'], 'run')}"
+    wait = max(0.0, rate["wait"]) + rate["ahead"] / rate["rate"]
+    behind = f"{_count(rate['ahead'], 'run')} of the key before it; " if rate["ahead"] else ""
+    said = f"It waits for its rate. {limit}; {behind}it can begin in {format_duration(wait)}."
+    return said if rate["is_served"] else f"{_NO_RUN_WORKER} {limit}."
 
 
 def _listed_runs(numbers: Sequence[int], most: int = 5) -> str:
@@ -262,7 +273,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def _rate(per_second: float) -> str:
+def _rate(per_second: float, what: str = "job") -> str:
     if per_second >= 1:
-        return f"{per_second:g} jobs a second"
-    return f"one job every {format_duration(1 / per_second)}"
+        return f"{per_second:g} {what}s a second"
+    return f"one {what} every {format_duration(1 / per_second)}"

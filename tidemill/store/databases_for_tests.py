@@ -58,6 +58,8 @@ SELECT extract(epoch FROM min(at) - now())::float8 FROM (
     SELECT min(due_at) AS at FROM tidemill.job WHERE state = 'ready' AND due_at > now()
     UNION ALL SELECT min(deadline) FROM tidemill.job WHERE deadline > now()
     UNION ALL SELECT min(start_at) FROM tidemill.run WHERE start_at > now()
+    UNION ALL SELECT now() + make_interval(secs => min(1 / key_rate)) FROM tidemill.run
+        WHERE rate_key IS NOT NULL AND start_at <= now() AND state = 'running'
     UNION ALL SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended
     UNION ALL SELECT min(due_at) FROM tidemill.stream_retry WHERE due_at > now()
     UNION ALL SELECT min(retry_at) FROM tidemill.state_failure WHERE retry_at > now()

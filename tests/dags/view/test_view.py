@@ -59,7 +59,7 @@ def page_of(view: DagView) -> DagPage:
         **{name: view.row[name] for name in ("id", "workflow", "state", "note", "origin", "key", "result")},
         shape="dag", version="1", ticks=3, input={"x": 1}, error=None, created_at=STARTED, ended_at=None,
         forked_from=None, parent=None, owner_host=None, owner_pid=None, why=[], buffered=None,
-        priority=None, deadline=None, start_at=None, tags=[],
+        priority=None, deadline=None, start_at=None, rate_key=None, tags=[],
     )  # fmt: skip
     at = datetime.fromtimestamp(view.now, UTC)
     return DagPage(run, DagTree(run.id, view.run_state, {}, nodes_of(view), why_run(view), at, view.run_workers))

@@ -12,13 +12,14 @@ import pytest
 
 from tests.support import eventually
 from tests.support.callers import CALLERS, Caller, plain_without_connection, without_connection
-from tests.support.start_table import CALLS, OPTIONS, groups_of, guide_table
+from tests.support.start_table import CALLS, OPTIONS, groups_of, guide_reasons, guide_table
 from tidemill import App, ModelSpec
 from tidemill.core.errors import ConfigError
 from tidemill.dags import Dag, input_node, node
 from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.engine.runs.start_options import NOT_FOR_RUNS, StartOptions
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
+from tidemill.ops.runs.runs import RunRef, get_run
 from tidemill.pipelines import DatabaseStates, Pipeline
 from tidemill.store.database import Database
 
@@ -57,8 +58,8 @@ class Shop:
         async def send(n: int = 0) -> None: ...
 
         self.send = send
-        app.workflow(Asking, timeout=None)
-        self.order = app.dag(Dag("order", [node("send", "send", args={"n": 1})]))
+        app.workflow(Asking, timeout=None, rate=1000)
+        self.order = app.dag(Dag("order", [node("send", "send", args={"n": 1})]), rate=1000)
         self.asks = app.dag(Dag("asks", [input_node("approve", prompt="?")]))
         app.pipeline(notes)
 
@@ -67,7 +68,11 @@ class Shop:
             self.run = await self.app.start(Asking)
             self.question = await self.app.start(self.asks)
             await eventually(self.question.inputs)
+            await eventually(self.has_begun)
         self.run = await self.app.runs.get(self.run.id)
+
+    async def has_begun(self) -> bool:
+        return (await self.app.do(get_run, RunRef(id=self.run.id))).ticks > 0
 
     def calls(self, caller: Caller) -> dict[str, Callable[..., Awaitable[Any]]]:
         app, send = self.app, self.send
@@ -159,6 +164,7 @@ async def clean(database: Database) -> None:
 
 def test_the_guide_shows_the_table_that_is_tested() -> None:
     assert guide_table() in GUIDE.read_text()
+    assert guide_reasons() in GUIDE.read_text()
 
 
 def test_the_table_has_every_option() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -35,6 +35,15 @@ class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
     options: msgspec.Raw = msgspec.Raw(b"null")
     args: msgspec.Raw = msgspec.Raw(b"{}")
     priority: int = DEFAULT_PRIORITY
+    tags: tuple[str, ...] = ()
+    concurrency_key: str | None = None
+    max_concurrency: int = 1
+    fair_key: str | None = None
+    rate_key: str | None = None
+    key_rate: float | None = None
+    key_burst: float | None = None
+    """Keys are templates if it takes facts: PostgreSQL fills them in, or what `defaults` has."""
+    defaults: dict[str, Any] = {}
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -27,10 +27,9 @@ from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.caller_connection import Statements, run_async
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
-from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.inbox import cancel_run
 from tidemill.store.runs.inputs import answer_statements, is_asked, list_inputs
-from tidemill.store.runs.runs import show_run, start_run
+from tidemill.store.runs.runs import repeated, show_run, store_run
 from tidemill.store.transaction import transaction
 
 if TYPE_CHECKING:
@@ -156,14 +155,9 @@ class DagHandle:
         `edited` replaces the arguments of that node, or is the answer if it is an input node.
         """
         row, program, old = await load_state(self._database, self._kind, self.id)
-        number, _ = await start_run(
-            self._database,
-            workflow=row["workflow"],
-            version=row["version"],
-            input=rerun_input(row["input"], program, old, start=start, edited=edited),
-            kind=DAG_KIND,
-            origin=encode({"by": by, "repeats": self.id}),
-        )
+        given = rerun_input(row["input"], program, old, start=start, edited=edited)
+        new = repeated(row, input=given, origin=encode({"by": by, "repeats": self.id}))
+        number, _ = await store_run(self._database, new)
         return DagHandle(self._database, self._kind, number)
 
     async def _wait_for_answer(self, given: Submission) -> bool:

@@ -17,6 +17,7 @@ from tidemill.dags.view.view import DagView
 from tidemill.store.database import Database
 from tidemill.store.jobs.read import show_jobs_of_run
 from tidemill.store.runs.claims import DAG_KIND
+from tidemill.store.runs.rates import read_rate_wait
 from tidemill.store.runs.runs import load_run, read_ticks, show_run
 from tidemill.store.runs.workers import count_run_workers
 
@@ -33,6 +34,7 @@ async def load_view(database: Database, kind: DagKind, run_id: int, *, jobs: int
         jobs=[readable(job, JOB_JSON) for job in found],
         all_jobs=len(found) < jobs,
         run_workers=await count_run_workers(database, DAG_KIND),
+        rate=None if row["rate_key"] is None else await read_rate_wait(database, run_id),
     )
 
 

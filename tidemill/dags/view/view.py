@@ -13,7 +13,7 @@ from tidemill.dags.reducer.events import FINAL
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.state import DagState, NodeState
 from tidemill.dags.view.explain import TreeRow, explain, tree
-from tidemill.engine.explain import explain_control, explain_job, explain_start, explain_workers
+from tidemill.engine.explain import explain_control, explain_job, explain_run_rate, explain_start, explain_workers
 
 Job = Mapping[str, Any]
 
@@ -33,6 +33,8 @@ class DagView(msgspec.Struct, frozen=True):
     run_workers: int = 0
     tick: int | None = None
     """The tick after which the run is shown; None for its current state."""
+    rate: Mapping[str, Any] | None = None
+    """What it waits for, if that is its rate."""
 
     @property
     def id(self) -> str:
@@ -147,7 +149,7 @@ def why_run(view: DagView) -> list[str]:
     if row["owner"] is not None:
         return [f"It is driven by {row['owner_host']} (pid {row['owner_pid']})."]
     if (start_at := row.get("start_at")) is not None:
-        return [explain_start(start_at)]
+        return [explain_start(start_at) if view.rate is None else explain_run_rate(row, view.rate)]
     if row["awake"]:
         return ["It waits for a run worker."]
     return ["It waits for its jobs."]

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tidemill.core.jobs.job import JobOptions, NewJob
-from tidemill.engine.jobs.task import Task
+from tidemill.engine.jobs.task import KEYS, Task
 
 AnyTask = Task[Any, Any, Any]
 
@@ -30,7 +30,7 @@ class ManyJobs:
         if len(self.tasks) > 1:
             return False
         given = self._fields[self.tasks[0]].keys()
-        return not self.tasks[0].is_shared and given.isdisjoint(("fair_key", "rate_key", "unique_key"))
+        return not self.tasks[0].is_shared and given.isdisjoint(KEYS)
 
     def carry(self, trace: str) -> None:
         """Let the jobs continue a trace."""
@@ -50,7 +50,4 @@ class ManyJobs:
         return [msgspec.structs.replace(first, args=msgspec.Raw(arguments)) for arguments in self.arguments]
 
     def _job(self, task: AnyTask, arguments: bytes) -> NewJob:
-        fields = self._fields[task]
-        if (template := fields.get("unique_key")) is not None:
-            fields = {**fields, "unique_key": task.key("unique_key", template, arguments)}
-        return task.new_job(arguments, **fields)
+        return task.new_job(arguments, **self._fields[task])

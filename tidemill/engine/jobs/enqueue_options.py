@@ -32,13 +32,16 @@ class ManyOptions(TypedDict, total=False):
     webhook: str | None
     """The address to which its outcome is posted, signed, when it has ended."""
     unique_key: str | None
-    """No second unfinished job of this task with this key; in `enqueue_many`, `{argument}` is filled in."""
+    """No second unfinished job of this task with this key; `{argument}` is filled in, as in all keys."""
     unique_for: Duration | None
     """How long the key is held, also after the job has ended."""
     fair_key: str | None
     """Keys share their queue: a job does not wait for all jobs of another key that came before it."""
     rate_key: str | None
     """Jobs that share this key start at most at the rate that their task or queue declares."""
+    concurrency_key: str | None
+    """Jobs that share this key run at most `max_concurrency` at a time."""
+    max_concurrency: int | None
 
 
 class EnqueueOptions(ManyOptions, total=False):
@@ -46,9 +49,6 @@ class EnqueueOptions(ManyOptions, total=False):
 
     debounce: Duration | None
     """Run this long after the last call with this unique key, with its arguments."""
-    concurrency_key: str | None
-    """Jobs that share this key run at most `max_concurrency` at a time."""
-    max_concurrency: int | None
 
 
 #: The last second of the year 9999.

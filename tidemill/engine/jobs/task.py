@@ -14,7 +14,8 @@ from tidemill.core.codec import Signature, encode
 from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError, PayloadError, UnknownTaskError
-from tidemill.core.jobs.job import DEFAULT_PRIORITY, Callback, JobOptions, NewJob, Origin, check_key, check_name
+from tidemill.core.jobs.job import DEFAULT_PRIORITY, Callback, JobOptions, NewJob, Origin, check_name
+from tidemill.core.jobs.key_template import check_template, fill_in
 from tidemill.core.limits.resources import Resources
 from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.retry import RetryPolicy
@@ -29,8 +30,16 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T", default=R)
 
 
+#: Facts that are objects or long texts.
+UNFIT_FOR_KEYS = frozenset({"args", "error"})
+
 #: What a task for failures may take: the failed job's id, task and arguments, and its last error.
 FAILURE_FACTS = ("job", "task", "args", "error")
+
+
+#: The keys that a task may declare, and those that a job may have. `{argument}` is filled in.
+TASK_KEYS = ("concurrency_key", "fair_key", "rate_key")
+KEYS = frozenset((*TASK_KEYS, "unique_key"))
 
 
 class TaskOptions(msgspec.Struct, frozen=True):
@@ -154,6 +163,8 @@ class Task(Generic[P, R, T]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.signature = Signature(function, where=f"task {name}")
         self.job_options = options.job_options()
+        for each in TASK_KEYS:
+            check_template(each, getattr(options, each), self.signature.names, f"task {name}")
         NewJob(
             queue=options.queue,
             task=name,
@@ -182,19 +193,6 @@ class Task(Generic[P, R, T]):
     def __repr__(self) -> str:
         return f"<task {self.name} on queue {self.options.queue}>"
 
-    def concurrency_key(self, args: bytes) -> str | None:
-        """The task's concurrency key for these arguments."""
-        return self.key("concurrency_key", self.options.concurrency_key, args)
-
-    def fair_key(self, args: bytes) -> str | None:
-        """The task's fair key for these arguments."""
-        return self.key("fair_key", self.options.fair_key, args)
-
-    def rate_key(self, args: bytes) -> str | None:
-        """The task's rate key for these arguments; all of its jobs share one if it has a rate only."""
-        template = self.options.rate_key
-        return self._own_rate_key if template is None else self.key("rate_key", template, args)
-
     @property
     def _own_rate_key(self) -> str | None:
         return None if self.options.rate is None else f"task {self.name}"
@@ -205,26 +203,52 @@ class Task(Generic[P, R, T]):
         keys = (self.options.concurrency_key, self.options.fair_key, self.options.rate_key, self.options.rate)
         return any(each is not None for each in keys)
 
-    def key(self, what: str, template: str | None, args: bytes) -> str | None:
-        """A key for these arguments: its template with `{argument}` filled in."""
-        if template is None or "{" not in template:
-            return template
-        try:
-            made = template.format_map(self.signature.load(args))
-        except (KeyError, IndexError, AttributeError, ValueError) as error:
-            raise PayloadError(f"task {self.name}: {what} {template!r} does not fit: {error!r}") from error
-        return check_key(what, made)
+    def fill_in(self, fields: dict[str, Any], args: bytes) -> None:
+        """Fill the arguments of a job into its keys, wherever these come from."""
+        values: dict[str, Any] | None = None
+
+        def arguments() -> dict[str, Any]:
+            nonlocal values
+            if values is None:
+                values = {**self.signature.defaults, **msgspec.json.decode(args)}
+            return values
+
+        for name in KEYS:
+            if (template := fields.get(name)) is not None:
+                fields[name] = fill_in(name, template, arguments, f"task {self.name}")
 
     def callback(self, facts: tuple[str, ...] = FAILURE_FACTS, *, of: str = "failures") -> Callback:
         """What the end of something enqueues, with those of its facts that this task takes; else a `ConfigError`."""
         if unknown := [name for name in self.signature.required if name not in facts]:
             raise ConfigError(f"task {self.name} needs {unknown[0]!r}: a task for {of} takes any of {', '.join(facts)}")
-        return self.callback_with(b"{}", tuple(name for name in facts if name in self.signature.names))
+        takes = tuple(name for name in facts if name in self.signature.names)
+        keys = {each: getattr(self.options, each) for each in TASK_KEYS}
+        for name, template in keys.items():
+            known = {*takes, *self.signature.defaults} - UNFIT_FOR_KEYS
+            check_template(name, template, known, f"task {self.name} for {of}")
+        return self._callback(b"{}", takes, {**keys, "rate_key": keys["rate_key"] or self._own_rate_key})
 
-    def callback_with(self, arguments: bytes, takes: tuple[str, ...] = ()) -> Callback:
+    def callback_with(self, arguments: bytes) -> Callback:
         """What the end of something enqueues, with these arguments."""
-        options = msgspec.Raw(b"null" if self.job_options is None else encode(self.job_options))
-        return Callback(self.name, self.options.queue, takes, options, msgspec.Raw(arguments), self.options.priority)
+        job = self.new_job(arguments)
+        return self._callback(arguments, (), {each: getattr(job, each) for each in TASK_KEYS})
+
+    def _callback(self, arguments: bytes, takes: tuple[str, ...], keys: dict[str, str | None]) -> Callback:
+        options = self.options
+        return Callback(
+            self.name,
+            options.queue,
+            takes,
+            msgspec.Raw(b"null" if self.job_options is None else encode(self.job_options)),
+            msgspec.Raw(arguments),
+            options.priority,
+            options.tags,
+            max_concurrency=options.max_concurrency,
+            key_rate=options.rate,
+            key_burst=options.burst,
+            defaults=self.signature.defaults if takes else {},
+            **keys,
+        )
 
     def template(self) -> bytes:
         """What a job of this task is like without its arguments, for the SQL function `enqueue`."""
@@ -269,12 +293,14 @@ class Task(Generic[P, R, T]):
             "tags": options.tags or None,
             "options": job_options,
             "origin": origin,
-            "concurrency_key": self.concurrency_key(args),
+            "concurrency_key": options.concurrency_key,
             "max_concurrency": options.max_concurrency,
-            "fair_key": self.fair_key(args),
-            "rate_key": self.rate_key(args),
+            "fair_key": options.fair_key,
+            "rate_key": options.rate_key or self._own_rate_key,
         }
         fields.update((name, value) for name, value in changes.items() if value is not None)
+        if not KEYS.isdisjoint(changes) or self.is_shared:
+            self.fill_in(fields, args)
         if fields["rate_key"] is not None:
             fields.update(key_rate=options.rate, key_burst=options.burst)
         return NewJob(**fields).validate()

@@ -33,6 +33,7 @@ from tidemill.store.runs.claims import (
 from tidemill.store.runs.inbox import DUE_INBOX, NOTED_FOR_WORK, send_to_run
 from tidemill.store.runs.log import trim_step_logs, write_step_logs
 from tidemill.store.runs.published import publish
+from tidemill.store.runs.rates import begin_rated
 from tidemill.store.runs.run_turn import RunTurn
 from tidemill.store.runs.turns import WRITTEN_RUNS, cancel_unwanted, commit_turn, reserve_numbers
 from tidemill.store.runs.versions import Definitions, declare_versions, load_journals, read_definitions
@@ -308,8 +309,9 @@ class PostgresRunStore:
                     raise
 
     async def wake(self) -> float | None:
-        rows = await self._fetch(WAKE_RUNS)
-        return rows[0]["next"] if rows else None
+        (row,) = await self._fetch(WAKE_RUNS)
+        rated = await begin_rated(self._database) if row["rated"] else None
+        return row["next"] if rated is None else min(rated, row["next"] or rated)
 
     async def cancel_unneeded_jobs(self) -> None:
         await cancel_unwanted(self._database)

@@ -13,6 +13,8 @@ from tidemill.core.duration import Duration, parse_duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.job import DEFAULT_PRIORITY, PRIORITIES, check_key
 from tidemill.engine.jobs.enqueue_options import read_moment, read_words
+from tidemill.engine.runs.run_rate import filled_key
+from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.run_turn import NewRun
 from tidemill.store.runs.runs import OWN_KEY
 
@@ -21,7 +23,7 @@ class StartOptions(TypedDict, total=False):
     """The options of `start`. None is the same as leaving an option out."""
 
     unique_key: str | None
-    """No second run of this workflow or dag with this key."""
+    """No second run of this workflow or dag with this key; `{argument}` is filled in, as in all keys."""
     delay: Duration | None
     """Not before this long from now on."""
     at: datetime | float | None
@@ -32,6 +34,8 @@ class StartOptions(TypedDict, total=False):
     """Dropped unrun if it has not begun after this long, or at this moment."""
     tags: Iterable[str] | None
     """Words to find it by."""
+    rate_key: str | None
+    """Runs that share this key begin at most at the rate that their workflow or dag declares."""
 
 
 START_OPTIONS = frozenset(StartOptions.__annotations__)
@@ -43,8 +47,8 @@ NOT_FOR_RUNS = {
     "debounce": "debounce a task that starts the run",
     "concurrency_key": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
     "max_concurrency": "limit the runs of a workflow with num_concurrent_runs=, or the tasks of a dag's nodes",
-    "fair_key": "give it to the tasks of its nodes, or to the task that starts the run",
-    "rate_key": "give it to the tasks of its nodes, or to the task that starts the run",
+    "fair_key": "runs do not wait in queues, the jobs of their nodes and steps do: give it to the tasks of its nodes, "
+    "or to the task that starts the run",
     "webhook": "post from a step, or give it to the tasks of its nodes",
     "required_model": "its steps and nodes name the models that they need",
 }
@@ -67,7 +71,9 @@ def with_start_options(new: NewRun, given: Mapping[str, Any]) -> NewRun:
         if value is None:
             continue
         if name == "unique_key":
-            fields["key"] = check_run_key(value)
+            fields["key"] = check_run_key(filled_key(name, value, new))
+        elif name == "rate_key":
+            fields[name] = _check_rate_key(filled_key(name, value, new), new)
         elif name == "delay":
             fields[name] = parse_duration(value, what=name)
         elif name == "deadline" and not isinstance(value, datetime):
@@ -81,6 +87,13 @@ def with_start_options(new: NewRun, given: Mapping[str, Any]) -> NewRun:
     if "at" in fields and "delay" in fields:
         raise ConfigError("give either delay= or at=, not both")
     return msgspec.structs.replace(new, **fields) if fields else new
+
+
+def _check_rate_key(key: Any, new: NewRun) -> str:
+    if new.key_rate is None:
+        call = f"app.dag({new.workflow}, rate='10/m')" if new.kind == DAG_KIND else "app.workflow(..., rate='10/m')"
+        raise ConfigError(f"rate_key={key!r:.100}: {new.workflow} declares no rate; declare it with {call}")
+    return check_key("rate_key", key)
 
 
 def read_later(delay: Duration | None, at: datetime | float | None) -> dict[str, float | None]:

@@ -50,6 +50,13 @@ def start_field_names(workflow: Any) -> list[str]:
     return list(_names(declared(workflow).start_event_class))
 
 
+def start_defaults(workflow: Any) -> dict[str, Any]:
+    """The fields of the start event that may be left out, and what they are then, where JSON can say it."""
+    fields = declared(workflow).start_event_class.model_fields
+    plain = str | int | float | bool | None
+    return {name: field.default for name, field in fields.items() if isinstance(field.default, plain)}
+
+
 @lru_cache(maxsize=1024)
 def _meant_option(name: str) -> str:
     # A word that is close to a short option (`tag`, `wait`) may well be a field.

@@ -206,7 +206,7 @@ async def _check_schedules(tx: Transaction, declared: Declarations) -> list[Sche
 
 
 def _what_starts(run: RunTemplate) -> tuple[Any, ...]:
-    return run.kind, run.workflow, decode(run.input)
+    return run.kind, run.workflow, decode(run.input), run.rate_key, run.key_rate, run.key_burst
 
 
 def _cannot_fire(row: Any, declared: Declarations, served: set[str]) -> str | None:

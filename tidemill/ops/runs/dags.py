@@ -18,8 +18,7 @@ from tidemill.ops.operator.operation import ListOf, Nothing, doc, operation
 from tidemill.ops.operator.task_roles import check_tasks, tasks_in
 from tidemill.ops.runs.runs import RunRef, RunStarted, dag_kind, find_run
 from tidemill.store.large_values import SHOWN_BYTES, VALUES, cut_value
-from tidemill.store.runs.claims import DAG_KIND
-from tidemill.store.runs.runs import start_run
+from tidemill.store.runs.runs import repeated, store_run
 from tidemill.store.transaction import Reader, Transaction
 
 MOST_JOBS = 200
@@ -126,14 +125,9 @@ async def rerun_dag(tx: Transaction, args: RerunDag, declared: Declarations | No
     row, program, state = await load_state(tx.database, dag_kind(declared), args.id)
     if edited is not UNSET and declared is not None:
         check_tasks(tx, declared, tasks_in(decode(row["input"])["dag"]))
-    number, created = await start_run(
-        tx,
-        workflow=row["workflow"],
-        version=row["version"],
-        input=rerun_input(row["input"], program, state, start=args.start, edited=edited),
-        kind=DAG_KIND,
-        origin=encode({"by": tx.by, "repeats": args.id}),
-    )
+    given = rerun_input(row["input"], program, state, start=args.start, edited=edited)
+    new = repeated(row, input=given, origin=encode({"by": tx.by, "repeats": args.id}))
+    number, created = await store_run(tx, new)
     after = {"run": number, "start": args.start, "edited": edited is not UNSET}
     await tx.audit("run.rerun", f"r{args.id}", after=after)
     return RunStarted(number, created)

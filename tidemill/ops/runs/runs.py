@@ -30,6 +30,7 @@ from tidemill.store.runs.claims import DAG_KIND
 from tidemill.store.runs.describe import describe_run
 from tidemill.store.runs.inbox import send_within
 from tidemill.store.runs.inputs import list_inputs as read_inputs
+from tidemill.store.runs.rates import read_rate_wait
 from tidemill.store.runs.run_turn import BufferedEvents
 from tidemill.store.runs.runs import OWN_KEY, show_run, store_run
 from tidemill.store.runs.workers import slot_holders
@@ -67,6 +68,7 @@ class StartRun(Arguments, frozen=True, kw_only=True):
     priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
     deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
+    rate_key: Annotated[str | None, doc("Those that share this key start at most at the declared rate.")] = None
     definition: Annotated[dict[str, Any] | None, doc("A dag that the application does not declare.")] = None
 
 
@@ -102,6 +104,7 @@ class Run(RunFacts, frozen=True, kw_only=True):
     priority: int | None
     deadline: Annotated[datetime | None, Meta(description="It is dropped unrun if it has not begun by then.")]
     start_at: Annotated[datetime | None, Meta(description="It does not begin before.")]
+    rate_key: Annotated[str | None, Meta(description="Runs that share it begin at most at its rate.")]
     tags: list[str]
     input: Any
     result: Any
@@ -162,7 +165,8 @@ async def get_run(at: Reader, args: RunRef, declared: Declarations | None) -> Ru
         waits_to_begin = row["state"] == "running" and row["owner"] is None and row["awake"] and row["seq"] == 0
         holders = await slot_holders(at.database, row["kind"]) if waits_to_begin else []
         asked = await read_inputs(at.database, run_id=args.id, limit=MOST_ASKED) if row["state"] == "running" else []
-        now = [explain_input(readable(each, ("schema",))) for each in asked] or [explain_run(known, holders)]
+        rate = await read_rate_wait(at.database, args.id) if row["rate_key"] is not None else None
+        now = [explain_input(readable(each, ("schema",))) for each in asked] or [explain_run(known, holders, rate)]
         why = [*now, *explain_buffered(known["buffered"])]
     key, buffered = known.pop("key"), known.pop("buffered")
     fields = {name: value for name, value in known.items() if name in Run.__struct_fields__}

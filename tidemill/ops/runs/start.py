@@ -28,6 +28,7 @@ class StartWork(Arguments, frozen=True, kw_only=True):
     priority: Annotated[int | None, doc("0 to 9; 9 goes first.")] = None
     deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
+    rate_key: Annotated[str | None, doc("Those that share this key start at most at the declared rate.")] = None
 
 
 class Startable(msgspec.Struct, frozen=True):

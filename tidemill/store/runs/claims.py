@@ -121,7 +121,7 @@ ORDER BY run_id, seq
 
 
 #: Wakes sleeping runs with something due, deletes messages for ended runs, and suspends those for runs that need
-#: attention. Also returns the seconds until the next timer.
+#: attention. Also returns the seconds until the next timer, and whether a run waits for its rate: see `rates`.
 WAKE_RUNS = """
 WITH due AS MATERIALIZED (SELECT DISTINCT run_id FROM tidemill.inbox WHERE due_at <= now() AND NOT suspended),
 woken AS (
@@ -133,7 +133,7 @@ woken AS (
     RETURNING id),
 begun AS (
     UPDATE tidemill.run SET awake = true, start_at = NULL WHERE id = ANY (ARRAY(
-        SELECT id FROM tidemill.run WHERE start_at <= now() ORDER BY id FOR UPDATE SKIP LOCKED))
+        SELECT id FROM tidemill.run WHERE start_at <= now() AND rate_key IS NULL ORDER BY id FOR UPDATE SKIP LOCKED))
     RETURNING id),
 gone AS (
     DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(
@@ -147,7 +147,8 @@ kept AS (
 SELECT count(*) AS n, CASE WHEN count(*) > 0 THEN pg_notify('tidemill_runs', '') END,
        extract(epoch FROM least(
            (SELECT min(due_at) FROM tidemill.inbox WHERE due_at > now() AND NOT suspended),
-           (SELECT min(start_at) FROM tidemill.run WHERE start_at > now())) - now())::float8 AS next
+           (SELECT min(start_at) FROM tidemill.run WHERE start_at > now())) - now())::float8 AS next,
+       EXISTS (SELECT FROM tidemill.run WHERE rate_key IS NOT NULL AND start_at <= now() AND state = 'running') AS rated
 FROM (SELECT FROM woken UNION ALL SELECT FROM begun) AS ready
 """
 

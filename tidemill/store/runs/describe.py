@@ -16,8 +16,8 @@ _VALUES = ", ".join(
 #: A run and the process that drives it.
 DESCRIBE_RUN = f"""
 SELECT r.id, r.workflow, r.kind, r.state, r.key, r.seq, r.note, r.created_at, r.ended_at, r.forked_from, r.parent,
-       r.version, r.origin, r.owner, r.awake, r.buffered, r.priority,
-       r.deadline, r.start_at, coalesce(r.tags, '{{}}') AS tags, w.host AS owner_host, w.pid AS owner_pid, {_VALUES}
+       r.version, r.origin, r.owner, r.awake, r.buffered, r.priority, r.deadline,
+       r.start_at, r.rate_key, coalesce(r.tags, '{{}}') AS tags, w.host AS owner_host, w.pid AS owner_pid, {_VALUES}
 FROM tidemill.run AS r LEFT JOIN tidemill.worker AS w ON w.id = r.owner WHERE r.id = $1
 """
 

@@ -47,12 +47,17 @@ class NewRun(msgspec.Struct, gc=False):
     """It expires if it has not begun at this moment."""
     deadline_in: float | None = None
     """The same, this many seconds from now on."""
+    rate_key: str | None = None
+    """Runs that share it begin at most at its rate."""
+    key_rate: float | None = None
+    key_burst: float | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether it may begin at once, in the process that starts it."""
         later = self.delay, self.at, self.deadline, self.deadline_in
-        return self.key is None and self.tags is None and self.priority is None and later == (None, None, None, None)
+        named = self.key, self.tags, self.priority, self.rate_key
+        return named == (None, None, None, None) and later == (None, None, None, None)
 
 
 class BufferedEvents(msgspec.Struct, frozen=True):

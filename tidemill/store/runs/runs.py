@@ -27,11 +27,13 @@ LIVE_RUN_STATES = ("running", "needs_attention")
 START_RUN = """
 WITH made AS (
     INSERT INTO tidemill.run (workflow, version, key, input, origin, owner, parent, parent_work, kind, tags, start_at,
-                              awake, priority, deadline)
+                              awake, priority, deadline, rate_key, key_rate, key_burst)
     SELECT $1::text, $2::text, $3::text, $4::text::json, $5::text::json, $6::bigint, $7::bigint, $8::bigint, $9::text,
            $10::text[], start_at, start_at IS NULL, $13::int,
-           coalesce(to_timestamp($14::float8), now() + make_interval(secs => $15::float8))
-    FROM (SELECT coalesce(to_timestamp($11::float8), now() + make_interval(secs => $12::float8)) AS start_at) AS later
+           coalesce(to_timestamp($14::float8), now() + make_interval(secs => $15::float8)), $16::text,
+           CASE WHEN $16::text IS NOT NULL THEN $17::float8 END, CASE WHEN $16::text IS NOT NULL THEN $18::float8 END
+    FROM (SELECT coalesce(to_timestamp($11::float8), now() + make_interval(secs => $12::float8),
+                          CASE WHEN $16::text IS NOT NULL THEN now() END) AS start_at) AS later
     ON CONFLICT (workflow, key) WHERE key IS NOT NULL DO NOTHING
     RETURNING id, awake),
 news AS (
@@ -128,6 +130,12 @@ async def start_run(
     return await store_run(at, new, owner=owner, parent=parent)
 
 
+def repeated(row: Any, *, input: bytes, origin: bytes) -> NewRun:
+    """A new run with the options of another one."""
+    same = {name: row[name] for name in ("tags", "priority", "rate_key", "key_rate", "key_burst")}
+    return NewRun(row["kind"], row["workflow"], row["version"], input, origin, **same)
+
+
 async def store_run(
     at: Database | Transaction, new: NewRun, *, owner: int | None = None, parent: tuple[int, int] | None = None
 ) -> tuple[int, bool]:
@@ -151,7 +159,7 @@ def start_statements(
     # A start without a key gets an internal one, so that it happens once even if the first response was lost.
     own = None if new.key is not None else OWN_KEY + new_token()
     origin = None if new.origin is None else bytes(new.origin).decode()
-    when = (new.at, new.delay, new.priority, new.deadline, new.deadline_in)
+    when = (new.at, new.delay, new.priority, new.deadline, new.deadline_in, new.rate_key, new.key_rate, new.key_burst)
     who = (origin, owner, *(parent or (None, None)), new.kind, new.tags, *when)
     given = database.seal(bytes(new.input)).decode()
     while True:

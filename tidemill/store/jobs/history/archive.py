@@ -15,7 +15,9 @@ _KEPT = """due_at, created_at, deadline, started_at, worker_id, attempt, priorit
 #: Notifies the owners of the runs in `delivered`. Must be selected, because PostgreSQL skips unselected expressions.
 NOTIFY_RUNS = "(SELECT count(pg_notify('tidemill_runs', 'inbox')) FROM (SELECT FROM delivered LIMIT 1) AS news)"
 
-NOTIFY_CALLED = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM called) AS calls)"
+NOTIFY_CALLED = """((SELECT count(pg_notify('tidemill_jobs', wake)) FROM (SELECT DISTINCT wake FROM called) AS calls)
+    + (SELECT CASE WHEN count(*) > 0 THEN tidemill.admit_throttled(array_agg(concurrency_key)) ELSE 0 END
+       FROM called WHERE concurrency_key IS NOT NULL))"""
 
 #: The batches of jobs that have ended, as JSON: END_BATCHES ends those whose jobs have all ended.
 ENDED_IN = "(SELECT json_agg(batch_id) FROM counted)"
@@ -78,15 +80,28 @@ def callback_sql(rows: str, *, origin: str) -> str:
     """
     return f"""
 called AS (
-    INSERT INTO tidemill.job (queue, task, args, priority, options, origin)
-    SELECT callback ->> 'queue', callback ->> 'task',
-           (coalesce((callback -> 'args')::jsonb, '{{}}') || coalesce((
-               SELECT jsonb_object_agg(key, value) FROM json_each(facts)
-               WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))), '{{}}'))::json,
+    INSERT INTO tidemill.job (queue, task, args, priority, options, required_model, tags, origin, concurrency_key,
+                              max_concurrency, fair_key, rate_key, key_rate, key_burst, state, note)
+    SELECT callback ->> 'queue', callback ->> 'task', args::json,
            coalesce((callback ->> 'priority')::smallint, {DEFAULT_PRIORITY}),
-           nullif(callback -> 'options' #>> '{{}}', '')::json,
-           json_build_object('by', kind || number, '{origin}', number)
-    FROM ({rows}) AS ended WHERE callback IS NOT NULL RETURNING queue)"""
+           nullif(callback -> 'options' #>> '{{}}', '')::json, callback -> 'options' ->> 'required_model',
+           nullif(ARRAY(SELECT json_array_elements_text(callback -> 'tags')), '{{}}'),
+           json_build_object('by', kind || number, '{origin}', number), gate,
+           CASE WHEN gate IS NOT NULL THEN coalesce((callback ->> 'max_concurrency')::int, 1) END,
+           CASE WHEN rated IS NULL THEN lane ELSE coalesce(lane, '') || chr(31) || rated END, rated,
+           CASE WHEN rated IS NOT NULL THEN (callback ->> 'key_rate')::float8 END,
+           CASE WHEN rated IS NOT NULL THEN (callback ->> 'key_burst')::float8 END,
+           CASE WHEN gate IS NULL THEN 'ready' ELSE 'throttled' END, 'waits for a slot of concurrency key ' || gate
+    FROM ({rows}) AS ended CROSS JOIN LATERAL (
+        SELECT coalesce((callback -> 'args')::jsonb, '{{}}') || coalesce((
+            SELECT jsonb_object_agg(key, value) FROM json_each(facts)
+            WHERE key IN (SELECT json_array_elements_text(callback -> 'takes'))), '{{}}') AS args) AS given
+    CROSS JOIN LATERAL (
+        SELECT tidemill.callback_key(callback, 'concurrency_key', args) AS gate,
+               tidemill.callback_key(callback, 'fair_key', args) AS lane,
+               tidemill.callback_key(callback, 'rate_key', args) AS rated) AS keys
+    WHERE callback IS NOT NULL
+    RETURNING queue || coalesce(chr(10) || priority || fair_key, '') AS wake, concurrency_key)"""
 
 
 # What the options of failed jobs ask for.

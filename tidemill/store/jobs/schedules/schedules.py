@@ -134,6 +134,9 @@ class RunTemplate(msgspec.Struct, frozen=True):
     workflow: str
     version: str
     input: msgspec.Raw
+    rate_key: str | None = None
+    key_rate: float | None = None
+    key_burst: float | None = None
 
 
 class DeclaredSchedule(msgspec.Struct, frozen=True):
@@ -356,7 +359,9 @@ async def backfill(tx: Transaction, name: str, since: float, until: float) -> in
 def _new_run(template: bytes, origin: Origin | None, *, at: float | None = None) -> NewRun:
     found = decode(template, RunTemplate)
     made = None if origin is None else encode(origin)
-    return NewRun(found.kind, found.workflow, found.version, bytes(found.input), made, at=at)
+    new = NewRun(found.kind, found.workflow, found.version, bytes(found.input), made, at=at)
+    new.rate_key, new.key_rate, new.key_burst = found.rate_key, found.key_rate, found.key_burst
+    return new
 
 
 async def next_scheduled(database: Database) -> float | None:
