@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from tidemill.pipelines.definition.pipeline import Pipeline
     from tidemill.pipelines.stores.state_store import PipelineStates
     from tidemill.pipelines.workflows import TriggerWorkflow
-    from tidemill.runs import Runs, WorkflowDeclaration
+    from tidemill.runs import DurableWorkflowOptions, Runs
     from tidemill.streaming import PublishOptions, Streams
     from tidemill.streams.definition.stream import Stream
 
@@ -206,7 +206,7 @@ class App:
 
     @overload
     def workflow(
-        self, /, *, name: str | None = None, **options: Unpack[WorkflowDeclaration]
+        self, /, *, name: str | None = None, **options: Unpack[DurableWorkflowOptions]
     ) -> Callable[[type[W]], type[W]]: ...
 
     def workflow(self, workflow: type[W] | W | None = None, /, *, name: str | None = None, **options: Any) -> Any:

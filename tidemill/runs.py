@@ -64,7 +64,7 @@ def _run_id(_: Mapping[str, Any]) -> str:
     return "" if step is None else step[0].run_id
 
 
-class WorkflowDeclaration(WorkflowOptions, RateOptions, total=False):
+class DurableWorkflowOptions(WorkflowOptions, RateOptions, total=False):
     """The options of `app.workflow`."""
 
 

@@ -90,7 +90,7 @@ async def test_wrong_priorities_and_options_of_jobs_are_errors(shop: App) -> Non
     for wrong in (10, -1, True, "high"):
         with pytest.raises(ConfigError, match="outside 0 to 9"):
             await shop.start(Short, priority=wrong)
-    with pytest.raises(ConfigError, match="start has no option 'fair_key', which jobs have: give it to the tasks"):
+    with pytest.raises(ConfigError, match="has no option 'fair_key', which jobs have: runs do not wait in queues"):
         await shop.start(Short, fair_key="a")
     with pytest.raises(ConfigError, match="start has no option 'queue'"):
         await shop.start("order", queue="a")

@@ -42,8 +42,8 @@ class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
     rate_key: str | None = None
     key_rate: float | None = None
     key_burst: float | None = None
-    """Keys are templates if it takes facts: PostgreSQL fills them in, or what `defaults` has."""
     defaults: dict[str, Any] = {}
+    """What keys are filled in with beside facts; without these, they are complete."""
 
 
 class JobOptions(msgspec.Struct, frozen=True, omit_defaults=True):

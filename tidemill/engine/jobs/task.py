@@ -217,6 +217,23 @@ class Task(Generic[P, R, T]):
             if (template := fields.get(name)) is not None:
                 fields[name] = fill_in(name, template, arguments, f"task {self.name}")
 
+    def changed_keys(self, row: Mapping[str, Any], before: bytes, after: bytes) -> dict[str, str]:
+        """The columns of a job with other arguments whose keys are filled in from them, except those of its call."""
+        new = self.new_job(after)
+        try:
+            old = self.new_job(before)
+        except PayloadError:
+            return {}  # Its keys cannot come from arguments that do not fit the task any more.
+        changed: dict[str, str] = {}
+        for column, was, now in (
+            ("concurrency_key", old.concurrency_key, new.concurrency_key),
+            ("rate_key", old.rate_key, new.rate_key),
+            ("fair_key", old.lane, new.lane),
+        ):
+            if was != now and row[column] == was and now is not None:
+                changed[column] = now
+        return changed
+
     def callback(self, facts: tuple[str, ...] = FAILURE_FACTS, *, of: str = "failures") -> Callback:
         """What the end of something enqueues, with those of its facts that this task takes; else a `ConfigError`."""
         if unknown := [name for name in self.signature.required if name not in facts]:
@@ -226,7 +243,8 @@ class Task(Generic[P, R, T]):
         for name, template in keys.items():
             known = {*takes, *self.signature.defaults} - UNFIT_FOR_KEYS
             check_template(name, template, known, f"task {self.name} for {of}")
-        return self._callback(b"{}", takes, {**keys, "rate_key": keys["rate_key"] or self._own_rate_key})
+        keys["rate_key"] = keys["rate_key"] or self._own_rate_key
+        return msgspec.structs.replace(self._callback(b"{}", takes, keys), defaults=self.signature.defaults)
 
     def callback_with(self, arguments: bytes) -> Callback:
         """What the end of something enqueues, with these arguments."""
@@ -246,7 +264,6 @@ class Task(Generic[P, R, T]):
             max_concurrency=options.max_concurrency,
             key_rate=options.rate,
             key_burst=options.burst,
-            defaults=self.signature.defaults if takes else {},
             **keys,
         )
 

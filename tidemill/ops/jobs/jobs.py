@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -218,14 +218,16 @@ async def retry_jobs(at: Reader, args: RetryJobs, declared: Declarations | None)
         return await _reach(at, args, retry_stored, lambda wanted: wanted.retried)
 
     async def retry_edited(tx: Transaction, ids: list[int], *, why: object = None) -> Outcome:
-        def check(id: int, name: str, arguments: bytes) -> None:
-            if declared is None or name not in declared.tasks:
-                return
-            check_tasks(tx, declared, [name])
+        def check(row: Any, before: bytes, arguments: bytes) -> Mapping[str, str]:
+            if declared is None or row["task"] not in declared.tasks:
+                return {}
+            check_tasks(tx, declared, [row["task"]])
+            task = declared.tasks[row["task"]]
             try:
-                declared.tasks[name].signature.load(arguments)
+                task.signature.load(arguments)
+                return task.changed_keys(row, before, arguments)
             except PayloadError as error:
-                raise PayloadError(f"job {id}: {error}; nothing was retried") from error
+                raise PayloadError(f"job {row['id']}: {error}; nothing was retried") from error
 
         return await retry_stored(tx, ids, why=why, edited=args.args, check=check)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,9 @@ from tidemill.store.jobs.history.archive import (
 )
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
 from tidemill.store.transaction import Transaction
+
+#: Checks the arguments of a retried job, before and after; returns the columns of keys that they change.
+CheckEdited = Callable[[Any, bytes, bytes], Mapping[str, str]]
 
 #: Cancels waiting jobs at once: they move to the history without having run.
 CANCEL_WAITING = f"""
@@ -42,16 +45,22 @@ WITH asked AS (
 SELECT id, pg_notify('tidemill_control', '') FROM asked
 """
 
-#: Makes waiting jobs due now; `$3` are other arguments by id.
+# A key of a retried job: `$4` has those that its other arguments change.
+_KEY = "coalesce($4::json -> id::text ->> '{0}', {0})"
+
+#: Makes waiting jobs due now; `$3` are other arguments by id, `$4` other keys.
 RETRY_WAITING = f"""
 UPDATE tidemill.job SET due_at = now(), note = $2,
-    args = coalesce($3::json -> id::text, args),
-    state = CASE WHEN state = 'ready' OR concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
+    args = coalesce($3::json -> id::text, args), fair_key = {_KEY.format("fair_key")},
+    rate_key = {_KEY.format("rate_key")}, concurrency_key = {_KEY.format("concurrency_key")},
+    state = CASE WHEN concurrency_key IS NULL THEN 'ready'
+                 WHEN state = 'ready' AND $4::json -> id::text ->> 'concurrency_key' IS NULL THEN 'ready'
+                 ELSE 'throttled' END
 WHERE id = ANY ($1::bigint[]) AND state <> 'running'
 RETURNING id, {WAKE.format("")} AS wake, concurrency_key
 """
 
-#: Enqueues finished jobs again as new jobs that name the one they repeat; `$3` are other arguments by id.
+#: Enqueues finished jobs again as new jobs that name the one they repeat; `$3` are other arguments by id, `$4` keys.
 #: In a batch they take the place of those.
 RETRY_FINISHED = f"""
 WITH again AS (
@@ -61,7 +70,8 @@ WITH again AS (
     SELECT queue, task, coalesce($3::json -> id::text, args),
            priority, tags, options, options ->> 'required_model',
            (coalesce(origin::jsonb, '{{}}') || jsonb_build_object('by', $2::text, 'retry_of', id))::json,
-           unique_key, concurrency_key, max_concurrency, fair_key, rate_key, key_rate, key_burst, batch_id,
+           unique_key, {_KEY.format("concurrency_key")}, max_concurrency, {_KEY.format("fair_key")},
+           {_KEY.format("rate_key")}, key_rate, key_burst, batch_id,
            CASE WHEN concurrency_key IS NULL THEN 'ready' ELSE 'throttled' END
     FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
     ON CONFLICT (task, unique_key) WHERE unique_key IS NOT NULL DO NOTHING
@@ -81,8 +91,10 @@ SELECT * FROM again
 
 #: The tasks and arguments of jobs that can be retried.
 READ_ARGUMENTS = """
-SELECT id, task, args FROM tidemill.job WHERE id = ANY ($1::bigint[]) AND state <> 'running'
-UNION ALL SELECT id, task, args FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
+SELECT id, task, args, concurrency_key, fair_key, rate_key FROM tidemill.job
+WHERE id = ANY ($1::bigint[]) AND state <> 'running'
+UNION ALL
+SELECT id, task, args, concurrency_key, fair_key, rate_key FROM tidemill.job_history WHERE id = ANY ($1::bigint[])
 """
 
 #: Locks jobs: no worker claims, ends or releases one of them until the transaction ends.
@@ -136,23 +148,25 @@ async def retry_jobs(
     *,
     why: object = None,
     edited: dict[str, Any] | None = None,
-    check: Callable[[int, str, bytes], None] | None = None,
+    check: CheckEdited | None = None,
 ) -> Outcome:
     """Make waiting jobs due now, and enqueue finished ones again as new jobs.
 
-    `edited` are arguments in place of those of the same name; `check` raises for a job that they do not fit.
+    `edited` are arguments in place of those of the same name. `check` raises for a job that they do not fit, and
+    returns the keys that they change.
     """
     outcome = Outcome()
     before = await _require(tx, ids)
-    given = None if edited is None else await _edit_arguments(tx, ids, edited, check)
-    waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}", given)
-    finished = await tx.fetch(RETRY_FINISHED, ids, tx.by, given)
+    found = _Edited() if edited is None else await _edit_arguments(tx, ids, edited, check)
+    given = (None, None) if edited is None else (encode(found.args), encode(found.keys))
+    waiting = await tx.fetch(RETRY_WAITING, ids, f"retried by {tx.by}", *given)
+    finished = await tx.fetch(RETRY_FINISHED, ids, tx.by, *given)
     outcome.done = [row["id"] for row in waiting]
     outcome.asked = [row["id"] for row in finished]
     left = set(ids) - set(outcome.done) - {row["retry_of"] for row in finished}
     outcome.unchanged = sorted(left)
     rows = [*waiting, *finished]
-    await _admit(tx, [row["concurrency_key"] for row in rows])
+    await _admit(tx, [*(row["concurrency_key"] for row in rows), *found.left])
     if rows:
         await notify_queues(tx.database, tx.connection, {row["wake"] for row in rows})
         await tx.audit(
@@ -169,17 +183,27 @@ async def retry_jobs(
     return outcome
 
 
+class _Edited(msgspec.Struct):
+    """The arguments of jobs and the keys that these change, by id, and the concurrency keys that jobs leave."""
+
+    args: dict[int, msgspec.Raw] = {}
+    keys: dict[int, Mapping[str, str]] = {}
+    left: list[str] = []
+
+
 async def _edit_arguments(
-    tx: Transaction, ids: list[int], edited: dict[str, Any], check: Callable[[int, str, bytes], None] | None
-) -> bytes:
-    """The arguments of jobs by id, with others in place of those of the same name."""
-    found: dict[int, msgspec.Raw] = {}
+    tx: Transaction, ids: list[int], edited: dict[str, Any], check: CheckEdited | None
+) -> _Edited:
+    """The arguments of jobs with others in place of those of the same name."""
+    found = _Edited()
     for row in await tx.fetch(READ_ARGUMENTS, ids):
-        args = encode({**decode(row["args"]), **edited})
-        if check is not None:
-            check(row["id"], row["task"], args)
-        found[row["id"]] = msgspec.Raw(tx.database.seal(args))
-    return encode(found)
+        before = encode(decode(row["args"]))
+        args = encode({**decode(before), **edited})
+        if check is not None and (keys := check(row, before, args)):
+            found.keys[row["id"]] = keys
+            found.left += [row["concurrency_key"]] if "concurrency_key" in keys else []
+        found.args[row["id"]] = msgspec.Raw(tx.database.seal(args))
+    return found
 
 
 def _found_by(why: object) -> dict[str, object]:

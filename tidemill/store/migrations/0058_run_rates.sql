@@ -124,10 +124,10 @@ BEGIN
         'key_rate', usual -> 'key_rate', 'key_burst', usual -> 'key_burst', 'defaults', usual -> 'defaults');
 END $$;
 
--- A key of a job that follows from the end of something. If its task takes facts of that, it is filled in now.
+-- A key of a job that follows from the end of something: filled in now, unless it comes with all of its arguments.
 CREATE FUNCTION tidemill.callback_key(callback json, name text, args jsonb) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN json_array_length(callback -> 'takes') > 0
+    SELECT CASE WHEN json_array_length(callback -> 'takes') > 0 OR callback -> 'defaults' IS NOT NULL
                 THEN tidemill.fill_in(callback ->> name, callback, args) ELSE callback ->> name END
 $$;
 REVOKE ALL ON FUNCTION tidemill.callback_key FROM PUBLIC;
