@@ -15,7 +15,7 @@ from tidemill.store.database import Database
 from tidemill.store.jobs.declared import declare
 
 KEYS = "unique_key, concurrency_key, split_part(fair_key, chr(31), 1), rate_key"
-CALL = {"unique_key": "u-{n}", "concurrency_key": "c-{n}", "fair_key": "f-{n}", "rate_key": "r-{name}"}
+CALL: dict[str, Any] = {"unique_key": "u-{n}", "concurrency_key": "c-{n}", "fair_key": "f-{n}", "rate_key": "r-{name}"}
 FILLED = ("u-7", "c-7", "f-7", "r-acme")
 
 
@@ -39,7 +39,8 @@ def shop(app: App) -> App:
 
 async def test_every_way_in_fills_in_every_key(shop: App, database: Database) -> None:
     await declare(database, shop.declarations.templates())
-    for task, options in (("plain", CALL), ("keyed", {"unique_key": "u-{n}"})):
+    alone: dict[str, Any] = {"unique_key": "u-{n}"}
+    for task, options in (("plain", CALL), ("keyed", alone)):
         await shop.enqueue(task, **options)
         await shop.enqueue(task, **{**options, "debounce": "1h"})
         assert await keys_of(database) == [FILLED]

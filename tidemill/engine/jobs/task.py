@@ -251,7 +251,7 @@ class Task(Generic[P, R, T]):
         job = self.new_job(arguments)
         return self._callback(arguments, (), {each: getattr(job, each) for each in TASK_KEYS})
 
-    def _callback(self, arguments: bytes, takes: tuple[str, ...], keys: dict[str, str | None]) -> Callback:
+    def _callback(self, arguments: bytes, takes: tuple[str, ...], keys: dict[str, Any]) -> Callback:
         options = self.options
         return Callback(
             self.name,
