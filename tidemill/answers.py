@@ -7,6 +7,8 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from tidemill.core.accounts import Caller
+from tidemill.core.did_you_mean import refuse_unknown
+from tidemill.core.errors import ConfigError
 from tidemill.declarations import Declarations
 from tidemill.ops.operator.local import Local
 from tidemill.ops.runs.inputs import SubmitInput, prepare_answer, submit_input
@@ -51,11 +53,13 @@ def submit_sync(
     return statements is None
 
 
-def _read(
-    declared: Declarations, run: Any, node: str, value: Any, *, by: str | None = None, key: str | None = None
-) -> tuple[SubmitInput, str]:
-    number = run if isinstance(run, int) else run.id
-    return SubmitInput(id=number, node=node, value=value, key=key), by or f"app {declared.name}"
+def _read(declared: Declarations, run: Any, node: str, value: Any, **options: Any) -> tuple[SubmitInput, str]:
+    refuse_unknown("submit", options, [*SubmitOptions.__annotations__, "conn"])
+    number = run if isinstance(run, int) else getattr(run, "id", None)
+    if not isinstance(number, int):
+        raise ConfigError(f"submit takes a run, such as app.start returns, or its number, and not {run!r:.100}")
+    by = options.get("by") or f"app {declared.name}"
+    return SubmitInput(id=number, node=node, value=value, key=options.get("key")), by
 
 
 async def _do(database: Database, declared: Declarations, args: SubmitInput, by: str) -> Any:

@@ -230,7 +230,7 @@ class Jobs:
 
     def _chunks(self, calls: Iterable[Call[Any]], options: Mapping[str, Any], batch: int) -> Iterator[ManyJobs]:
         """The jobs of a batch, some thousands at a time: a million of them need not be in memory."""
-        check_many_options(options, "batch")
+        check_many_options(options, "batch", ("conn", "on_success", "on_complete", "name", "keep_open"))
         left = each_call(calls)
         while chunk := list(islice(left, MANY_CHUNK)):
             yield self._many(chunk, options, batch)

@@ -22,7 +22,7 @@ from tidemill.engine.application.connections import Connections, OpenConnection
 from tidemill.engine.application.hooks import Hooks
 from tidemill.engine.application.lifespan import Lifespan
 from tidemill.engine.application.middleware import surrounded
-from tidemill.engine.jobs.task import TaskRegistry
+from tidemill.engine.jobs.task import Call, Task, TaskRegistry
 from tidemill.engine.runs.durable_run import RunKind, WorkEnd
 from tidemill.engine.runs.run_rate import RateOptions, RunRate
 from tidemill.engine.runs.run_store import PostgresRunStore
@@ -391,23 +391,35 @@ class Runs:
         found = [kind for kind in self.flows.values() if _is_meant(kind, workflow)]
         if len(found) == 1:
             return found[0]
+        if not self.is_startable(workflow):
+            raise self._not_startable(workflow)
         wanted = workflow if isinstance(workflow, str) else _class_of(workflow).__name__
         if wanted in self.flows and self.flows[wanted] in found:  # Another was declared under a name of its own.
             return self.flows[wanted]
         if found:
             names = ", ".join(kind.name for kind in found)
             raise ConfigError(f"{len(found)} declared workflows are a {wanted}: say which by its name: {names}")
-        raise self._unknown(wanted)
+        raise self._unknown(wanted, is_class=not isinstance(workflow, str))
+
+    def _not_startable(self, given: Any) -> ConfigError:
+        if isinstance(given, Call):
+            given.is_used = True
+            given = given.task
+        if isinstance(given, Task):
+            name = given.name
+            return ConfigError(f"{name!r} is a task, and not a workflow or dag: enqueue it with `app.enqueue(...)`")
+        return ConfigError(f"start takes a workflow, a dag, or the name of one, and not {given!r:.100}")
 
     def _workflow(self, name: str) -> AnyWorkflow:
         return self.flow(name).workflow
 
-    def _unknown(self, wanted: str) -> ConfigError:
+    def _unknown(self, wanted: str, *, is_class: bool = False) -> ConfigError:
         if wanted in self._tasks:
             return ConfigError(f"{wanted!r} is a task, and not a workflow or dag: enqueue it with `app.enqueue(...)`")
         known = [*self.flows, *self.dags]
         told = f"there is no workflow or dag {wanted!r}; this application declares: {', '.join(known) or 'none'}"
-        return ConfigError(told + did_you_mean(wanted, known))
+        declare = f"; declare it: app.workflow({wanted})" if is_class else ""
+        return ConfigError(told + (declare or did_you_mean(wanted, known)))
 
 
 def _refuse_ambiguous(options: dict[str, Any], fields: set[str], what: str) -> None:

@@ -9,8 +9,10 @@ from typing import Any, TypedDict
 from typing_extensions import Unpack
 
 from tidemill.core.codec import encode
+from tidemill.core.did_you_mean import refuse_unknown
 from tidemill.core.errors import ConfigError
 from tidemill.core.jobs.injected import injected_parameters
+from tidemill.core.jobs.job import check_name
 from tidemill.core.limits.size_limits import check_payload
 from tidemill.core.ticks import Received
 from tidemill.engine.application.connections import Connections
@@ -75,6 +77,7 @@ class Streams:
         **options: Unpack[PublishOptions],
     ) -> None:
         """Append one message to a topic of the PostgreSQL log."""
+        refuse_unknown("publish", options, PublishOptions.__annotations__)
         await self.publish_many(topic, [value], **options)
 
     async def publish_many(
@@ -103,6 +106,7 @@ class Streams:
         **options: Unpack[PublishOptions],
     ) -> None:
         """`publish` for plain code; `conn` is then a plain connection."""
+        refuse_unknown("publish", options, PublishOptions.__annotations__)
         self.publish_many_sync(topic, [value], **options)
 
     def publish_many_sync(
@@ -123,6 +127,9 @@ class Streams:
 
 
 def _entries(topic: str, values: Iterable[Any], key: str | None, headers: Mapping[str, str] | None) -> list[Entry]:
+    check_name("topic", topic)
+    if not isinstance(key, str | None):
+        raise ConfigError(f"key={key!r:.100} is not text, such as '7'")
     trace, origin = current_trace(), origin_text()
     if trace is not None:
         headers = {"traceparent": trace, **(headers or {})}

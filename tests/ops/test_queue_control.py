@@ -12,12 +12,15 @@ from tests.support import eventually, find_live, finished, running, running_work
 from tests.support.operate import list_audit, set_control
 from tidemill import App
 from tidemill.core.accounts import Caller
+from tidemill.core.errors import NotFoundError
 from tidemill.engine.roles.role import Role
 from tidemill.engine.worker.worker import Worker
 from tidemill.ops import waiting
+from tidemill.ops.jobs.queues import QueueRef, pause_queue, resume_queue
 from tidemill.ops.jobs.workers import ControlWorkers, control_workers
 from tidemill.ops.operator.local import Local
 from tidemill.store.database import Database
+from tidemill.store.jobs.declared import declare
 from tidemill.store.jobs.workers import list_workers
 
 
@@ -242,3 +245,30 @@ async def test_every_wish_is_written_down_with_what_was_before(app: App, databas
         ("bob", "worker.stop", "here/mail", "pause", "stop"),
         ("ann", "worker.pause", "here/mail", "run", "pause"),
     ]
+
+
+async def test_a_queue_that_nothing_knows_cannot_be_paused_and_one_of_another_program_can(
+    app: App, database: Database, database_url: str
+) -> None:
+    @app.task(queue="mail")
+    async def deliver() -> None: ...
+
+    @app.task(queue="elsewhere")
+    async def other() -> None: ...
+
+    job = await app.enqueue("deliver", queue="jobs only")
+    reader = App("test", database_url=database_url)  # It declares none of these queues.
+    for name in ("mail", "mial"):
+        with pytest.raises(NotFoundError, match=f"there is no queue '{name}': no worker serves it, no task names it"):
+            await reader.do(pause_queue, QueueRef(name=name))
+    assert (await app.do(pause_queue, QueueRef(name="mail"))).now == "pause"  # The application has it,
+    assert (await reader.do(pause_queue, QueueRef(name="jobs only"))).now == "pause"  # a job is in it,
+    assert (await reader.do(resume_queue, QueueRef(name="mail"))).now == "run"  # or an operator has named it.
+    await declare(database, app.declarations.templates())
+    with pytest.raises(NotFoundError, match="did you mean 'elsewhere'"):
+        await reader.do(pause_queue, QueueRef(name="elswhere"))
+    assert (await reader.do(pause_queue, QueueRef(name="elsewhere"))).now == "pause"
+    await reader.do(control_workers, ControlWorkers(mode="pause", queue="next year"))
+    assert (await reader.do(resume_queue, QueueRef(name="next year"))).before == "pause"
+    assert job.created
+    await reader.close()

@@ -96,6 +96,8 @@ async def test_a_viewer_is_offered_what_changes_nothing_and_is_refused_the_rest(
         assert "stat" in said(wrong)
         unknown = await client.call_tool("create_token", {"name": "mine"})
         assert unknown.is_error
+        misspelt = await client.call_tool("list_job", {})
+        assert "there is no tool 'list_job'; did you mean 'list_jobs'?" in said(misspelt)
         missing = await client.call_tool("get_job", {"id": 4711})
         assert missing.is_error
         assert "4711" in said(missing)

@@ -30,3 +30,12 @@ def find_declared(what: str, declared: Mapping[str, T], name: str | None) -> T:
         hint = did_you_mean(name, declared)
         raise ConfigError(f"{problem}; this application declares: {', '.join(declared) or 'none'}{hint}")
     return declared[name]
+
+
+def refuse_unknown(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise a `ConfigError` for an option that a call does not have."""
+    known = sorted(known)
+    if unknown := set(given).difference(known):
+        name = min(unknown)
+        hint = did_you_mean(name, known) or f"; its options are {', '.join(known)}"
+        raise ConfigError(f"{call} has no option {name!r}{hint}")

@@ -176,8 +176,10 @@ CASES: dict[str, Case] = {
         ),
         command="queues weight mail acme 3",
     ),
-    "pause_queue": Case(queues.QueueRef(name="mail"), wrong=(queues.QueueRef(name=" "),)),
-    "resume_queue": Case(queues.QueueRef(name="mail"), a_paused_queue),
+    "pause_queue": Case(
+        queues.QueueRef(name="mail"), two_jobs, wrong=(queues.QueueRef(name=" "), queues.QueueRef(name="mial"))
+    ),
+    "resume_queue": Case(queues.QueueRef(name="mail"), a_paused_queue, wrong=(queues.QueueRef(name="mial"),)),
     "list_workers": Case(
         workers.ListWorkers(), a_worker, (workers.ListWorkers(ended_within=-1.0),), command="workers --json", items=True
     ),

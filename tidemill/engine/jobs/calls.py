@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.did_you_mean import refuse_unknown
 from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.jobs.job import NewJob, Origin
 from tidemill.engine.jobs.bulk import ManyJobs
@@ -66,9 +66,8 @@ def job_of_call(task: Task[Any, Any, Any], arguments: bytes, options: Mapping[st
     """The job of one call with its options."""
     if not options:
         return task.new_job(arguments, origin=origin)
-    if unknown := options.keys() - OPTIONS:
-        name = min(unknown)
-        raise ConfigError(f"enqueue has no option {name!r}{did_you_mean(name, OPTIONS) or _listed(OPTIONS)}")
+    if not options.keys() <= OPTIONS:
+        refuse_unknown("enqueue", options, _BESIDE)
     return task.new_job(arguments, origin=origin, **read_options(options, task))
 
 
@@ -92,12 +91,11 @@ def jobs_of_calls(
     return ManyJobs(tasks, arguments, lambda task: {"origin": origin, "batch": batch, **read_options(options, task)})
 
 
-def check_many_options(options: Mapping[str, Any], taker: str = "enqueue_many") -> None:
-    """Raise a `ConfigError` for an option that many jobs cannot share."""
-    if unknown := options.keys() - OPTIONS_FOR_MANY:
-        name = min(unknown)
-        known = did_you_mean(name, OPTIONS_FOR_MANY) or _listed(OPTIONS_FOR_MANY)
-        raise ConfigError(f"{taker} has no option {name!r}{known}")
+def check_many_options(
+    options: Mapping[str, Any], taker: str = "enqueue_many", others: Iterable[str] = ("conn",)
+) -> None:
+    """Raise a `ConfigError` for an option that many jobs cannot share; the call has `others` beside them."""
+    refuse_unknown(taker, options, OPTIONS_FOR_MANY.union(others))
 
 
 def each_call(calls: Iterable[Call[Any]]) -> Iterator[Call[Any]]:
@@ -129,7 +127,3 @@ def _packed(calls: MappedCalls) -> tuple[list[Task[Any, Any, Any]], list[bytes]]
     except PayloadError as error:
         raise PayloadError(f"call {len(arguments)}: {error}; nothing was enqueued") from error
     return [calls.task] * len(arguments), arguments
-
-
-def _listed(known: Iterable[str]) -> str:
-    return f"; its options are {', '.join(sorted(known))}"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Generator
-from datetime import datetime
 from typing import Any, Generic, Literal, overload
 
+from typing_extensions import Unpack
+
 from tidemill.core.codec import decode
-from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.application.connections import Connections
 from tidemill.engine.runs.run_waits import run_waits
-from tidemill.engine.runs.start_options import read_later
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
 from tidemill.flows.encoding.events import qualified_name
@@ -28,13 +27,20 @@ from tidemill.flows.errors import (
     WorkflowTimeoutError,
 )
 from tidemill.flows.runner.follow import NumberedEvent, RunFollower
-from tidemill.flows.runner.sending import asking_event, check_is_known, event_tick
+from tidemill.flows.runner.sending import (
+    SendOptions,
+    asking_event,
+    check_is_known,
+    check_step,
+    event_tick,
+    read_send_options,
+)
 from tidemill.flows.runner.workflow_handler import ResultT_co
 from tidemill.store.caller_connection import run_async, run_sync
 from tidemill.store.database import Database
 from tidemill.store.runs.inbox import cancel_run, send_statements, send_to_run
 from tidemill.store.runs.published import last_published, read_published
-from tidemill.store.runs.runs import known_events, new_token, show_run
+from tidemill.store.runs.runs import find_runs, known_events, new_token, show_run
 
 
 class RunHandle(Generic[ResultT_co]):
@@ -90,10 +96,7 @@ class RunHandle(Generic[ResultT_co]):
         self,
         event: Event,
         step: str | None = None,
-        *,
-        delay: Duration | None = None,
-        at: datetime | float | None = None,
-        conn: Any = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         """Send an event to the run; it is stored when this returns.
 
@@ -101,15 +104,18 @@ class RunHandle(Generic[ResultT_co]):
         run receives it not before then. `conn` is your own open connection: the event is sent if and only if your
         transaction commits.
         """
+        conn, later = read_send_options(event, options)
+        if step is not None:
+            await self._check_step(step)
         if (kind := type(event)) not in self._known:
             check_is_known(qualified_name(kind), await known_events(self._database, self.id))
             self._known.add(kind)
         token = new_token()
         tick = event_tick(event, step, token)
-        if conn is None and delay is None and at is None:
+        if conn is None and later["delay"] is None and later["at"] is None:
             await send_to_run(self._database, self.id, tick, token=token)
             return
-        statements = send_statements(self._database, self.id, tick, **read_later(delay, at))
+        statements = send_statements(self._database, self.id, tick, **later)
         if conn is not None:
             await run_async(self._database, conn, statements)
             return
@@ -120,24 +126,27 @@ class RunHandle(Generic[ResultT_co]):
         self,
         event: Event,
         step: str | None = None,
-        *,
-        delay: Duration | None = None,
-        at: datetime | float | None = None,
-        conn: Any = None,
+        **options: Unpack[SendOptions],
     ) -> None:
         """`send_event` for plain code; `conn` is then a plain connection."""
         if self._connections is None:
             raise ConfigError("plain code sends events to runs that it has from `app.start_sync` or `app.runs`")
+        conn, later = read_send_options(event, options)
         if conn is not None:
             unopened, tick = self._connections.unopened, event_tick(event, step, new_token())
-            run_sync(unopened, conn, send_statements(unopened, self.id, tick, **read_later(delay, at)))
+            run_sync(unopened, conn, send_statements(unopened, self.id, tick, **later))
             return
 
         async def send(opened: Any) -> None:
             handle = RunHandle(opened.database, self.id, created=False, find_workflow=self._find_workflow)
-            await handle.send_event(event, step, delay=delay, at=at)
+            await handle.send_event(event, step, **options)
 
         self._connections.call(send)
+
+    async def _check_step(self, step: str) -> None:
+        """Raise if the run's workflow has no step of this name; a run of an open transaction is not seen yet."""
+        if self._find_workflow is not None and (found := await find_runs(self._database, [self.id], missing_ok=True)):
+            check_step(self._find_workflow(found[0]["kind"]), step)
 
     async def ask(self, event: Event, step: str | None = None, *, timeout: float | None = None) -> Any:
         """Send an event to the run and return the reply that a step gives to it with `ctx.reply(...)`.

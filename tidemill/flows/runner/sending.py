@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TypedDict
 
 import msgspec
 from pydantic import ValidationError
 
 from tidemill.core.codec import encode
-from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.did_you_mean import did_you_mean, refuse_unknown
+from tidemill.core.duration import Duration
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import Received
+from tidemill.engine.runs.start_options import read_later
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import Event, HumanResponseEvent
 from tidemill.flows.encoding.copies import copy_data
@@ -39,6 +42,37 @@ def check_is_known(name: str, known: Sequence[str]) -> None:
     bare = [each.rpartition(".")[2] for each in known]
     if known and (wanted := name.rpartition(".")[2]) not in bare:
         raise ConfigError(f"{name} is not an event class of this application{did_you_mean(wanted, bare)}")
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of `send_event`."""
+
+    delay: Duration | None
+    """Not before this long from now on."""
+    at: datetime | float | None
+    """Not before this moment: a datetime with its time zone, or seconds since 1970."""
+    conn: Any
+    """The caller's own open connection: the event is sent if and only if its transaction commits."""
+
+
+def read_send_options(event: object, options: SendOptions) -> tuple[Any, dict[str, float | None]]:
+    """The connection of the caller, and when an event is to arrive; a `ConfigError` for what cannot be sent."""
+    refuse_unknown("send_event", options, SendOptions.__annotations__)
+    if not isinstance(event, Event):
+        raise ConfigError(f"send_event takes an event, such as {_example(event)}, and not {event!r:.100}")
+    return options.get("conn"), read_later(options.get("delay"), options.get("at"))
+
+
+def _example(given: object) -> str:
+    return f"{given.__name__}(...)" if isinstance(given, type) and issubclass(given, Event) else "Approved(by='ann')"
+
+
+def check_step(workflow: Any, step: str) -> None:
+    """Raise if a workflow has no step of this name."""
+    known = [name for each in declared(workflow).steps.values() for name in (each.name, *each.renamed_from)]
+    if step not in known:
+        told = f"workflow {type(workflow).__name__} has no step {step!r}; its steps are {', '.join(known)}"
+        raise ConfigError(told + did_you_mean(step, known))
 
 
 def make_event(kind: type[Any], fields: dict[str, Any]) -> Any:

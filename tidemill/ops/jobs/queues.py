@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
+from tidemill.core.did_you_mean import did_you_mean
+from tidemill.core.errors import NotFoundError
 from tidemill.core.jobs.job import check_name
 from tidemill.ops.operator.operation import Arguments, ListOf, doc, operation
-from tidemill.store.jobs.queues import list_queues as read_queues
+from tidemill.store.jobs.queues import known_queues, list_queues as read_queues
 from tidemill.store.jobs.workers import MOST_WEIGHT, QueueLimit, set_control, set_key_limit, set_limit, set_weight
 from tidemill.store.telemetry.throughput import read_waits
 from tidemill.store.transaction import Reader, Transaction
+
+if TYPE_CHECKING:
+    from tidemill.declarations import Declarations
 
 RECENT = 300.0
 
@@ -130,15 +135,29 @@ async def weigh_key(tx: Transaction, args: WeighKey) -> Weighed:
 
 
 @operation("POST /queues/{name}/pause", role="operator")
-async def pause_queue(tx: Transaction, args: QueueRef) -> QueueMode:
+async def pause_queue(tx: Transaction, args: QueueRef, declared: Declarations | None) -> QueueMode:
     """Let no worker on any host take jobs of a queue; running ones finish."""
+    await _require_known(tx, args.name, declared)
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "pause"), "pause")
 
 
 @operation("POST /queues/{name}/resume", role="operator")
-async def resume_queue(tx: Transaction, args: QueueRef) -> QueueMode:
+async def resume_queue(tx: Transaction, args: QueueRef, declared: Declarations | None) -> QueueMode:
     """Let workers take jobs of a queue again, on all hosts."""
+    await _require_known(tx, args.name, declared)
     return QueueMode(args.name, await set_control(tx, "*", check_name("queue", args.name), "run"), "run")
+
+
+async def _require_known(tx: Transaction, name: str, declared: Declarations | None) -> None:
+    """Raise a `NotFoundError` for a queue that no worker, task, limit, operator or job names."""
+    known = await known_queues(tx, check_name("queue", name))
+    if declared is not None:
+        known.update(declared.served_queues())
+    if name not in known:
+        raise NotFoundError(
+            f"there is no queue {name!r}: no worker serves it, no task names it and it has no jobs"
+            f"{did_you_mean(name, known)}; to pause one before it is used: `tidemill workers pause '*' {name}`"
+        )
 
 
 def waited(bounds: dict[str, float], part: float) -> float | None:

@@ -49,7 +49,7 @@ async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | 
 
     Without the application, its class must be one that run workers know; its fields are checked when the run takes it.
     """
-    from tidemill.flows.runner.sending import check_is_known, event_tick, named_event, unchecked_tick
+    from tidemill.flows.runner.sending import check_is_known, check_step, event_tick, named_event, unchecked_tick
 
     row = await find_flow(tx, args.id)
     token = new_token()
@@ -58,6 +58,8 @@ async def send_event(tx: Transaction, args: SendEvent, declared: Declarations | 
         tick = unchecked_tick(args.type, args.fields, args.step, token)
     else:
         workflow = declared.runs.flow(row["workflow"]).workflow
+        if args.step is not None:
+            check_step(workflow, args.step)
         tick = event_tick(named_event(workflow, args.type, args.fields), args.step, token)
     await deliver(tx, args.id, tick)
     await tx.audit("run.send", f"r{args.id}", after={"type": args.type, "step": args.step})

@@ -26,6 +26,7 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.stores.base import ManifestEntry, StateDraft, StateStoreError
 from tidemill.pipelines.stores.database import MOST_BYTES, TOO_LARGE, DatabaseStates
+from tidemill.pipelines.stores.external_states import check_input
 from tidemill.pipelines.view.pipeline_view import open_states
 from tidemill.store.caller_connection import Statements, run_async, run_sync
 from tidemill.store.database import Database
@@ -63,6 +64,7 @@ class StateStore:
     async def write_from(self, origin: FileOrigin, content: str | bytes | Iterable[bytes]) -> str:
         """Write a file whose origin is known; returns its path."""
         path = origin.path
+        _check_content(path, content)
         before = (await self._states.read_signatures([path]))[path]
         data = content.encode() if isinstance(content, str) else content
         (ready,) = await self._states.prepare([StateDraft(path, data, {}, before=before)])
@@ -134,6 +136,7 @@ class PipelineStates:
                 "without conn=, or declare the pipeline with store=DatabaseStates(...)"
             )
         path = _path_to_write(self._pipeline, pattern, entity)
+        _check_content(path, content)
         data = content.encode() if isinstance(content, str) else content
         data = data if isinstance(data, bytes) else b"".join(data)
         if len(data) > MOST_BYTES:
@@ -150,10 +153,13 @@ def _origin_here(path: str) -> FileOrigin:
 
 def _path_to_write(pipeline: Pipeline, pattern: str, entity: Mapping[str, str]) -> str:
     path = _pattern(pattern).format(entity)
-    for stage in pipeline.stages.values():
-        if stage.output.values(path) is not None:
-            raise ConfigError(f"{path} is made by stage {stage.name}: write what it takes in")
+    check_input(pipeline, path)
     return path
+
+
+def _check_content(path: str, content: object) -> None:
+    if isinstance(content, Mapping) or not isinstance(content, str | bytes | Iterable):
+        raise ConfigError(f"{path}: the content of a state is text, bytes or chunks of bytes, and not {content!r:.100}")
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,7 @@ from litestar import asgi
 from litestar.handlers import ASGIRouteHandler
 
 from tidemill.core.accounts import Caller
+from tidemill.core.did_you_mean import did_you_mean
 from tidemill.core.errors import TidemillError
 from tidemill.ops.operator.validation import read_arguments
 from tidemill.server.mcp.tools import Tool, offered_tools
@@ -95,7 +96,8 @@ async def _call(server_state: ServerState, caller: Caller, name: str, arguments:
     """Do the operation of a tool for a caller; returns its result as JSON."""
     tool = offered_tools().get(name)
     if tool is None:
-        raise TidemillError(f"there is no tool {name!r}: ask for the list of tools")
+        hint = did_you_mean(name, offered_tools()) or ": ask for the list of tools"
+        raise TidemillError(f"there is no tool {name!r}{hint}")
     operation = tool.operation
     require_role(caller, operation.role, read_only=server_state.settings.read_only)
     args = read_arguments(operation.args, arguments)

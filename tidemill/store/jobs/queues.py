@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from tidemill.store.database import Database
+from tidemill.store.transaction import Transaction
 
 #: The parts `live` and `served` of a statement: the unfinished jobs and the living workers of every queue.
 LIVE_AND_SERVED = """
@@ -44,6 +45,19 @@ LEFT JOIN tidemill.queue AS q ON q.name = k.queue
 WHERE $1 OR NOT starts_with(k.queue, 'monitor:')
 ORDER BY k.queue
 """
+
+#: Names of queues that something uses: workers, limits, operators, tasks. A queue of jobs is looked up by its name.
+KNOWN_QUEUES = """
+SELECT $1 AS queue WHERE EXISTS (SELECT FROM tidemill.job WHERE queue = $1)
+UNION SELECT unnest(queues) FROM tidemill.worker UNION SELECT name FROM tidemill.queue
+UNION SELECT queue FROM tidemill.worker_control WHERE queue <> '*'
+UNION SELECT template ->> 'queue' FROM tidemill.declared WHERE shape = 'task'
+"""
+
+
+async def known_queues(at: Database | Transaction, name: str) -> set[str]:
+    """The queues that something uses; the one of this name also if only jobs do."""
+    return {row["queue"] for row in await at.fetch(KNOWN_QUEUES, name)}
 
 
 async def list_queues(database: Database, *, internal: bool = False, ended_within: float = 0.0) -> list[asyncpg.Record]:

@@ -212,9 +212,11 @@ async def read_ends(database: Database, ids: Sequence[int]) -> list[asyncpg.Reco
     return await database.fetch(READ_ENDS, list(ids))
 
 
-async def find_runs(database: Database, ids: Sequence[int]) -> list[asyncpg.Record]:
+async def find_runs(database: Database, ids: Sequence[int], *, missing_ok: bool = False) -> list[asyncpg.Record]:
     """Id, kind and state of runs, in the order in which they are named; an error if one does not exist."""
     found = {row["id"]: row for row in await database.fetch(FIND_RUNS, list(ids))}
+    if missing_ok:
+        return list(found.values())
     if missing := [each for each in ids if each not in found]:
         raise no_such_run(missing[0])
     return [found[each] for each in ids]
