@@ -8,8 +8,9 @@ from contextlib import suppress
 import pytest
 
 from tests.support import eventually
+from tidemill import App
 from tidemill.store.database import Database
-from tidemill.store.notify import ANYTHING, Listener
+from tidemill.store.notify import ANYTHING, Listener, Notifier
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:
@@ -62,3 +63,39 @@ async def test_listeners_share_a_connection_and_all_hear_after_it_was_lost(datab
     await send(database, "b")
     await eventually(lambda: all(each[-1] == "b" for each in heard))
     await end(*tasks)
+
+
+@pytest.mark.parametrize("pauses", [(0, 0, 0), (0, 0.006), (0, 0.001, 0.002, 0.003), (0.006, 0, 0.0055, 0)])
+async def test_workers_hear_of_every_job_however_close_to_the_one_before_it_is_stored(
+    app: App, database: Database, pauses: tuple[float, ...]
+) -> None:
+    @app.task(queue="news")
+    async def work() -> None: ...
+
+    heard: list[str] = []
+    listener = Listener(database)
+    listener.on("jobs", heard.append)
+    running = asyncio.create_task(listener.run())
+    await listener.wait_ready()
+    for pause in pauses:
+        await asyncio.sleep(pause)
+        heard.clear()
+        await app.enqueue(work)
+    await eventually(lambda: "news" in heard)
+    await end(running)
+
+
+async def test_a_statement_that_notifies_spares_the_pending_notification_of_its_queue(database: Database) -> None:
+    heard: list[str] = []
+    listener = Listener(database)
+    listener.on("jobs", heard.append)
+    running = asyncio.create_task(listener.run())
+    await listener.wait_ready()
+    notifier = Notifier(database)
+    notifier.notify_soon({"covered", "pending"})
+    notifier.notified_inside({"covered"})
+    await eventually(lambda: heard == ["pending"])
+    notifier.notify_soon({"at the end"})
+    await notifier.close()
+    await eventually(lambda: heard == ["pending", "at the end"])
+    await end(running)

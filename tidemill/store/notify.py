@@ -148,38 +148,65 @@ class Notifier:
         self._quiet = quiet
         self._last = float("-inf")
         self._waiting: set[str] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def may_notify_inside(self) -> bool:
         """Whether the writer should notify in its own statement, because the last notification is long enough ago."""
         now = asyncio.get_running_loop().time()
-        if self._task is None and now - self._last > self._quiet:
+        if now - self._last > self._quiet:
             self._last = now
             return True
         return False
 
+    def notified_inside(self, wakes: set[str]) -> None:
+        """A statement has notified workers of these queues and lanes, and of earlier jobs in them."""
+        self._waiting -= wakes
+
     def notify_soon(self, wakes: set[str]) -> None:
         """Notify workers of these queues and lanes, together with all other requests of the next few milliseconds."""
         self._waiting |= wakes
-        if self._task is None:
-            self._task = asyncio.create_task(self._notify(), name="tidemill-notify")
+        if self._timer is None and self._task is None:
+            self._wait(self._quiet)
 
     async def close(self) -> None:
         """Send the notifications that are still pending."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._task is not None:
             await self._task
+        if self._waiting:
+            await self._notify()
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        left = self._last + self._quiet - asyncio.get_running_loop().time()
+        if left > 0:  # A statement has notified meanwhile.
+            self._wait(left)
+        else:
+            self._task = asyncio.create_task(self._notify_and_go_on(), name="tidemill-notify")
+
+    async def _notify_and_go_on(self) -> None:
+        try:
+            await self._notify()
+        finally:
+            self._task = None
+            if self._waiting:
+                self._wait(self._quiet)
 
     async def _notify(self) -> None:
+        self._last = asyncio.get_running_loop().time()
+        wakes, self._waiting = self._waiting, set()
         try:
-            while self._waiting:
-                await asyncio.sleep(self._quiet)
-                wakes, self._waiting = self._waiting, set()
-                async with self._database.acquire() as connection:
-                    await notify_queues(self._database, connection, wakes)
-                self._last = asyncio.get_running_loop().time()
+            async with self._database.acquire() as connection:
+                await notify_queues(self._database, connection, wakes)
         except Exception as error:
             if not is_unavailable(error):
                 raise
             # The jobs are stored; the workers' safety poll finds them.
-        finally:
-            self._task = None

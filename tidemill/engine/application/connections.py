@@ -63,6 +63,8 @@ class Connections:
         opening = self._opening.get(loop)
         if opening is None:
             opening = self._opening[loop] = loop.create_task(self._connect(), name="tidemill-open")
+        elif opening.done() and not opening.cancelled() and opening.exception() is None:
+            return opening.result()
         try:
             return await asyncio.shield(opening)
         except Exception:

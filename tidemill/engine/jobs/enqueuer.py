@@ -8,8 +8,7 @@ the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 
 import asyncpg
 
@@ -21,7 +20,7 @@ from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.batches.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
-from tidemill.store.jobs.insert import insert_alike, insert_jobs, run_statements, wake_of
+from tidemill.store.jobs.insert import insert_alike, insert_jobs, insert_one, run_statements, wake_of
 from tidemill.store.notify import Notifier
 
 MAX_BATCH = 500
@@ -117,21 +116,6 @@ class Enqueuer:
             await self._connection.close()
             self._connection = None
 
-    @asynccontextmanager
-    async def _line(self) -> AsyncIterator[Connection]:
-        """The connection for single jobs, kept open: used by one call at a time."""
-        connection = self._connection
-        if connection is None or connection.is_closed():
-            connection = self._connection = await self._database.connect(patience=30.0)
-        try:
-            yield connection
-        except BaseException as error:
-            # After anything but a plain refusal the connection's state is unknown.
-            if not isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
-                connection.terminate()
-                self._connection = None
-            raise
-
     def _send_waiting(self) -> None:
         if self._waiting and self._sender is None:
             self._sender = asyncio.create_task(self._send(), name="tidemill-enqueuer")
@@ -174,18 +158,31 @@ class Enqueuer:
                 if isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
                     raise _explained(error) from error
                 raise
-        if not inside:
-            self._notifier.notify_soon({wake_of(job) for job in jobs})
+        wakes = {wake_of(job) for job in jobs}
+        if inside:
+            self._notifier.notified_inside(wakes)
+        else:
+            self._notifier.notify_soon(wakes)
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:
-        async with self._line() as connection:
+        """Store jobs on the connection for single jobs, which is kept open and used by one call at a time."""
+        connection = self._connection
+        if connection is None or connection.is_closed():
+            connection = self._connection = await self._database.connect(patience=30.0)
+        try:
             if any(job.keyed for job in jobs):
                 async with connection.transaction():
                     return await insert_jobs(self._database, connection, jobs, notify=notify)
             if len(jobs) == 1 and jobs[0].lane is None:
-                return await insert_alike(self._database, connection, jobs[0], [bytes(jobs[0].args)], notify=notify)
+                return [await insert_one(self._database, connection, jobs[0], notify=notify)]
             return await insert_jobs(self._database, connection, jobs, notify=notify)
+        except BaseException as error:
+            # After anything but a plain refusal the connection's state is unknown.
+            if not isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
+                connection.terminate()
+                self._connection = None
+            raise
 
 
 def _give(answer: asyncio.Future[JobRef], what: JobRef | BaseException) -> None:
