@@ -29,6 +29,11 @@ export function Pipelines() {
       <PageHeader title="Pipelines" subtitle="The states that pipelines build: which are up to date, which are not, and why." />
       <LoadStatus query={found} />
       {found.data && <Problems problems={found.data.problems} title="Some workflow files cannot be used" />}
+      {found.data && found.data.problems.length > 0 && (
+        <p className="below">
+          <Link to="/editor">Correct them in the editor</Link>
+        </p>
+      )}
       {found.data && all.length === 0 && (
         <Panel>
           <Empty title="No pipelines yet">
