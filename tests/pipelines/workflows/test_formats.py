@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -17,65 +14,21 @@ import uvloop
 
 from tests.support.mail_server import mail_server
 from tests.support.pipelines import held, put, tree, update
-from tests.support.receiver import Request, receiver
+from tests.support.receiver import Request
+from tests.support.workflow_runs import asked, chain, keep_credentials, node, run, staged
 from tidemill.core.errors import ConfigError
-from tidemill.engine.outbound_http import allowing_hosts
-from tidemill.engine.secrets.credentials import credentials_from
 from tidemill.engine.secrets.environment import allow_env
 from tidemill.pipelines.workflows import parse_workflow
 from tidemill.pipelines.workflows.node_types.commands import run_command
 from tidemill.store.database import Database
 
-
-def node(id: str, type: str, **data: Any) -> dict[str, Any]:
-    return {"id": id, "typeId": type, "name": id, "position": {"x": 1, "y": 2}, "data": data}
-
-
-def chain(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    links = [
-        {"id": f"c{at}", "sourceNodeId": one["id"], "sourceConnectorId": "output", "targetNodeId": two["id"],
-         "targetConnectorId": "input"}
-        for at, (one, two) in enumerate(pairwise(nodes))
-    ]  # fmt: skip
-    return {"nodes": list(nodes), "connections": links, **more}
-
-
 LINES = "({lines: $.day.content.split('\\n').length, at: $.day.path})"
 KEY = [{"name": "X-Key", "value": "{{$credentials.news.token}}"}]
-
-
-def staged(*stages: dict[str, Any]) -> dict[str, Any]:
-    return {"name": "staged", "mode": "pipeline", "stateRoot": "states", "stages": list(stages)}
-
-
-def run(*nodes: dict[str, Any], payload: Any = None) -> dict[str, Any]:
-    (workflow,) = parse_workflow(chain(*nodes), "f").triggers
-    return asyncio.run(workflow.run(payload))
-
-
-def keep_credentials(**known: dict[str, str]) -> None:
-    async def read(names: Any) -> dict[str, dict[str, str]]:
-        return {name: known[name] for name in names if name in known}
-
-    credentials_from(read)
 
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@contextmanager
-def asked(answer: Any = (200, b'{"ok": true}')) -> Iterator[tuple[str, list[Request]]]:
-    """A local server that keeps its requests."""
-    found: list[Request] = []
-
-    def reply(request: Request) -> Any:
-        found.append(request)
-        return answer(request) if callable(answer) else answer
-
-    with receiver(reply) as server, allowing_hosts([server.url.removeprefix("http://")]):
-        yield server.url, found
 
 
 def test_an_http_node_sends_what_its_body_mode_says_and_gives_the_whole_answer() -> None:

@@ -146,6 +146,9 @@ class Email(Channel, frozen=True, kw_only=True):
     username: str | None = None
     password: str | None = None
     tls: bool = False
+    """Encrypt the connection: by STARTTLS, or on port 465 from its start."""
+    ca: str | None = None
+    """Certificates to trust beside those of the host: as PEM, or the path of a file with them."""
     timeout: Duration = "20s"
 
 

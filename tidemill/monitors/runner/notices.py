@@ -257,6 +257,7 @@ def _mail(channel: Email, message: Notice) -> None:
             mail, channel.server, channel.port,
             timeout=parse_duration(channel.timeout, what="timeout"),
             tls=channel.tls, username=channel.username, password=channel.password,
+            ca=channel.ca,
         )  # fmt: skip
     except OutboundMailError as error:
         raise NotSentError(str(error)) from error

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from tidemill.core.codec import MASK
 from tidemill.engine.secrets.credentials import read_credentials
@@ -22,6 +22,10 @@ from tidemill.pipelines.workflows.nodes import Node, NodeError
 #: The credential of a kind of node that names none.
 DEFAULT_CREDENTIALS = {"postgres_query": "postgres", "discord_send": "discord", "notification": "notification"}
 SHORTEST_MASKED = 4  # characters: a shorter secret would mask ordinary words
+#: Fields of credentials that are no secret, such as the name of a host: they stay readable in outputs and errors.
+PUBLIC_FIELDS = frozenset(
+    ("server", "host", "port", "database", "user", "username", "sender", "to", "header", "tls", "ca")
+)
 
 
 def credential_names(nodes: Iterable[Node]) -> set[str]:
@@ -59,10 +63,23 @@ def _forms(held: Mapping[str, str]) -> Iterator[str]:
     user = held.get("username") or held.get("user")
     if user:
         yield _base64(f"{user}:{held.get('password', '')}")
-    for text in held.values():
+    for text in _secrets(held):
         if len(text) >= SHORTEST_MASKED:
             yield from (text, quote(text, safe=""), quote_plus(text), _base64(text))
             yield from (json.dumps(text, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False))
+
+
+def _secrets(held: Mapping[str, str]) -> Iterator[str]:
+    """The values that are secret: all but those of fields that are known to be none; the password in an address, too."""
+    for field, value in held.items():
+        if field in PUBLIC_FIELDS:
+            continue
+        text = str(value)
+        yield text
+        with suppress(ValueError):  # It may look like an address and be none.
+            password = urlsplit(text).password if "://" in text else None
+            if password:
+                yield from {password, unquote(password)}
 
 
 def _base64(text: str) -> str:

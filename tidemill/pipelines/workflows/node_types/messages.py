@@ -82,6 +82,7 @@ def _mail(held: Mapping[str, str], title: str, message: str) -> list[str]:
         return send_mail(
             mail, held["server"], int(port),
             timeout=PATIENCE, tls=tls, username=held.get("username"), password=held.get("password"),
+            ca=held.get("ca"),
         )  # fmt: skip
     except OutboundMailError as error:
         raise ConfigError(str(error)) from error
