@@ -70,7 +70,7 @@ def _forms(held: Mapping[str, str]) -> Iterator[str]:
 
 
 def _secrets(held: Mapping[str, str]) -> Iterator[str]:
-    """The values that are secret: all but those of fields that are known to be none; the password in an address, too."""
+    """The values that are secret, of all fields but public ones; of an address also its password alone."""
     for field, value in held.items():
         if field in PUBLIC_FIELDS:
             continue
