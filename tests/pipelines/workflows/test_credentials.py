@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.mail_server import mail_server, self_signed
+from tests.support.pipelines import put, tree, update
 from tests.support.receiver import Request
-from tests.support.workflow_runs import asked, keep_credentials, node, run
+from tests.support.workflow_runs import asked, chain, keep_credentials, node, run, staged
 from tidemill.core.errors import ConfigError
+from tidemill.pipelines.workflows import parse_workflow
 from tidemill.pipelines.workflows.expressions.names import masked
+from tidemill.store.database import Database
 
 
 def test_fields_of_a_credential_that_are_no_secret_stay_readable() -> None:
@@ -39,6 +42,31 @@ def test_the_password_in_an_address_is_a_secret_of_its_own() -> None:
     assert masked('password authentication failed for "ada": p@ssword, p%40ssword', held) == (
         'password authentication failed for "ada": **********, **********'
     )
+
+
+async def test_a_state_holds_no_secret_that_a_server_sends_back(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with asked(lambda request: (200, request.headers["Authorization"].encode())) as (url, _):
+        keep_credentials(site={"token": "s3cret-word"})
+        staging = staged(
+            {"id": "src", "type": "source", "pattern": "in/{id}.txt"},
+            {"id": "got", "type": "transform", "input": "src", "pattern": "got/{id}.txt",
+             "node": {"typeId": "http", "data": {"url": url, "credentialName": "site"}}},
+        )  # fmt: skip
+        drawn = chain(
+            node("t", "state_trigger", pattern="in/{id}.txt"),
+            node("h", "http", url=url, credentialName="site"),
+            node("w", "state_write", pattern="drawn/{{$.t.id}}.txt", content="{{$.h.body}}"),
+            mode="pipeline", stateRoot="states",
+        )  # fmt: skip
+        put(tmp_path / "states", {"in/a.txt": "x"})
+        for name, data in (("staged", staging), ("drawn", drawn)):
+            (pipeline,) = parse_workflow(data, name).pipelines
+            assert (await update(database, pipeline)).steps == []
+    made = tree(tmp_path / "states")
+    assert (made["got/a.txt"], made["drawn/a.txt"]) == ("Bearer **********", "Bearer **********")
 
 
 def test_a_mail_server_with_an_untrusted_certificate_is_refused_unless_it_is_configured(tmp_path: Path) -> None:

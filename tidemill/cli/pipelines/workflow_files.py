@@ -43,7 +43,7 @@ def check(
             word = "error" if is_refused(each, allow_unknown) else "warning"
             place = f"{each.where}: " if each.where else ""
             out().print(f"{where}: {word}: {place}{each.message}", markup=False, highlight=False, soft_wrap=True)
-    out().print(f"{len(files):,} files, {len(refused):,} of them cannot be used")
+    out().print(f"{len(files):,} {'file' if len(files) == 1 else 'files'}, {len(refused):,} of them cannot be used")
     return 1 if refused else 0
 
 

@@ -229,9 +229,9 @@ class Wiring:
                 if each.name in self.patterns:  # States that it does not read still exist.
                     seeds.setdefault(each.name, self.seed(each.name, entity, None))
             about = {**entity.variables, "id": entity.id, "path": entity.path}
-            async with with_names(secrets, state_root=root):
+            async with with_names(secrets, state_root=root) as held:
                 items = await graph.run(id, seeds, {"entity": about})
-                return written(items)
+                return masked(written(items), held)
 
         def written(items: list[dict[str, Any]]) -> Any:
             if not items:

@@ -15,7 +15,7 @@ from tidemill.pipelines.definition.pattern import Pattern
 from tidemill.pipelines.definition.pipeline import Pipeline
 from tidemill.pipelines.reducer.staleness import BACKOFF
 from tidemill.pipelines.runner.build import SKIP, BuildError
-from tidemill.pipelines.workflows.expressions.names import credential_names, with_names
+from tidemill.pipelines.workflows.expressions.names import credential_names, masked, with_names
 from tidemill.pipelines.workflows.graph import as_content
 from tidemill.pipelines.workflows.node_graph import read_store
 from tidemill.pipelines.workflows.nodes import NODE_TYPES, TRANSFORMS, Node, find_type, run_node
@@ -87,8 +87,8 @@ def _declare(
             item[name] = {"content": content, "path": state_path(patterns[name], entity)}
         with TemporaryDirectory(prefix="tidemill-") as folder:
             output = Path(folder) / PurePosixPath(entity.path).name
-            async with with_names(secrets, state_root=root, output_path=str(output)):
-                made = await run_stage(node, following, item, source)
+            async with with_names(secrets, state_root=root, output_path=str(output)) as held:
+                made = masked(await run_stage(node, following, item, source), held)
             if "output_path" in text and node.type == "run_command":
                 if not output.is_file():
                     raise BuildError("the command ended, and has written no file at {{output_path}}")

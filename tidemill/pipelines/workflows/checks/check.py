@@ -177,7 +177,10 @@ def _link_problems(
     source, target = str(ends[0]), str(ends[1])
     above[target].append(source)
     node = nodes[ids[source]]
-    is_if = isinstance(node, Mapping) and node.get("typeId") == "if"
+    type = node.get("typeId") if isinstance(node, Mapping) else None
+    if not isinstance(type, str) or not is_known(type):
+        return  # The type is told at the node, and it alone would know its connectors.
+    is_if = type == "if"
     for field, known in (("sourceConnectorId", _OUT), ("targetConnectorId", _IN)):
         connector = str(link.get(field) or "")
         if not connector or known.fullmatch(connector.lower()):

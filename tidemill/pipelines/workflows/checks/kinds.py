@@ -228,6 +228,7 @@ FIELDS: dict[str, Fields] = {
 }
 #: Kinds of other products' files that cannot run here, and what to use.
 REFUSED: dict[str, str] = {
+    "switch": "write an if for each case, and connect each to what follows it",
     "discord_trigger": "messages of Discord need a lasting connection to it: have a bot post them to a webhook node",
 }
 #: Fields that are understood and refused while they have a value.
