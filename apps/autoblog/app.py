@@ -21,9 +21,9 @@ from pathlib import Path
 from apps.autoblog.page import blog_page
 from apps.autoblog.site import escape_markdown, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import find_voice, read_aloud
-from apps.autoblog.writing import PICTURE, compose, describe_writer, is_picture, speak, summarise
+from apps.autoblog.writing import PICTURE, compose, describe_writer, is_log, is_picture, read_log, speak, summarise
 from tidemill import App
-from tidemill.pipelines import File, Pipeline
+from tidemill.pipelines import SKIP, File, Pipeline
 
 ROOT = Path(os.environ.get("AUTOBLOG_ROOT", "output"))
 ADDRESS = os.environ.get("AUTOBLOG_URL", "https://blog.example/")
@@ -38,14 +38,16 @@ podcast = Pipeline("daily-podcast", root=ROOT)
 @blog.stage(
     input="daily/{date:date}/*",
     output="summary/{date}.txt",
-    min_size=40,
+    min_size=20,
     max_concurrency=8,
     params={"writer": WRITER},
 )
 async def summary(entity, files, writer):
     """What happened on a day, in a few sentences; the pictures of the day follow."""
     pictures = [file.name for file in files if is_picture(file.name)]
-    logs = [file.text() for file in files if file.name.endswith(".txt")]
+    logs = [read_log(file.name, file.text()) for file in files if is_log(file.name)]
+    if not logs and not pictures:
+        return SKIP  # Nothing of this day can be shown: the other days still have a site.
     entity.note(f"{len(logs)} logs, written by {writer}")
     return await summarise(entity.date, logs, writer, pictures)
 

@@ -13,6 +13,12 @@ from markdown_it import MarkdownIt
 NAME = "Daily digest"
 ABOUT = "What happened, day by day, from the logs of that day."
 
+ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Crect width='16' height='16' rx='3' fill='%230b6e8a'/%3E"
+    "%3Cpath d='M4 5h8M4 8h8M4 11h5' stroke='white'/%3E%3C/svg%3E"
+)
+
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2330; --soft: #5b6477; --line: #dfe3ea; --paper: #fdfcf9;
   --accent: #0b6e8a }
@@ -80,7 +86,7 @@ def read_post(date: str, text: str) -> Post:
     lines = body.strip().splitlines()
     if not fields.get("title") and lines and lines[0].startswith("#"):
         fields["title"] = lines.pop(0).lstrip("# ")
-    plain = next((line for line in lines if line.strip() and not line.startswith(("#", "-", "*"))), "")
+    plain = next((line for line in lines if line.strip() and not line.startswith(("#", "-", "*", "!["))), "")
     return Post(date, fields.get("title") or date, fields.get("summary") or plain, "\n".join(lines).strip())
 
 
@@ -117,10 +123,15 @@ def write_index(posts: Sequence[Post]) -> str:
     """The list of all posts, the newest first."""
     items = "".join(
         f'<li><time datetime="{post.date}">{post.spoken_date}</time><br>'
-        f'<a href="posts/{post.date}.html">{escape(post.title)}</a><p>{escape(post.summary)}</p></li>'
+        f'<a href="posts/{post.date}.html">{escape(post.title)}</a>{_teaser(post)}</li>'
         for post in sorted(posts, key=lambda post: post.date, reverse=True)
     )
     return _document(NAME, ABOUT, f'<h1>{NAME}</h1><p class="lead">{ABOUT}</p><ul class="posts">{items}</ul>')
+
+
+def _teaser(post: Post) -> str:
+    """What a post is about, unless its title says it all."""
+    return "" if post.summary.rstrip(".") in ("", post.title) else f"<p>{escape(post.summary)}</p>"
 
 
 def write_feed(posts: Sequence[Post], address: str, *, audio: bool) -> str:
@@ -155,7 +166,7 @@ def _document(title: str, about: str, content: str, *, up: str = "") -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<title>{escape(full)}</title><meta name="description" content="{escape(about)}">'
         f'<link rel="alternate" type="application/atom+xml" title="{NAME}" href="{up}feed.xml">'
-        f"<style>{STYLE}</style></head><body>"
+        f'<link rel="icon" href="{ICON}"><style>{STYLE}</style></head><body>'
         f'<header><a href="{up}index.html">{NAME}</a><a href="{up}feed.xml">Feed</a></header><main>{content}</main>'
         "<footer>Built from daily logs.</footer></body></html>\n"
     )

@@ -10,7 +10,10 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from urllib.parse import quote
+
+from markdown_it import MarkdownIt
 
 from apps.autoblog.site import escape_markdown, plain_text, read_post, write_front_matter
 from tidemill.pipelines.workflows.llm import ask, is_configured
@@ -49,8 +52,12 @@ _HEADINGS: tuple[tuple[str, frozenset[str]], ...] = (
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _PICTURES = re.compile(r"^!\[[^\]\n]*\]\([^)\n]*\)$", re.MULTILINE)
 _STAMP = re.compile(
-    r"^\s*(?:\[?\d{1,2}:\d{2}(?::\d{2})?\]?\s*)?(?:(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b:?\s*)?", re.MULTILINE
+    r"^\s*(?:\[?(?:\d{4}-\d{2}-\d{2}[T ])?\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\]?\s*)?"
+    r"(?:\[?(?:INFO|DEBUG|WARN(?:ING)?|ERROR)\b\]?:?\s*)?",
+    re.MULTILINE,
 )
+_OPENING = re.compile(r"^\d{4}-\d{2}-\d{2}, from \d+ logs?\.\s*")
+_BOX = re.compile(r"^\[[ xX]\] ")  # of a list of things to do
 _ASIDE = re.compile(r"\([^)]*\)")  # such as the author of a commit: it says nothing about what was done
 _MORE = re.compile(r"\s*\(and \d+ more like it[^)]*\)")
 _COMMON = frozenset(
@@ -68,6 +75,23 @@ def is_picture(name: str) -> bool:
     return re.search(PICTURE, name, re.IGNORECASE) is not None
 
 
+def is_log(name: str) -> bool:
+    """Whether a file is a text about the day."""
+    return name.lower().endswith((".txt", ".md", ".markdown", ".log"))
+
+
+def read_log(name: str, text: str) -> str:
+    """The sentences of a log, line by line: of Markdown without headings and marks."""
+    if not name.lower().endswith((".md", ".markdown")):
+        return text
+    lines, tokens = [], MarkdownIt("commonmark").parse(text)
+    for before, token in pairwise(tokens):
+        if token.type == "inline" and before.type != "heading_open":
+            parts = [" " if part.type == "softbreak" else part.content for part in token.children or ()]
+            lines.append(_BOX.sub("", "".join(parts)))
+    return "\n".join(lines)
+
+
 async def summarise(date: str, logs: Sequence[str], writer: str, pictures: Sequence[str] = ()) -> str:
     """One paragraph about a day, and a line in Markdown for each picture."""
     text = "\n".join(logs)
@@ -75,7 +99,7 @@ async def summarise(date: str, logs: Sequence[str], writer: str, pictures: Seque
     if writer != OFFLINE:
         return await asyncio.to_thread(ask, SUMMARY_PROMPT.format(date=date, text=text)) + shown
     picked = pick_sentences(text, SENTENCES)
-    return f"{date}, from {len(logs)} logs. " + " ".join(picked) + f"\n{shown}"
+    return f"{date}, from {len(logs)} {'log' if len(logs) == 1 else 'logs'}. " + " ".join(picked) + f"\n{shown}"
 
 
 def _caption(name: str) -> str:
@@ -89,7 +113,7 @@ async def compose(date: str, summary: str, writer: str) -> str:
     if writer != OFFLINE:
         post = read_post(date, await asyncio.to_thread(ask, POST_PROMPT.format(date=date, text=summary)))
         return write_front_matter(date, post.title, post.summary, post.body + pictures)
-    sentences = split_sentences(summary.partition(". ")[2] or summary)
+    sentences = split_sentences(_OPENING.sub("", summary))
     title = _MORE.sub("", sentences[0]).rstrip(".") if sentences else "A quiet day"
     lead = sentences[1:3] or sentences
     # What the title and the lead say is not said again, unless that leaves too little.
@@ -171,7 +195,7 @@ def split_sentences(text: str) -> list[str]:
     found = []
     for line in _STAMP.sub("", text).splitlines():
         found += [part.strip() for part in re.split(r"(?<=[.!?])\s+", line) if part.strip()]
-    return [sentence if sentence[-1] in ".!?" else f"{sentence}." for sentence in found]
+    return [sentence if sentence.rstrip("\"'”’")[-1:] in (".", "!", "?") else f"{sentence}." for sentence in found]
 
 
 def _words(sentence: str) -> list[str]:

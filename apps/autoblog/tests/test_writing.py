@@ -21,7 +21,17 @@ from markdown_it.common.utils import escapeHtml
 from apps.autoblog.logs import write_history
 from apps.autoblog.site import escape_markdown, plain_text, read_post, write_feed, write_index, write_page
 from apps.autoblog.voice import read_aloud
-from apps.autoblog.writing import OFFLINE, compose, describe_writer, pick_sentences, speak, summarise
+from apps.autoblog.writing import (
+    OFFLINE,
+    compose,
+    describe_writer,
+    is_log,
+    pick_sentences,
+    read_log,
+    speak,
+    split_sentences,
+    summarise,
+)
 from tidemill.pipelines.workflows.llm import ModelCallError, ask
 
 LOG = "10:02 INFO The importer was restarted.\n10:30 INFO Ada asked whether the importer is still needed.\n"
@@ -239,3 +249,27 @@ def test_a_git_history_becomes_the_logs_of_its_days(tmp_path: Path) -> None:
     assert (tmp_path / "out/daily/2026-01-15/project.txt").read_text() == (
         "10:02 INFO The importer is restarted by itself.\n"
     )
+
+
+async def test_notes_in_markdown_and_logs_with_full_time_stamps_are_read_without_their_marks() -> None:
+    notes = '# Saturday\n\n- [x] Met **Ada** about `tide_gauge`.\n> "It failed twice."\n\n1. Wrote the guide\n'
+    assert split_sentences(read_log("notes.md", notes)) == [
+        "Met Ada about tide_gauge.", '"It failed twice."', "Wrote the guide.",
+    ]  # fmt: skip
+    lines = "2026-11-14T06:00:01Z INFO started\n2026-11-14 06:03:12,345 [ERROR] no space left\n[06:04] ready\n"
+    assert split_sentences(read_log("server.log", lines)) == ["started.", "no space left.", "ready."]
+    assert [is_log(name) for name in ("a.TXT", "b.md", "c.log", "d.png", "e.bin")] == [True, True, True, False, False]
+
+
+async def test_a_day_with_pictures_only_has_a_post_that_does_not_quote_their_markup() -> None:
+    summary = await summarise("2026-01-15", [], OFFLINE, ["tide.png"])
+    post = read_post("2026-01-15", await compose("2026-01-15", summary, OFFLINE))
+    assert post.title == "A quiet day"
+    assert "![" not in write_index([post])
+    assert 'src="../images/2026-01-15/tide.png"' in write_page(post, ["2026-01-15"], audio=False)
+
+
+async def test_the_index_does_not_repeat_a_title() -> None:
+    summary = await summarise("2026-01-15", ["One line only.\n"], OFFLINE)
+    post = read_post("2026-01-15", await compose("2026-01-15", summary, OFFLINE))
+    assert write_index([post]).count("One line only") == 1
