@@ -54,6 +54,26 @@ async def test_a_change_is_heard_at_once(database: Database, database_url: str) 
         await eventually(lambda: {"workers", "audit"} <= heard.names("kinds"))
 
 
+async def test_a_few_changes_are_each_announced_at_once_and_many_every_few_milliseconds(database: Database) -> None:
+    heard: list[object] = []
+    connection = await database.connect_to_listen()
+    await connection.add_listener(database.channel("changes"), lambda *given: heard.append(given))
+    await follow_changes(database)
+    writer = await database.connect()
+    insert = database.sql(INSERT)
+    for _ in range(3):  # as a job is stored, claimed and finished
+        await writer.execute(insert, "mail")
+    await eventually(lambda: len(heard) == 3)
+    heard.clear()
+    began = asyncio.get_running_loop().time()
+    for _ in range(300):
+        await writer.execute(insert, "mail")
+    took = asyncio.get_running_loop().time() - began
+    assert len(heard) <= took / 0.005 + 5
+    await writer.close()
+    await connection.close()
+
+
 async def test_a_stream_resumed_over_a_restart_misses_no_change(database: Database, database_url: str) -> None:
     async with web_server(database_url) as web, web.client() as api:
         await old_ones_have_ended(database)

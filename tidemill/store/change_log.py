@@ -24,7 +24,12 @@ CHANGES_CHANNEL = "changes"
 KEPT = 600.0
 NOTED = 900.0
 NOTED_FOR_A_WAIT = 150.0  # Longer than the minute after which a server renews its request.
-NOTIFIED_EVERY = 0.07
+
+#: `note_change` may leave out a notification within 5 ms of the last one: a listener looks again this much later, and
+#: once more for a transaction that took longer to commit.
+LOOK_AGAIN = (0.008, 0.07)
+MOST_LOOKING = 0.2  # The share of the time in which a listener's owner looks, while there are many changes.
+LONGEST_PAUSE = 0.07
 
 #: Enables the logging of changes for a while.
 FOLLOW = "SELECT log_epoch, log_gone FROM tidemill.follow_changes($1)"
@@ -120,6 +125,7 @@ class ChangeListener:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._changed = asyncio.Event()
+        self._returned: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ChangeListener:
@@ -135,12 +141,20 @@ class ChangeListener:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait(self, seconds: float) -> bool:
-        """Return at a change, or after this many seconds; whether there was a change. A notification may be lost."""
+        """Return at a change, or after this many seconds; whether there was a change. A notification may be lost.
+
+        The longer the caller has looked since the last change, the later the next one is told.
+        """
+        loop = asyncio.get_running_loop()
+        looked = 0.0 if self._returned is None else loop.time() - self._returned
+        earliest = loop.time() + min(looked * (1 / MOST_LOOKING - 1), LONGEST_PAUSE)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
+                await asyncio.sleep(max(0.0, earliest - loop.time()))
         changed = self._changed.is_set()
         self._changed.clear()
+        self._returned = loop.time()
         return changed
 
     def wake(self) -> None:
@@ -149,8 +163,8 @@ class ChangeListener:
 
     def _notified(self, _: str) -> None:
         self.wake()
-        # `note_change` does not notify again within 50 ms: wake up once more for those changes.
-        asyncio.get_running_loop().call_later(NOTIFIED_EVERY, self._changed.set)
+        for seconds in LOOK_AGAIN:
+            asyncio.get_running_loop().call_later(seconds, self._changed.set)
 
     async def _follow(self) -> None:
         while True:
