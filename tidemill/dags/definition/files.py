@@ -17,14 +17,16 @@ in another file of the same folder.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
+from tidemill.core.codec import encode
 from tidemill.core.duration import parse_duration
 from tidemill.core.encoding.located_json import Lines, line_of
 from tidemill.core.errors import ConfigError, TidemillError
@@ -62,6 +64,14 @@ def parse_dag(
         return _parse(text, file, known, _no_files)
     path, within = FilePath(file), inside.resolve()
     return _parse(text, file, known, lambda name: _load(path.parent / name, known, (path.resolve(),), within))
+
+
+def read_definition(data: Mapping[str, Any], refs: RefResolver | None = None) -> Dag:
+    """The dag of a definition that a caller brings along: as `Dag.to_json` writes it, or as a file has it."""
+    nodes = data.get("nodes")
+    if isinstance(nodes, list) and any(isinstance(each, Mapping) and "kind" in each for each in nodes):
+        return Dag.from_json(encode(dict(data)))
+    return parse_dag(json.dumps(data, indent=2), file="definition.json", refs=refs)
 
 
 def problems_in(path: str | FilePath, *, refs: RefResolver | None = None) -> list[DagError]:

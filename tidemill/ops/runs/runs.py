@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidemill.core.codec import encode
 from tidemill.core.encoding.json_rows import RUN_JSON, readable
 from tidemill.core.errors import ConfigError, NotFoundError
 from tidemill.core.jobs.job import Origin
@@ -69,7 +68,7 @@ class StartRun(Arguments, frozen=True, kw_only=True):
     deadline: Annotated[str | float | None, doc("Drop it if it has not begun within this time.")] = None
     tags: Annotated[list[str] | None, doc("Words to find it by.")] = None
     rate_key: Annotated[str | None, doc("Those that share this key start at most at the declared rate.")] = None
-    definition: Annotated[dict[str, Any] | None, doc("A dag that the application does not declare.")] = None
+    definition: Annotated[dict[str, Any] | None, doc("A dag that is not declared, as a file has it.")] = None
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,12 +223,14 @@ async def deliver(tx: Transaction, id: int, tick: bytes) -> None:
 
 
 async def _new_run(args: StartRun, declared: Declarations, origin: Origin) -> Any:
+    from tidemill.dags.definition.files import read_definition
     from tidemill.dags.definition.model import Dag
     from tidemill.dags.errors import DagError
     from tidemill.flows.errors import WorkflowRuntimeError
 
+    refs = declared.hooks.ref_resolver
     try:
-        what = args.workflow if args.definition is None else Dag.from_json(encode(args.definition))
+        what = args.workflow if args.definition is None else read_definition(args.definition, refs)
         if isinstance(what, Dag) and what.name != args.workflow:
             raise ConfigError(f"the definition is of dag {what.name!r}, and not of {args.workflow!r}")
         return await declared.runs.new_run(what, args.args, origin)

@@ -85,6 +85,7 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
   const isReady = !hasErrors && (mayDraft || isSaved) && (isPipeline ? entity.trim() !== "" : read.wrong === undefined);
   const why = hasErrors ? "Correct the errors first." : mayDraft || isSaved ? undefined : "Save the file first: a run is of the saved file.";
   const error = shown?.error ?? (job.data?.errors?.length ? String(job.data.errors[job.data.errors.length - 1]?.message ?? "it failed") : null);
+  const outcome = job.data ? (shown?.error ? "failed" : job.data.state) : null;
   return (
     <Panel title="Runs" className="runs" aside={isPipeline ? null : <SchedulePause task={task} />}>
       {may && (
@@ -116,22 +117,24 @@ export function WorkflowRuns({ path, text, name, isPipeline, isSaved, hasErrors,
           {isPipeline && <small className="soft">The nodes do their work; no state is written.</small>}
         </div>
       )}
+      {!isPipeline && isSaved && <EventAddress name={name} />}
       <LoadStatus query={drafts} lines={2} />
       {drafts.data && runs.length === 0 && <Empty title="No runs yet">{isPipeline ? "Run the text for one entity." : "Run the text, or send the saved file an event."}</Empty>}
       <div className="chips pad" role="group" aria-label="Last runs">
         {runs.map((each) => (
           <button key={each.id} type="button" className="chip" aria-pressed={each.id === id} onClick={() => setPicked(each.id)}>
             {each.id} {each.task === draft && "draft "}
-            <State state={each.state} />
+            {/* The job of a draft also succeeds where a node fails: its result says so. */}
+            {each.id === id && outcome !== null ? <State state={outcome} /> : (each.task !== draft || each.state !== "succeeded") && <State state={each.state} />}
           </button>
         ))}
       </div>
       {job.data && (
         <div className="pad run-outputs">
           <p className="row">
-            <Link to={`/jobs/${job.data.id}`}>Job {job.data.id}</Link> <State state={job.data.state} /> <Ago at={job.data.created_at} />
+            <Link to={`/jobs/${job.data.id}`}>Job {job.data.id}</Link> <State state={outcome ?? job.data.state} /> <Ago at={job.data.created_at} />
           </p>
-          {error !== null && <pre className="trace">{error}</pre>}
+          {error !== null && !shown?.nodes.some((each) => each.error === error) && <pre className="trace">{error}</pre>}
           {shown?.nodes.filter((each) => chosen === null || each.name === chosen).map((each) => <NodeView key={each.name} node={each} onPin={mayDraft ? onPin : null} />)}
           {shown?.stages.filter((each) => chosen === null || each.stage === chosen).map((each) => <StageView key={each.stage} stage={each} />)}
         </div>
@@ -180,6 +183,19 @@ function StageView({ stage }: { stage: StageResult }) {
       </h3>
       {stage.content === null ? <p className="soft">Nothing would be written: {stage.note}</p> : <pre className="trace">{stage.content}</pre>}
     </section>
+  );
+}
+
+/** Where the saved workflow takes events, as soon as the application has loaded it. */
+function EventAddress({ name }: { name: string }) {
+  const found = useQuery({ queryKey: ["triggers"], queryFn: () => get<List<Schemas["TriggerLine"]>>("/triggers") });
+  const mine = found.data?.items.find((each) => each.name === name);
+  if (!mine) return null;
+  const path = mine.webhook ?? `/api/v1/triggers/${encodeURIComponent(name)}`;
+  return (
+    <p className="pad soft">
+      Events: <code>POST {location.origin + path}</code> {mine.webhook ? `signed (${mine.signature})` : `with a token of the role ${mine.role}`}
+    </p>
   );
 }
 

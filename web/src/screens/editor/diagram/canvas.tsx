@@ -12,7 +12,7 @@ export const DRAGGED = "application/x-tidemill-kind";
 
 type BoxNode = FlowNode<{ box: Box; errors: FileProblem[]; warnings: FileProblem[]; result: NodeResult | null }, "box">;
 
-const tone = (data: BoxNode["data"]) => (data.errors.length ? "bad" : data.warnings.length ? "wait" : data.box.isStart ? "run" : "ok");
+const tone = (data: BoxNode["data"]) => (data.errors.length || typeof data.result?.error === "string" ? "bad" : data.warnings.length ? "wait" : data.box.isStart ? "run" : "ok");
 
 const BoxView = memo(function BoxView({ data, selected }: NodeProps<BoxNode>) {
   const { box, errors, warnings } = data;
