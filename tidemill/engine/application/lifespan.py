@@ -68,12 +68,39 @@ def make_lifespan(app: Any, name: str, lifespan: Any, middleware: Any, dependenc
     middleware = tuple(middleware)
     if wrong := [each for each in middleware if not _takes_one(each)]:
         raise ConfigError(f"middleware {wrong[0]!r:.100} is not a function that takes the Invocation, and only that")
+    for each in middleware:
+        if (decorator := _missing_decorator(each)) is not None:
+            raise ConfigError(f"middleware {each!r:.100} is no context manager: decorate it with {decorator}")
     if not isinstance(dependencies or {}, Mapping):
         raise ConfigError(f"dependencies={dependencies!r:.100} is not a dict, such as {{Session: open_session}}")
     for key, provider in (dependencies or {}).items():
         if not callable(provider):
             raise ConfigError(f"dependencies: {provider!r:.100} is not a function that makes {key!r:.100}")
+        if isinstance(key, str):
+            raise ConfigError(f"dependencies: {key!r:.100} is a text; write the annotation itself: {{{key}: ...}}")
+        if missing := _unfilled(provider):
+            raise ConfigError(
+                f"dependencies: {provider!r:.90} needs {missing!r}, which nothing gives: give it a default or INJECTED"
+            )
     return Lifespan(name, lifespan and partial(lifespan, app), middleware, dependencies)
+
+
+def _missing_decorator(function: Any) -> str | None:
+    """What makes a context manager of a function that is none."""
+    if inspect.isgeneratorfunction(function):
+        return "@contextmanager"
+    is_async = inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function)
+    return "@asynccontextmanager" if is_async else None
+
+
+def _unfilled(provider: Any) -> str | None:
+    """A parameter of a dependency that is neither injected nor has a default."""
+    try:
+        parameters = inspect.signature(provider).parameters.values()
+    except (TypeError, ValueError):  # It is built in, and has no signature.
+        return None
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return next((each.name for each in parameters if each.default is each.empty and each.kind not in several), None)
 
 
 def _takes_one(function: Any) -> bool:

@@ -130,7 +130,7 @@ class _SurroundedCall:
         invocation = self._invocation(args, kwargs)
         with ExitStack() as stack:
             for each in self._lifespan.middleware:
-                self._enter(stack, each(invocation), _name_of(each))
+                self._enter(stack, _manager_of(each, invocation), _name_of(each))
             made: dict[Any, Any] = {}
             for parameter in self._injected:
                 if parameter.name not in kwargs:
@@ -142,7 +142,7 @@ class _SurroundedCall:
 
     async def _enter_async(self, stack: AsyncExitStack, invocation: Invocation, kwargs: dict[str, Any]) -> None:
         for each in self._lifespan.middleware:
-            await _entered(stack, each(invocation))
+            await _entered(stack, _manager_of(each, invocation))
         made: dict[Any, Any] = {}
         for parameter in self._injected:
             if parameter.name not in kwargs:
@@ -158,7 +158,7 @@ class _SurroundedCall:
             needs = {each.name: await self._object_async(stack, each, made) for each in _needs(provider)}
             given = provider(**needs)
             given = await given if inspect.isawaitable(given) else given
-            made[key] = await _entered(stack, given) if _is_manager(given) else given
+            made[key] = _checked(key, await _entered(stack, given) if _is_manager(given) else given, provider)
         return made[key]
 
     def _object(self, stack: ExitStack, parameter: InjectedParameter, made: dict[Any, Any]) -> Any:
@@ -171,7 +171,8 @@ class _SurroundedCall:
             given = provider(**{each.name: self._object(stack, each, made) for each in _needs(provider)})
             if inspect.iscoroutine(given):
                 given = self._wait(given, _name_of(provider))
-            made[key] = self._enter(stack, given, _name_of(provider)) if _is_manager(given) else given
+            given = self._enter(stack, given, _name_of(provider)) if _is_manager(given) else given
+            made[key] = _checked(key, given, provider)
         return made[key]
 
     def _enter(self, stack: ExitStack, manager: Any, what: str) -> Any:
@@ -230,6 +231,21 @@ async def _entered(stack: AsyncExitStack, manager: Any) -> Any:
 
 def _still(_hidden: bool | None) -> None:
     """An error stays one, also if a context manager wants to hide it."""
+
+
+def _manager_of(middleware: Middleware, invocation: Invocation) -> Any:
+    given = middleware(invocation)
+    if _is_manager(given):
+        return given
+    raise ConfigError(f"middleware {_name_of(middleware)} gave {given!r:.100}, which is no context manager")
+
+
+def _checked(key: Any, made: Any, provider: Callable[..., Any]) -> Any:
+    """What a dependency has made, if it is what its annotation says."""
+    if isinstance(key, type) and not getattr(key, "_is_protocol", False) and not isinstance(made, key):
+        what = "None" if made is None else f"a {type(made).__name__}"
+        raise ConfigError(f"the dependency {_name_of(provider)} made {what}, and not a {key.__name__}")
+    return made
 
 
 def _is_manager(given: Any) -> bool:
