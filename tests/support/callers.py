@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
 import psycopg
+from django.conf import settings
+from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -71,6 +76,16 @@ class Caller:
             return app.states().write_sync(pattern, entity, content, conn=self.own, **options)
         return await app.states().write(pattern, entity, content, conn=self.own, **options)
 
+    @asynccontextmanager
+    async def atomic(self, app: App) -> AsyncIterator[Any]:
+        """A block of `app.atomic`, whose calls are awaited for plain connections, too."""
+        if self._plain:
+            with app.atomic_sync(self.own) as tx:
+                yield _Awaited(tx)
+        else:
+            async with app.atomic(self.own) as tx:
+                yield tx
+
     async def fetch(self, database: Database, statement: str) -> Any:
         """The rows of a statement on this connection."""
 
@@ -89,6 +104,16 @@ class Caller:
 
     async def rollback(self) -> None:
         await _settled(self.connection.rollback())
+
+
+class _Awaited:
+    """A plain block with the methods of an async one."""
+
+    def __init__(self, block: Any) -> None:
+        self._block = block
+
+    async def enqueue(self, call: Any, **options: Any) -> Any:
+        return self._block.enqueue(call, **options)
 
 
 class AsyncpgCaller(Caller):
@@ -167,30 +192,27 @@ async def sqlalchemy_async_session(url: str) -> AsyncIterator[Caller]:
         yield Caller(session, plain=False, clause=text)
 
 
-class DjangoConnection:
-    """Django's connection as far as it is used: cursors with `%(name)s` parameters, in the request's transaction."""
-
-    __module__ = "django.db.backends.postgresql.base"
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def cursor(self) -> Any:
-        return self._connection.cursor()
-
-
 @asynccontextmanager
 async def django(url: str) -> AsyncIterator[Caller]:
-    with psycopg.connect(url) as connection:
-        yield DjangoCaller(connection, plain=True, clause=str.encode)
+    """Django's own connection; `transaction.atomic` finds it by its alias."""
+    if not settings.configured:
+        settings.configure(DATABASES={"default": {}})
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # These tests are coroutines.
+    known = conninfo_to_dict(url)
+    given = {name: known.get(name.lower(), "") for name in ("USER", "PASSWORD", "HOST", "PORT")}
+    connection = DatabaseWrapper({
+        **connections["default"].settings_dict, **given, "NAME": known["dbname"], "OPTIONS": {},
+    })  # fmt: skip
+    connections["default"] = connection
+    connection.set_autocommit(False)
+    yield DjangoCaller(connection, plain=True)
+    connection.close()
 
 
 class DjangoCaller(Caller):
-    """What is enqueued goes through Django's connection, what the application does beside it too."""
-
-    def __init__(self, connection: Any, **more: Any) -> None:
-        super().__init__(connection, **more)
-        self.own = DjangoConnection(connection)
+    async def execute(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
 
 
 class NoConnection(Caller):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import asyncpg
@@ -171,3 +172,44 @@ async def test_a_connection_of_the_wrong_kind_is_refused_with_a_hint(app: App, d
             await app.enqueue(task, conn=plain.connection)
         with pytest.raises(ConfigError, match="takes an asyncpg, psycopg, SQLAlchemy or Django connection"):
             await app.enqueue(task, conn=object())
+
+
+async def test_an_atomic_block_that_fails_within_others_takes_only_its_own_along(
+    app: App, database: Database, caller: Caller, task: Any
+) -> None:
+    async with caller.atomic(app) as outer:
+        await outer.enqueue(task.call(n=1), unique_key="kept", unique_for="1h")
+        with contextlib.suppress(RuntimeError):
+            async with caller.atomic(app) as middle:
+                await middle.enqueue(task.call(n=2), unique_key="lost", unique_for="1h")
+                await middle.enqueue(task.call(n=3), unique_key="kept", debounce="1h")
+                async with caller.atomic(app) as inner:
+                    await inner.enqueue(task.call(n=4), concurrency_key="c")
+                raise RuntimeError
+        with contextlib.suppress(PayloadError):
+            async with caller.atomic(app) as wrong:
+                await wrong.enqueue(task.call(n=5), fair_key="{nothing}")
+        async with caller.atomic(app) as last:
+            await last.enqueue(task.call(n=6), concurrency_key="c")
+    await caller.commit()
+    rows = await database.fetch("SELECT args, state FROM tidemill.job ORDER BY id")
+    assert [(row["args"], row["state"]) for row in rows] == [(b'{"n":1}', "ready"), (b'{"n":6}', "ready")]
+    windows = await database.fetch("SELECT unique_key FROM tidemill.unique_window")
+    assert [row["unique_key"] for row in windows] == ["kept"]
+
+
+async def test_of_many_calls_within_a_debounce_the_last_one_that_commits_counts(
+    app: App, database: Database, caller: Caller, task: Any
+) -> None:
+    first = await caller.enqueue(app, task.call(n=1), unique_key="k", debounce="1h")
+    second = await caller.enqueue(app, task.call(n=2), unique_key="k", debounce="1h")
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    await caller.commit()
+    await caller.enqueue(app, task.call(n=3), unique_key="k", debounce="1h")
+    await caller.rollback()
+    assert [row["args"] for row in await database.fetch("SELECT args FROM tidemill.job")] == [b'{"n":2}']
+    await caller.enqueue(app, task.call(n=4), unique_key="k", debounce="2h")
+    await caller.commit()
+    row = await database.fetchrow("SELECT args, due_at > now() + interval '119 minutes' AS is_later FROM tidemill.job")
+    assert row is not None
+    assert tuple(row) == (b'{"n":4}', True)
