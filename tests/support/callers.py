@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
+from django import setup
 from django.conf import settings
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
@@ -197,6 +198,7 @@ async def django(url: str) -> AsyncIterator[Caller]:
     """Django's own connection; `transaction.atomic` finds it by its alias."""
     if not settings.configured:
         settings.configure(DATABASES={"default": {}})
+        setup()
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # These tests are coroutines.
     known = conninfo_to_dict(url)
     given = {name: known.get(name.lower(), "") for name in ("USER", "PASSWORD", "HOST", "PORT")}

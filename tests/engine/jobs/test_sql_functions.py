@@ -12,6 +12,7 @@ import pytest
 from tests.support import eventually, running_worker, value
 from tidemill import App
 from tidemill.dags import Dag, node
+from tidemill.engine.runs.run_rate import RunRate
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.store.database import Database
 from tidemill.store.jobs.declared import declare
@@ -241,3 +242,69 @@ async def test_sql_enqueues_a_batch_whose_end_enqueues_its_callback(app: App, da
     assert (view.name, view.state, view.total) == ("two", "succeeded", 3)
     with pytest.raises(asyncpg.NoDataFoundError, match="accepts no more jobs"):
         await sql.fetchval("""SELECT tidemill.enqueue('count', '{"n": 4}', batch => $1)""", number)
+
+
+DOCUMENTED = "tidemill.enqueue, tidemill.enqueue_batch, tidemill.start, tidemill.send, tidemill.publish"
+
+#: What a trigger of the caller's own calls, each function once.
+TRIGGER = """
+CREATE FUNCTION {role}.ordered() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM tidemill.enqueue('send_receipt', jsonb_build_object('order_id', NEW.id, 'tenant', 'acme'),
+                             unique_key => 'order-{{order_id}}', concurrency_key => 'of {{tenant}}');
+    PERFORM tidemill.enqueue_batch('alone', ARRAY[jsonb_build_object('n', NEW.id)], on_complete => 'alone_again');
+    PERFORM tidemill.send(tidemill.start('Letter', '{{"topic": "tides"}}', rate_key => 'tide'), 'LetterApproved',
+                          '{{"by": "ann"}}');
+    PERFORM tidemill.start('nightly', tags => ARRAY['trigger']);
+    PERFORM tidemill.publish('orders', jsonb_build_object('id', NEW.id), key => NEW.id::text);
+    RETURN NEW;
+END $$
+"""
+
+
+async def test_a_trigger_of_a_role_with_the_documented_grants_starts_everything_and_can_do_no_more(
+    app: App, database: Database
+) -> None:
+    app.task(name="alone_again")(lambda: None)
+    app.runs.rates["Letter"] = RunRate("letters", 1000.0, 10.0)
+    await declare(database, app.declarations.templates())
+    async with app.running(queues=["none"]):  # Run workers say which events they know.
+        await eventually(lambda: value(database, "SELECT count(*) FROM tidemill.worker WHERE events IS NOT NULL"))
+    connection, role = await database.connect(), f"caller_{secrets.token_hex(4)}"
+    await connection.execute(f"CREATE ROLE {role}; CREATE SCHEMA {role} AUTHORIZATION {role}")
+    try:
+        await connection.execute(f"GRANT USAGE ON SCHEMA tidemill TO {role}")
+        await connection.execute(f"GRANT EXECUTE ON FUNCTION {DOCUMENTED} TO {role}")
+        await connection.execute(f"SET ROLE {role}; CREATE TABLE {role}.orders (id integer)")
+        await connection.execute(TRIGGER.format(role=role))
+        await connection.execute(
+            f"CREATE TRIGGER ordered AFTER INSERT ON {role}.orders FOR EACH ROW EXECUTE FUNCTION {role}.ordered()"
+        )
+        async with connection.transaction():
+            await connection.execute(f"INSERT INTO {role}.orders VALUES (7)")
+        await connection.execute(f"BEGIN; INSERT INTO {role}.orders VALUES (8); ROLLBACK")
+        await _cannot_do_more(connection)
+    finally:
+        await connection.execute("RESET ROLE")
+        await connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+        await connection.close()
+    jobs = await database.fetch("SELECT task, unique_key, concurrency_key FROM tidemill.job ORDER BY id")
+    assert [tuple(row) for row in jobs] == [("send_receipt", "order-7", "of acme"), ("alone", None, "one-7")]
+    runs = await database.fetch("SELECT workflow, rate_key, tags FROM tidemill.run ORDER BY id")
+    assert [tuple(row) for row in runs] == [("Letter", "tide", None), ("nightly", None, ["trigger"])]
+    assert await value(database, "SELECT count(*) FROM tidemill.inbox") == 1
+
+
+async def _cannot_do_more(connection: Any) -> None:
+    """The role of the connection reads and writes no table, and calls no other function that has its owner's rights."""
+    tables = "SELECT relname FROM pg_class WHERE relnamespace = 'tidemill'::regnamespace AND relkind IN ('r', 'p', 'v')"
+    may = "has_table_privilege(oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE')"
+    assert await connection.fetch(f"{tables} AND {may}") == []
+    functions = """
+        SELECT DISTINCT proname FROM pg_proc WHERE pronamespace = 'tidemill'::regnamespace
+        AND prosecdef AND has_function_privilege(oid, 'EXECUTE') ORDER BY 1"""
+    callable_ones = [row["proname"] for row in await connection.fetch(functions)]
+    assert callable_ones == ["enqueue", "enqueue_batch", "publish", "send", "start"]
+    for call in ("admit_throttled(ARRAY['of acme'])", "take_tokens('mail', 1)", "insert_job('alone', '{}')"):
+        with pytest.raises((asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError)):
+            await connection.fetch(f"SELECT tidemill.{call}")
