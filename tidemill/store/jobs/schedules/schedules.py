@@ -75,9 +75,11 @@ ORDER BY least(next_fire, check_at) LIMIT 100 FOR UPDATE SKIP LOCKED
 #: Records that a schedule has fired or skipped fires.
 RECORD_FIRE = """
 UPDATE tidemill.schedule SET next_fire = to_timestamp($2), decided = $8, fired = fired + $3,
-    last_fire = coalesce(to_timestamp($4), last_fire), last_job_id = coalesce($5, last_job_id),
+    last_fire = coalesce(to_timestamp($4), last_fire),
+    last_job_id = CASE WHEN $9::bigint IS NULL THEN coalesce($5, last_job_id) END,
     missed = missed + $6, missed_at = coalesce(to_timestamp($7), missed_at),
-    last_run_id = coalesce($9, last_run_id), overlapped = overlapped + $10, waiting = $11,
+    last_run_id = CASE WHEN $5::bigint IS NULL THEN coalesce($9, last_run_id) END,
+    overlapped = overlapped + $10, waiting = $11,
     check_at = now() + make_interval(secs => $12::float8),
     overlapped_at = CASE WHEN $10 > 0 THEN now() ELSE overlapped_at END
 WHERE name = $1
@@ -315,8 +317,8 @@ def _next_check(now: float, last_fire: float | None) -> float:
 
 
 async def _cancel_last(tx: Transaction, row: asyncpg.Record, cancel_run: CancelRun | None) -> None:
-    """Cancel the job or run of the fire before."""
-    if row["run"] is None:
+    """Cancel the job or run of the fire before, which may have been of another kind than the next one."""
+    if row["last_run_id"] is None:
         await cancel_jobs(tx, [row["last_job_id"]])
     elif cancel_run is None:
         raise ConfigError("its overlap is cancel, and this process cannot cancel runs: run `tidemill maintenance`")
