@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import structlog
 
+from tests.support import eventually
+from tidemill import App
 from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 
 
@@ -77,3 +80,34 @@ async def test_code_that_a_step_calls_finds_the_context_of_the_step() -> None:
             return StopEvent(result=await asyncio.create_task(inner()))
 
     assert await Asking().run() == 7
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_collector")
+async def test_a_durable_run_is_freed_without_the_garbage_collector_when_it_ends(app: App) -> None:
+    begun: list[weakref.ref[Any]] = []
+
+    class Logging(Workflow):
+        @step
+        async def begin(self, ctx: Context, ev: StartEvent) -> Middle:
+            begun.append(weakref.ref(ctx._run))
+            structlog.get_logger("test").info("begun")
+            await ctx.store.set("n", 1)
+            return Middle()
+
+        @step
+        async def end(self, ev: Middle) -> StopEvent:
+            return StopEvent(result="done")
+
+    app.workflow(Logging)
+    async with app.running():
+        for _ in range(3):
+            assert await (await app.start(Logging)) == "done"
+        await eventually(lambda: [each() for each in begun] == [None, None, None])

@@ -21,6 +21,7 @@ from tidemill.core.errors import StoreError
 from tidemill.engine.containment.quarantine import Quarantine
 from tidemill.engine.containment.watchdog import STALL_LIMIT, Watchdog
 from tidemill.engine.event_wait import wait_for_event
+from tidemill.engine.roles.garbage import tune_garbage_collection
 from tidemill.engine.roles.lease import ProcessStatus, describe_process
 from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.roles.supervisor import ChildSpec
@@ -183,6 +184,7 @@ class RunWorker:
                     group.create_task(self.quarantine.run())
                 writing = [group.create_task(self._write()) for _ in range(WRITERS)]
                 await hears.wait()
+                tune_garbage_collection()
                 life.ready()
                 await life.stopped.wait()
                 if self.quarantine is not None:

@@ -308,6 +308,7 @@ class DurableFlowRun(DurableRun, FlowRun):
             task.cancel()
         if self._transaction is not None:
             self._transaction[1].terminate()
+        self._talk.close()
         self._events.close()
 
     # -- work elsewhere ---------------------------------------------------------------------------
