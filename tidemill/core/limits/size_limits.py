@@ -31,9 +31,14 @@ def use_size_limits(limits: SizeLimits) -> None:
     _limits = limits
 
 
+def is_large_payload(data: bytes) -> bool:
+    """Whether arguments, a result, an event or a message are too large."""
+    return len(data) > _limits.max_payload
+
+
 def check_payload(data: bytes, what: str) -> bytes:
     """Raise a `PayloadError` if arguments, a result, an event or a message are too large."""
-    if len(data) > _limits.max_payload:
+    if is_large_payload(data):
         _refuse(len(data), what, "max_payload", _limits.max_payload)
     return data
 

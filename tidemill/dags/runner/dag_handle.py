@@ -23,6 +23,7 @@ from tidemill.dags.runner.cancel_node import cancel_node
 from tidemill.dags.runner.rerun import rerun_input
 from tidemill.dags.view.explain import TreeRow, explain, tree
 from tidemill.dags.view.load import load_state
+from tidemill.engine.event_wait import wait_until_done
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.store.caller_connection import Statements, run_async
 from tidemill.store.database import Database
@@ -70,7 +71,7 @@ class DagHandle:
         """
         async with asyncio.timeout(timeout):
             if self._near is not None:
-                await asyncio.wait([self._near])
+                await wait_until_done(self._near)
                 self._near = None
             row = await run_waits(self._database).end_of(self._database, self.id)
         if row["state"] == "succeeded":

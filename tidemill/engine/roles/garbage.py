@@ -14,7 +14,7 @@ _is_tuned = False
 
 
 def tune_garbage_collection() -> None:
-    """Leave out what is loaded, and visit new objects less often. Once in a process: a host may have its own settings."""
+    """Leave out what is loaded, and visit new objects less often. Only once: a process may have settings of its own."""
     global _is_tuned
     young, middle, old = gc.get_threshold()
     if _is_tuned or not gc.isenabled() or not young:

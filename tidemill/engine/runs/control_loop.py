@@ -53,9 +53,16 @@ class RunLoop:
 
     def post(self, *ticks: Tick) -> None:
         """Post a tick to the run."""
-        for tick in ticks:
-            (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
-        if not self._draining:
+        if self._draining or len(ticks) != 1 or self._outcomes or self._outside:
+            for tick in ticks:
+                (self._outcomes if type(tick) in (Completed, Noted) else self._outside).append(tick)
+        else:  # Most often nothing else is pending.
+            self._draining = True
+            try:
+                self._adapter.journal(self, ticks, self.program.reduce(self.state, ticks[0]))
+            finally:
+                self._draining = False
+        if (self._outcomes or self._outside) and not self._draining:
             self._drain()
 
     def close(self) -> None:

@@ -230,7 +230,10 @@ class DurableRun:
         turn.last += len(ticks)
         stops = len(turn.stops)
         for command in commands:
-            self._follow(turn, command)
+            if type(command) is RunWork and command.queue is None and self.works_in_place:
+                self._after.append(command)
+            else:
+                self._follow(turn, command)
         if len(turn.stops) > stops and turn.jobs:  # A job that has not been stored needs no stop.
             stopped = set(turn.stops)
             turn.jobs = [job for job in turn.jobs if job[0] not in stopped]
@@ -238,7 +241,7 @@ class DurableRun:
     def _follow(self, turn: RunTurn, command: Any) -> None:
         """Add a command to the turn, or keep it until the turn is written."""
         kind = type(command)
-        if kind is RunWork and (command.queue is not None or not self.works_in_place):
+        if kind is RunWork:
             job = self.job_for(command)
             if job is not None:
                 parent = self.trace_of_job(command)
@@ -276,7 +279,7 @@ class DurableRun:
 
     def take_turn(self) -> tuple[RunTurn, list[Command]]:
         """Return the turn to write, and the commands to execute once it is written."""
-        turn, self._turn = self.turn(), None
+        turn, self._turn = self._turn or self.turn(), None
         after, self._after = self._after, []
         if turn.state is not None and turn.state != "needs_attention":
             turn.asks.clear()  # A run that has ended asks for no input, even if it began to in this turn.

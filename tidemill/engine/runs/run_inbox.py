@@ -34,8 +34,7 @@ class RunInbox:
 
     def wrote(self, turn: RunTurn) -> None:
         """Note that a turn is written: its rows are gone."""
-        if turn.used or turn.postponed:
-            self._written.update(turn.used, turn.postponed)
+        self._written.update(turn.used, turn.postponed)
 
     def give_back(self, rows: Iterable[int]) -> None:
         """Note that rows were taken and not journaled: they are read again."""

@@ -98,7 +98,7 @@ class RunWorker:
     @property
     def gives_back(self) -> bool:
         """Whether it gives its runs to others as soon as no step of them is at work here."""
-        return self.is_stopping or self.mode in ("drain", "stop")
+        return self.mode in ("drain", "stop") or self.life.stopped.is_set()
 
     async def lend_connection(self) -> Connection:
         """A connection for one step's own transaction."""
@@ -282,7 +282,8 @@ class RunWorker:
         return mine
 
     def _written(self, run: DurableRun, turn: RunTurn, after: list[Any], still_mine: bool) -> None:
-        self._inbox.wrote(turn)
+        if turn.used or turn.postponed:
+            self._inbox.wrote(turn)
         born = self._born.get(run.number) if turn.new is not None else None
         if not still_mine:
             log.warning("a run is not this owner's any more", run=run.number)

@@ -32,10 +32,12 @@ def copy_mutable(given: Any) -> Any:
 
 
 def _holds_plain_values(event: BaseModel) -> bool:
-    for values in (event.__dict__, event.__pydantic_extra__, event.__pydantic_private__):
-        if values and not SHARED.issuperset(map(type, values.values())):
-            return False
-    return True
+    if not SHARED.issuperset(map(type, event.__dict__.values())):
+        return False
+    extra, private = event.__pydantic_extra__, event.__pydantic_private__
+    return (not extra or SHARED.issuperset(map(type, extra.values()))) and (
+        not private or SHARED.issuperset(map(type, private.values()))
+    )
 
 
 def _copy(value: Any, made: dict[int, Any]) -> Any:

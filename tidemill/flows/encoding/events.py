@@ -59,6 +59,7 @@ _write_plain = msgspec.json.Encoder().encode
 
 #: Types that always have a JSON form; a float may be NaN, and a list may contain anything.
 _PLAIN = {"str": str, "int": int, "bool": bool}
+_ALWAYS_PLAIN = frozenset({type(None), *_PLAIN.values()})
 
 
 class EventRegistry:
@@ -124,7 +125,7 @@ def _plain_kinds(cls: ModelClass) -> tuple[type, ...] | None:
     pydantic encodes all other events.
     """
     schema: Any = cls.__dict__.get("__pydantic_core_schema__")
-    if not isinstance(schema, dict) or cls._hidden is not DictLikeModel._hidden:
+    if not isinstance(schema, dict):
         return None
     fields = schema.get("schema", {})
     if schema.get("type") != "model" or fields.get("type") != "model-fields" or fields.get("computed_fields"):
@@ -178,18 +179,21 @@ def set_reply_token(event: DictLikeModel, token: str) -> None:
 def encode_event(event: DictLikeModel) -> bytes:
     """Encode an event as JSON bytes."""
     data = _encode(event)
-    token = reply_token(event)
-    return data if token is None else data[:-1] + b',"reply_to":' + to_json(token) + b"}"
+    if not event.__pydantic_private__ or (token := reply_token(event)) is None:
+        return data
+    return data[:-1] + b',"reply_to":' + to_json(token) + b"}"
 
 
 def _encode(event: DictLikeModel) -> bytes:
     cls = type(event)
-    values = event.__dict__
-    if cls._wire_kinds is not None and not event._data and tuple(map(type, values.values())) == cls._wire_kinds:
-        try:
-            return cls._wire_prefix + _write_plain(values) + b"}"
-        except (ValueError, OverflowError):
-            pass  # For example a number that is too long or invalid text: pydantic encodes it or reports the error.
+    values, kinds = event.__dict__, cls._wire_kinds
+    if kinds is not None and tuple(map(type, values.values())) == kinds:
+        more = _values_beside(event)
+        if not more or _ALWAYS_PLAIN.issuperset(map(type, more.values())):
+            try:
+                return cls._wire_prefix + _write_plain({**values, **more} if more else values) + b"}"
+            except (ValueError, OverflowError):
+                pass  # For example a number that is too long or invalid text: pydantic encodes it or reports the error.
     exact = _exact_values(event)
     if exact:
         return _write_plain(_exact_document(event, exact))
@@ -203,6 +207,13 @@ def _encode(event: DictLikeModel) -> bytes:
     if b"NaN" in value or b"Infinity" in value or b"null" in value:
         _refuse_no_number(event)
     return cls._wire_prefix + value + b"}"
+
+
+def _values_beside(event: DictLikeModel) -> dict[str, Any]:
+    """Return the values of an event that are no declared fields."""
+    extra = event.__pydantic_extra__
+    hidden = event._hidden() if event.__pydantic_private__ else None
+    return {**(extra or {}), **hidden} if hidden else extra or {}
 
 
 def _refuse_no_number(event: DictLikeModel) -> None:

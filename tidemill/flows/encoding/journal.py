@@ -9,7 +9,7 @@ import msgspec
 
 from tidemill.core.codec import decode, encode
 from tidemill.core.errors import PayloadError
-from tidemill.core.limits.size_limits import check_payload
+from tidemill.core.limits.size_limits import check_payload, is_large_payload
 from tidemill.core.ticks import CancelAsked, Completed, Elapsed, Migrated, Noted, Received, Resumed, Started, Tick
 from tidemill.engine.runs.durable_run import NOTHING_BEGUN, Begun
 from tidemill.flows.encoding.classes import loaded_event_class
@@ -150,7 +150,10 @@ def tick_of(record: TickRecord) -> Tick:
 
 
 def _raw(event: Any) -> msgspec.Raw:
-    return msgspec.Raw(check_payload(encode_event(event), f"event {type(event).__name__}"))
+    data = encode_event(event)
+    if is_large_payload(data):
+        check_payload(data, f"event {type(event).__name__}")
+    return msgspec.Raw(data)
 
 
 def _ended(record: TickRecord) -> Ended:

@@ -52,7 +52,8 @@ def start_queued(program: FlowProgram, state: FlowState, name: str, out: list[Co
 def begin_attempt(program: FlowProgram, state: FlowState, step: StepProgress, work: Work, out: list[Command]) -> None:
     """Give work a worker and start it, or continue it if it has waited."""
     _take_slot(state, step, work)
-    narrate(program, out, work, "running", None)
+    if program.narrates:
+        narrate(program, out, work, "running", None)
     if not work.replies:
         work.since = state.at
         out.append(run_work(work))

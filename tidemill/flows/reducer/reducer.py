@@ -139,7 +139,8 @@ class FlowProgram:
             leave(self, state, work, out)
             attempt_failed(self, state, work, ended, tick.at, out)
             return
-        narrate(self, out, work, "not_running", type(ended.events[0]) if ended.events else type(None))
+        if self.narrates:
+            narrate(self, out, work, "not_running", type(ended.events[0]) if ended.events else type(None))
         leave(self, state, work, out)
         if work.undo or work.kept_writes:
             keep_writes(state, work)

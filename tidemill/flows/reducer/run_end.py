@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, Any
 
 from tidemill.core.ticks import Command, DropTimer, EndRun, Publish, StopWork
@@ -39,7 +38,7 @@ def end_run(
         _begin_compensating(program, state, Ending(status, error, event, why), out)
         return
     state.status, state.result, state.error = status, result, error
-    for number in heapq.nsmallest(len(state.works), state.works):
+    for number in sorted(state.works):
         work = state.works[number]
         if work.slot >= 0 or work.waiting or work.replies:
             out.append(StopWork(number))

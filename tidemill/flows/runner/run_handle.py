@@ -13,6 +13,7 @@ from tidemill.core.codec import decode
 from tidemill.core.errors import ConfigError
 from tidemill.core.ticks import CancelAsked
 from tidemill.engine.application.connections import Connections
+from tidemill.engine.event_wait import wait_until_done
 from tidemill.engine.runs.run_waits import run_waits
 from tidemill.flows.definition.events import Event, ReplyEvent, StopEvent
 from tidemill.flows.definition.workflow import AnyWorkflow
@@ -77,7 +78,7 @@ class RunHandle(Generic[ResultT_co]):
         """
         async with asyncio.timeout(timeout):
             if self._near is not None:
-                await asyncio.wait([self._near])
+                await wait_until_done(self._near)
                 if not self._near.cancelled():
                     event: Any = self._near.result()
                     return event.result if type(event) is StopEvent else event

@@ -123,24 +123,23 @@ class _Turns:
             self._add_jobs(more)
         if self._over:
             self._add_ends()
+        self.parameters.append(len(turns))
 
     @property
     def statement(self) -> str:
         news = "".join(f", {each}" for each in self.news)
-        return f"WITH {','.join(self.parts)}\nSELECT id{news} FROM mine"
+        missed = f"(SELECT count(*) FROM mine) < ${len(self.parameters)}::bigint"
+        return f"WITH {','.join(self.parts)}\nSELECT CASE WHEN {missed} THEN ARRAY(SELECT id FROM mine) END{news}"
 
     def _arrays(self, rows: Iterable[Sequence[Any]], *types: str) -> str:
         """Rows as parameters, one array per column."""
-        return ", ".join(self._array(kind, values) for kind, values in self._columns(rows, types))
-
-    def _columns(self, rows: Iterable[Sequence[Any]], types: Sequence[str]) -> Iterable[tuple[str, list[Any]]]:
-        return zip(types, columns(list(rows), len(types)), strict=True)
+        return ", ".join(map(self._array, types, columns(list(rows), len(types))))
 
     def _array(self, kind: str, values: list[Any]) -> str:
         if values.count(None) == len(values):
             values = []  # `unnest` fills it with NULLs.
         as_text = kind in _WRITTEN_QUICKLY
-        self.parameters.append(_array_text(values) if as_text else values)
+        self.parameters.append(_array_text(kind, values) if as_text else values)
         return f"${len(self.parameters)}{'::text' if as_text else ''}::{kind}[]"
 
     def _set(self, kind: str, values: list[Any]) -> str:
@@ -171,12 +170,14 @@ class _Turns:
 
     def _add_same(self, turns: Sequence[RunTurn]) -> None:
         """Add runs of which only the number of ticks changes: most of them."""
-        heads = self._arrays(((t.run_id, t.last, t.before) for t in turns), "bigint", "bigint", "bigint")
+        runs = self._array("bigint", [t.run_id for t in turns])
+        last = self._array("bigint", [t.last for t in turns])
+        before = self._array("bigint", [t.before for t in turns])
         self.parts.append(f"""
 same AS (
     UPDATE tidemill.run AS r SET seq = w.seq, turn = $2
-    FROM unnest({heads}) AS w(run_id, seq, before)
-    WHERE r.id = ANY ({heads.partition(",")[0]}) AND {_HELD} RETURNING r.id)""")
+    FROM unnest({runs}, {last}, {before}) AS w(run_id, seq, before)
+    WHERE r.id = ANY ({runs}) AND {_HELD} RETURNING r.id)""")
 
     def _add_changed(self, turns: Sequence[RunTurn]) -> None:
         """Add runs that end, are released or get a note."""
@@ -218,20 +219,32 @@ born AS (
     def _add(self, name: str, rows: list[Any], types: tuple[str, ...], text: str) -> None:
         """Add a part of the statement for these rows, if there are any."""
         if rows:
-            given = f"ROWS FROM ({', '.join(self._set(kind, values) for kind, values in self._columns(rows, types))})"
-            # IS NOT FALSE keeps the planner from a join whose size it would misestimate; if there are more documents
-            # than rows, the NOT NULL of `run_id` rejects the extra ones.
-            mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
-            self.parts.append(f"\n{name} AS ({text.format(given=given, mine=mine)})")
+            self._add_columns(name, columns(rows, len(types)), types, text)
+
+    def _add_columns(self, name: str, given: list[list[Any]], types: tuple[str, ...], text: str) -> None:
+        sets = f"ROWS FROM ({', '.join(map(self._set, types, given))})"
+        # IS NOT FALSE keeps the planner from a join whose size it would misestimate; if there are more documents
+        # than rows, the NOT NULL of `run_id` rejects the extra ones.
+        mine = "(run_id IN (SELECT id FROM mine)) IS NOT FALSE"
+        self.parts.append(f"\n{name} AS ({text.format(given=sets, mine=mine)})")
+
+    def _add_ticks(self) -> None:
+        runs: list[int] = []
+        numbers: list[int] = []
+        ticks: list[bytes] = []
+        for turn in self.turns:
+            number = turn.before
+            for tick in turn.ticks:
+                number += 1
+                runs.append(turn.run_id)
+                numbers.append(number)
+                ticks.append(tick)
+        if ticks:
+            self._add_columns("ticks", [runs, numbers, ticks], ("bigint", "bigint", "document"), _INSERT_TICKS)
 
     def _add_journal(self) -> None:
         turns = self.turns
-        self._add(
-            "ticks",
-            [(t.run_id, t.before + n, data) for t in turns for n, data in enumerate(t.ticks, 1)],
-            ("bigint", "bigint", "document"),
-            "INSERT INTO tidemill.tick (run_id, seq, data) SELECT * FROM {given} AS t(run_id, seq, data) WHERE {mine}",
-        )
+        self._add_ticks()
         self._add(
             "shown",
             [(t.run_id, tick, data) for t in turns for tick, data in t.shown],
@@ -341,6 +354,9 @@ ended AS (DELETE FROM tidemill.inbox WHERE run_id = ANY (ARRAY(SELECT id FROM ov
             self.news.append(_STOPPED.format("left_over"))
 
 
+_INSERT_TICKS = (
+    "INSERT INTO tidemill.tick (run_id, seq, data) SELECT * FROM {given} AS t(run_id, seq, data) WHERE {mine}"
+)
 #: The ticks since the last snapshot stay until the next trim, for processes that follow the run.
 _TRIM_TICKS = """
     DELETE FROM tidemill.tick AS k USING (
@@ -393,10 +409,14 @@ _STOP_JOBS = f"""
 #: The driver inspects every element of an array before it sends it; text is faster for numbers. JSON that is never NULL
 #: is sent as one JSON array, with a "document" for each row.
 _WRITTEN_QUICKLY = frozenset({"bigint", "int", "smallint", "float8", "boolean"})
+#: These come from nobody else, so that each is a plain `int` or `bool` and the whole list is written in one call.
+_OUR_OWN = frozenset({"bigint", "boolean"})
 
 
-def _array_text(values: Sequence[Any]) -> str:
-    """An array of numbers in PostgreSQL's text format."""
+def _array_text(kind: str, values: list[Any]) -> str:
+    """An array of numbers or truth values in PostgreSQL's text format."""
+    if kind in _OUR_OWN and None not in values:
+        return "{" + repr(values)[1:-1] + "}"
     return "{" + ",".join(["NULL" if value is None else str(value) for value in values]) + "}"
 
 
@@ -414,7 +434,8 @@ async def commit_turn(
         given = (owner, number, one.run_id, one.last, one.before, one.ticks[0])
         return {row[0] for row in await connection.fetch(database.sql(ONE_TICK), *given)}
     turn = _Turns(owner, number, turns)
-    mine = {row[0] for row in await connection.fetch(database.sql(turn.statement), *turn.parameters)}
+    ((found, *_),) = await connection.fetch(database.sql(turn.statement), *turn.parameters)
+    mine = {each.run_id for each in turns} if found is None else set(found)
     if turn.throttled_keys:  # If the owner dies here, maintenance admits them.
         await connection.execute(database.sql(ADMIT_THROTTLED), turn.throttled_keys)
     return mine

@@ -22,7 +22,7 @@ Attempt = tuple[int, str, int]
 class RunStepLogs:
     """The log lines of the steps of one run."""
 
-    __slots__ = ("__weakref__", "_due", "_home", "_lines", "_number", "_write")
+    __slots__ = ("__weakref__", "_due", "_home", "_lines", "_number", "_write", "weak")
 
     def __init__(self, number: int, home: asyncio.AbstractEventLoop, write: Callable[[list[NewStepLog]], None]) -> None:
         """The event loop `home` calls `write` with the logged lines."""
@@ -31,6 +31,7 @@ class RunStepLogs:
         self._write = write
         self._lines: dict[Attempt, CapturedLines] = {}
         self._due = False
+        self.weak = weakref.ref(self)
 
     def keep(self, attempt: Attempt, line: bytes) -> None:
         """Buffer a line; can be called from any thread."""
@@ -50,7 +51,7 @@ class RunStepLogs:
 
     def ended(self, work: Work) -> list[NewStepLog]:
         """Return the unwritten lines of an attempt that has ended."""
-        key = attempt_of(work)
+        key = work.id, work.step, work.attempt
         lines = self._lines.pop(key, None)
         return [] if lines is None or not lines.fresh else [self._log(key, lines)]
 
@@ -79,8 +80,8 @@ class StepLogCapture:
     __slots__ = ("_attempt", "_talk")
 
     def __init__(self, talk: RunStepLogs, work: Work) -> None:
-        self._talk = weakref.ref(talk)
-        self._attempt = attempt_of(work)
+        self._talk = talk.weak
+        self._attempt = work.id, work.step, work.attempt
 
     @property
     def work(self) -> str | None:
@@ -96,8 +97,3 @@ class StepLogCapture:
 
 def _write_nothing(_: list[NewStepLog]) -> None:
     """Drop log lines that come after their run has left memory."""
-
-
-def attempt_of(work: Work) -> Attempt:
-    """Return the key that identifies an attempt within its run."""
-    return work.id, work.step, work.attempt
