@@ -12,7 +12,7 @@ from typing import Any
 
 from tidemill.core.ticks import Answer, Command, Completed, DropTimer, Elapsed, Noted, RunWork, SetTimer, StopWork, Tick
 from tidemill.flows.reducer.reducer import FlowProgram
-from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.state.flow_state import FlowState
 from tidemill.flows.reducer.step_ticks import Ended
 
 #: What a step does with its input: the notes it makes, and how it ends.

@@ -18,11 +18,11 @@ from tests.support.examples import examples
 from tidemill.flows import StartEvent
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.snapshot import encode_state
-from tidemill.flows.reducer.state import FlowState, PendingWrites, Work
-from tidemill.flows.reducer.state_diff import changes, same
-from tidemill.flows.reducer.state_merge import merged
-from tidemill.flows.reducer.state_paths import MISSING, write_path, write_paths
-from tidemill.flows.reducer.state_undo import (
+from tidemill.flows.reducer.state.diff import changes, same
+from tidemill.flows.reducer.state.flow_state import FlowState, PendingWrites, Work
+from tidemill.flows.reducer.state.merge import merged
+from tidemill.flows.reducer.state.paths import MISSING, write_path, write_paths
+from tidemill.flows.reducer.state.undo import (
     before_kept_writes,
     drop_kept_writes,
     keep_writes,

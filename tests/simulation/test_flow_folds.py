@@ -16,7 +16,7 @@ from tidemill.flows import Context, Event, StartEvent, StopEvent, Workflow, step
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.encoding.snapshot import encode_state
 from tidemill.flows.reducer.reducer import FlowProgram
-from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.state.flow_state import FlowState
 from tidemill.flows.reducer.step_ticks import Ended, EventSent, Gathered, StepFailure, WaitAsked, Wrote
 from tidemill.flows.runner.state_store import DictState
 

@@ -16,7 +16,7 @@ from tidemill.engine.runs.durable_run import DurableRun
 from tidemill.engine.simulation.store import SimulatedRunStore
 from tidemill.engine.simulation.world import SimulationError
 from tidemill.flows import simulate
-from tidemill.flows.reducer.state_paths import read_path
+from tidemill.flows.reducer.state.paths import read_path
 from tidemill.flows.runner.durable import DurableFlowRun
 from tidemill.flows.runner.replay.step_replay import StepReplay
 from tidemill.store.runs.model import DuplicateTick, StoreModel

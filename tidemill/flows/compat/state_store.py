@@ -10,7 +10,7 @@ from tidemill.flows.definition.decorators import steps_of
 from tidemill.flows.definition.validate import find_state_type
 from tidemill.flows.encoding.context_dict import SKIPPED_KEYS, UnserializableKeyWarning, load_store, save_store
 from tidemill.flows.encoding.dict_like import DictState
-from tidemill.flows.reducer.state_paths import MISSING, read_path, write_path
+from tidemill.flows.reducer.state.paths import MISSING, read_path, write_path
 from tidemill.flows.runner.state_store import InMemoryStateStore, StateCell, StateStore, blank_state, merged_state
 
 __all__ = [

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.models import is_stored_with_model
 from tidemill.flows.encoding.values import has_stored_form
-from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, read_path, write_path
+from tidemill.flows.reducer.state.paths import MISSING, Changes, inner_path, read_path, write_path
 
 
 def storable_changes(store: Any, changes: Changes) -> Changes:

@@ -19,7 +19,7 @@ from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.serializers import JsonSerializer
 from tidemill.flows.encoding.snapshot import decode_state, encode_state
 from tidemill.flows.errors import ContextSerdeError
-from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.state.flow_state import FlowState
 
 VERSION = 2
 SKIPPED_KEYS = frozenset({"memory"})

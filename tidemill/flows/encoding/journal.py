@@ -17,7 +17,7 @@ from tidemill.flows.encoding.events import decode_event, encode_event, qualified
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, unpack_operations
 from tidemill.flows.encoding.values import pack, pack_part, pack_state, unpack
-from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.state.paths import MISSING
 from tidemill.flows.reducer.step_ticks import (
     Did,
     EditBasis,

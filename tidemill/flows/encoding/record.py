@@ -16,8 +16,8 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.dict_like import DictLikeModel
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.record import READS, RecordedOperation
-from tidemill.flows.reducer.state_diff import same
-from tidemill.flows.reducer.state_paths import MISSING, read_path
+from tidemill.flows.reducer.state.diff import same
+from tidemill.flows.reducer.state.paths import MISSING, read_path
 
 #: A string that is shorter than this is stored as it is.
 _SHORT = 64

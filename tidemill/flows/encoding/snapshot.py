@@ -22,9 +22,17 @@ from tidemill.flows.encoding.events import qualified_name
 from tidemill.flows.encoding.exceptions import exception_from
 from tidemill.flows.encoding.record import NO_STATE, pack_operations, resolve, unpack_operations
 from tidemill.flows.encoding.values import pack, unpack
-from tidemill.flows.reducer.state import Ending, EventBatch, FlowState, PendingWrite, StepProgress, Wait, Work
-from tidemill.flows.reducer.state_paths import MISSING, read_path
-from tidemill.flows.reducer.state_undo import add_draft, settled_drafts
+from tidemill.flows.reducer.state.flow_state import (
+    Ending,
+    EventBatch,
+    FlowState,
+    PendingWrite,
+    StepProgress,
+    Wait,
+    Work,
+)
+from tidemill.flows.reducer.state.paths import MISSING, read_path
+from tidemill.flows.reducer.state.undo import add_draft, settled_drafts
 from tidemill.flows.reducer.step_ticks import StepFailure
 
 FORMAT = 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidemill.core.ticks import Answer, Command, DropTimer, Publish, RunWork
 from tidemill.flows.definition.signature import StepSpec
-from tidemill.flows.reducer.state import FlowState, StepProgress, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, StepProgress, Work
 from tidemill.flows.reducer.step_ticks import Narrated
 
 if TYPE_CHECKING:

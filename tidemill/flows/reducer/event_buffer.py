@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.state_undo import undo_writes
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
+from tidemill.flows.reducer.state.undo import undo_writes
 from tidemill.flows.reducer.step_ticks import Gathered
 
 

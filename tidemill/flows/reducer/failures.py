@@ -14,8 +14,8 @@ from tidemill.flows.reducer.event_buffer import undo_all
 from tidemill.flows.reducer.joins import release_token
 from tidemill.flows.reducer.mailbox import send_event_of
 from tidemill.flows.reducer.run_end import compensate_next, end_run
-from tidemill.flows.reducer.state import NONE, FlowState, Work
-from tidemill.flows.reducer.state_undo import drop_kept_writes
+from tidemill.flows.reducer.state.flow_state import NONE, FlowState, Work
+from tidemill.flows.reducer.state.undo import drop_kept_writes
 from tidemill.flows.reducer.step_ticks import Ended, StepFailure
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tidemill.flows.definition.events import CollectionReleaseEvent
 from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.definition.topology import taken_of_batch
 from tidemill.flows.reducer.attempts import enqueue
-from tidemill.flows.reducer.state import EventBatch, FlowState, QueuedEvent
+from tidemill.flows.reducer.state.flow_state import EventBatch, FlowState, QueuedEvent
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.reducer import FlowProgram

@@ -7,7 +7,7 @@ from typing import Any
 from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.events import encode_event
 from tidemill.flows.reducer.record import RecordedOperation
-from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.state.flow_state import FlowState
 
 MAILBOX_SIZE = 1000
 

@@ -29,7 +29,7 @@ from tidemill.flows.encoding.snapshot import FlowSnapshot, decode_state, encode_
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.reducer.event_buffer import undo
 from tidemill.flows.reducer.record import READS
-from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
 
 Hook = Callable[[OlderRun], OlderRun]
 

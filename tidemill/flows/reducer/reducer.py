@@ -39,9 +39,9 @@ from tidemill.flows.reducer.failures import attempt_failed, forget_attempt
 from tidemill.flows.reducer.joins import release_token
 from tidemill.flows.reducer.routing import deliver, open_batch, route
 from tidemill.flows.reducer.run_end import RUN_TIMEOUT, compensate_next, end_run, stop_all, watch_idle
-from tidemill.flows.reducer.state import NONE, FlowState, QueuedEvent, StepProgress
-from tidemill.flows.reducer.state_paths import MISSING, read_path
-from tidemill.flows.reducer.state_undo import keep_writes, write
+from tidemill.flows.reducer.state.flow_state import NONE, FlowState, QueuedEvent, StepProgress
+from tidemill.flows.reducer.state.paths import MISSING, read_path
+from tidemill.flows.reducer.state.undo import keep_writes, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
     EditBasis,

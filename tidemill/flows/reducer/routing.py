@@ -16,7 +16,7 @@ from tidemill.flows.reducer.attempts import enqueue
 from tidemill.flows.reducer.joins import arrive, pair, release_token
 from tidemill.flows.reducer.mailbox import keep
 from tidemill.flows.reducer.run_end import end_run
-from tidemill.flows.reducer.state import EventBatch, FlowState, QueuedEvent, Work
+from tidemill.flows.reducer.state.flow_state import EventBatch, FlowState, QueuedEvent, Work
 from tidemill.flows.reducer.waits import answer_waits
 
 if TYPE_CHECKING:

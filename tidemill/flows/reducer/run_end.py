@@ -9,8 +9,8 @@ from tidemill.flows.definition.events import UnhandledEvent, WorkflowFailedEvent
 from tidemill.flows.errors import WorkflowRuntimeError
 from tidemill.flows.reducer.attempts import enqueue, leave
 from tidemill.flows.reducer.event_buffer import undo_all
-from tidemill.flows.reducer.state import Ending, FlowState
-from tidemill.flows.reducer.state_undo import drop_kept_writes
+from tidemill.flows.reducer.state.flow_state import Ending, FlowState
+from tidemill.flows.reducer.state.undo import drop_kept_writes
 from tidemill.flows.reducer.step_ticks import StepFailure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tidemill.flows.reducer.attempts import deadline_of, free_slot, narrate, sta
 from tidemill.flows.reducer.mailbox import send_event_of, take_fitting, take_spare
 from tidemill.flows.reducer.record import RecordedOperation
 from tidemill.flows.reducer.routing import deliver
-from tidemill.flows.reducer.state import NONE, FlowState, QueuedEvent, Wait, Work
+from tidemill.flows.reducer.state.flow_state import NONE, FlowState, QueuedEvent, Wait, Work
 from tidemill.flows.reducer.step_ticks import WaitAsked
 from tidemill.flows.reducer.waits import answer_now, open_wait
 

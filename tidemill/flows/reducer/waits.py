@@ -9,7 +9,7 @@ import msgspec
 from tidemill.core.ticks import Answer, Command, SetTimer
 from tidemill.flows.reducer.attempts import begin_attempt, leave_queue, occupy, reply, run_work, stop_waiting
 from tidemill.flows.reducer.mailbox import meets
-from tidemill.flows.reducer.state import FlowState, Wait, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Wait, Work
 
 if TYPE_CHECKING:
     from tidemill.flows.reducer.reducer import FlowProgram

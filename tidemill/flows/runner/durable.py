@@ -34,7 +34,7 @@ from tidemill.flows.encoding.values import encode_packed, encode_packed_event, p
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.migration import WAYS_OUT
 from tidemill.flows.reducer.reducer import RULES
-from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Ended, Note, StateEdited, StepFailure, Wrote
 from tidemill.flows.runner.children import JobGatherer, Starter, wait_for_child
 from tidemill.flows.runner.in_memory import FlowRun

@@ -50,7 +50,7 @@ from tidemill.flows.errors import (
 )
 from tidemill.flows.reducer.reducer import RULES
 from tidemill.flows.reducer.run_end import RUN_TIMEOUT
-from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import Did, Ended, Note, WaitAsked, Withdrew
 from tidemill.flows.reducer.waits import once_question
 from tidemill.flows.runner.event_stream import EventStream, verbose_line

@@ -24,7 +24,7 @@ from tidemill.flows.definition.stored_topology import OlderVersion, encode_topol
 from tidemill.flows.encoding.journal import TickRecord, read_record, tick_of
 from tidemill.flows.reducer.migration import WAYS_OUT, migrate_state
 from tidemill.flows.reducer.reducer import FlowProgram
-from tidemill.flows.reducer.state import FlowState
+from tidemill.flows.reducer.state.flow_state import FlowState
 from tidemill.flows.runner.sending import known_events
 from tidemill.flows.runner.state_store import StateCell
 

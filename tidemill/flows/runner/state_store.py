@@ -26,8 +26,8 @@ from tidemill.flows.encoding.copies import SHARED, copy_data
 from tidemill.flows.encoding.dict_like import DictState
 from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
-from tidemill.flows.reducer.state_diff import changes
-from tidemill.flows.reducer.state_paths import MISSING, Changes, read_path, write_paths
+from tidemill.flows.reducer.state.diff import changes
+from tidemill.flows.reducer.state.paths import MISSING, Changes, read_path, write_paths
 from tidemill.flows.runner.replay.record_lanes import RecordLane
 from tidemill.flows.runner.replay.step_replay import StepReplay, place_of, raise_recorded
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemill.flows.definition.events import HumanResponseEvent, InputRequiredEvent, StartEvent
 from tidemill.flows.definition.topology import Topology
-from tidemill.flows.reducer.state import FlowState, Wait, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Wait, Work
 from tidemill.flows.runner.steps.human_input import Question, prompt_of, questions, schema_of
 
 

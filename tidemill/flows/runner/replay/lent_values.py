@@ -12,8 +12,8 @@ from tidemill.core.errors import PayloadError
 from tidemill.flows.encoding.copies import copy_data
 from tidemill.flows.encoding.values import pack
 from tidemill.flows.errors import WorkflowRuntimeError
-from tidemill.flows.reducer.state_diff import changes, same
-from tidemill.flows.reducer.state_paths import MISSING, Changes, inner_path, read_path
+from tidemill.flows.reducer.state.diff import changes, same
+from tidemill.flows.reducer.state.paths import MISSING, Changes, inner_path, read_path
 
 
 class LentValues:

@@ -18,7 +18,7 @@ from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import RecordedOperation
 
 if TYPE_CHECKING:
-    from tidemill.flows.reducer.state import Work
+    from tidemill.flows.reducer.state.flow_state import Work
     from tidemill.flows.runner.replay.step_replay import StepReplay
 
 #: The recorded operations of a lane, by kind and key, in order.

@@ -21,8 +21,8 @@ from tidemill.flows.encoding.record import UNKNOWN
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent, send_event_of, take_spare
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
-from tidemill.flows.reducer.state_paths import MISSING, read_path
-from tidemill.flows.reducer.state_undo import before_kept_writes
+from tidemill.flows.reducer.state.paths import MISSING, read_path
+from tidemill.flows.reducer.state.undo import before_kept_writes
 from tidemill.flows.reducer.step_ticks import Suspended, WaitAsked
 from tidemill.flows.reducer.waits import numbered
 from tidemill.flows.runner.replay.lent_values import LentValues
@@ -37,7 +37,7 @@ from tidemill.flows.runner.replay.record_lanes import (
 )
 
 if TYPE_CHECKING:
-    from tidemill.flows.reducer.state import Work
+    from tidemill.flows.reducer.state.flow_state import Work
     from tidemill.flows.runner.in_memory import FlowRun
 
 

@@ -16,7 +16,7 @@ from tidemill.flows.definition.signature import StepSpec
 from tidemill.flows.encoding.copies import copy_mutable
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
 from tidemill.flows.reducer.mailbox import Sent
-from tidemill.flows.reducer.state import Work
+from tidemill.flows.reducer.state.flow_state import Work
 from tidemill.flows.reducer.step_ticks import Ended, StepFailure
 from tidemill.flows.runner.instrumentation import spans
 from tidemill.flows.runner.replay.local_timers import limited

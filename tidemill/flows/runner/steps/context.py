@@ -57,8 +57,8 @@ from tidemill.flows.encoding.events import reply_token
 from tidemill.flows.errors import ContextStateError, WorkflowRuntimeError
 from tidemill.flows.reducer.record import ROOT, RecordedOperation
 from tidemill.flows.reducer.reducer import COMPENSATE
-from tidemill.flows.reducer.state_paths import Changes, write_paths
-from tidemill.flows.reducer.state_undo import write_for_good
+from tidemill.flows.reducer.state.paths import Changes, write_paths
+from tidemill.flows.reducer.state.undo import write_for_good
 from tidemill.flows.reducer.step_ticks import EventSent, Gathered, StateEdited, WaitAsked, Wrote
 from tidemill.flows.runner.replay.gather import run_together
 from tidemill.flows.runner.replay.once import Effect, run_once
@@ -70,7 +70,7 @@ from tidemill.flows.runner.steps.current_step import find_step
 
 if TYPE_CHECKING:
     from tidemill.flows.definition.workflow import AnyWorkflow, ResultT, Workflow
-    from tidemill.flows.reducer.state import FlowState, Work
+    from tidemill.flows.reducer.state.flow_state import FlowState, Work
     from tidemill.flows.runner.in_memory import FlowRun
 
 S = TypeVar("S", default=Any)

@@ -22,7 +22,7 @@ from tidemill.core.ticks import Noted, Tick
 from tidemill.flows.definition.declared import declared
 from tidemill.flows.definition.events import ChildEnded, Event, HumanResponseEvent, InputRequiredEvent, SleepEnded
 from tidemill.flows.definition.topology import Topology
-from tidemill.flows.reducer.state import FlowState, Work
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
 from tidemill.flows.reducer.step_ticks import WaitAsked
 from tidemill.flows.runner.sending import make_event
 from tidemill.store.runs.run_turn import RunTurn

@@ -30,9 +30,9 @@ from tidemill.flows.encoding.journal import decode_tick, encode_tick
 from tidemill.flows.encoding.snapshot import pack_work, unpack_work
 from tidemill.flows.encoding.values import pack, unpack
 from tidemill.flows.errors import StepDiverged, WorkflowRuntimeError
-from tidemill.flows.reducer.state import FlowState, Work
-from tidemill.flows.reducer.state_paths import read_path
-from tidemill.flows.reducer.state_undo import add_draft, write
+from tidemill.flows.reducer.state.flow_state import FlowState, Work
+from tidemill.flows.reducer.state.paths import read_path
+from tidemill.flows.reducer.state.undo import add_draft, write
 from tidemill.flows.reducer.step_ticks import (
     Did,
     EditBasis,

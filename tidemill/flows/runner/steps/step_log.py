@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 
 from tidemill.engine.worker.log_capture import CapturedLines
-from tidemill.flows.reducer.state import Work
+from tidemill.flows.reducer.state.flow_state import Work
 from tidemill.store.runs.log import NewStepLog
 
 WRITE_EVERY = 1.0  # seconds

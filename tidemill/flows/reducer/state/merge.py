@@ -16,8 +16,8 @@ import msgspec
 from pydantic import BaseModel
 
 from tidemill.flows.encoding.copies import attributes_of
-from tidemill.flows.reducer.state_diff import same
-from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.state.diff import same
+from tidemill.flows.reducer.state.paths import MISSING
 
 _NUMBERS = (int, float, Decimal)
 _SEQUENCES = (list, tuple, deque)

@@ -16,10 +16,10 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from tidemill.flows.reducer.state import FlowState, PendingWrite, PendingWrites, Work
-from tidemill.flows.reducer.state_diff import same
-from tidemill.flows.reducer.state_merge import merged
-from tidemill.flows.reducer.state_paths import (
+from tidemill.flows.reducer.state.diff import same
+from tidemill.flows.reducer.state.flow_state import FlowState, PendingWrite, PendingWrites, Work
+from tidemill.flows.reducer.state.merge import merged
+from tidemill.flows.reducer.state.paths import (
     CONTAINERS,
     MISSING,
     Changes,

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tidemill.flows.encoding.copies import attributes_of
 from tidemill.flows.encoding.dict_like import DictLikeModel
-from tidemill.flows.reducer.state_paths import MISSING
+from tidemill.flows.reducer.state.paths import MISSING
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
