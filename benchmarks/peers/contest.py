@@ -16,6 +16,7 @@ against an empty database of its own, and prints one JSON line per scenario: `{"
 
 `--under NAME[=AMOUNT]` measures under a circumstance that the contender's module offers, from before the
 backlog is enqueued to the end: maintenance that runs beside, jobs that wait, a transaction held open.
+`--under workers=4` drains with as many worker processes, for every contender.
 
 Only the standard library, asyncpg and uvloop are imported here: it runs in the peer venv and in ours.
 """
@@ -87,6 +88,7 @@ class Tally:
         self._started += 1
         if self._started == 1:
             self.first_start = now
+            _emit("first", now)
         if self._started == self._backlog:
             # Some engines run jobs in a thread of their own.
             self._loop.call_soon_threadsafe(self.backlog_has_run.set)
@@ -104,6 +106,7 @@ def main(contender: Contender, circumstances: Mapping[str, Circumstance] | None 
     parser.add_argument("--seconds", type=float, default=1.0, help="length of each enqueue measurement")
     parser.add_argument("--under", nargs="*", default=[], help="circumstances, each NAME or NAME=AMOUNT")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.set_defaults(workers=1)
     options = parser.parse_args()
     if options.worker:
         uvloop.run(_work(contender, options.dsn, options.jobs))
@@ -118,6 +121,9 @@ async def _install_and_measure(
     async with contextlib.AsyncExitStack() as stack:
         for wish in options.under:
             name, _, amount = wish.partition("=")
+            if name == "workers":
+                options.workers = int(amount)
+                continue
             await stack.enter_async_context(circumstances[name](options.dsn, int(amount or 0)))
         await _measure(contender, options)
 
@@ -142,12 +148,33 @@ async def _measure_worker(contender: Contender, options: argparse.Namespace, wan
     async with contender.producer(options.dsn, 1) as producer:
         await producer.many(options.jobs)
         await _analyze(options.dsn)
+        if options.workers > 1:
+            _emit("drain", await _drain_by_several(contender, options))
+            return
         async with _worker_process(options.dsn, options.jobs) as reports:
             rate = await _report(reports, "drained")
             if "drain" in wanted:
                 _emit("drain", rate)
             if "start" in wanted:
                 _emit("start", await _start_latencies(producer, reports, options.starts))
+
+
+async def _drain_by_several(contender: Contender, options: argparse.Namespace) -> float:
+    """Jobs/s of several worker processes. None of them can count the jobs of all, so each says when it began."""
+    connection = await asyncpg.connect(options.dsn)
+    async with contextlib.AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(_worker_process(options.dsn, options.jobs)) for _ in range(options.workers)
+        ]
+        reports = [asyncio.create_task(_report(worker, "first")) for worker in workers]
+        began, _ = await asyncio.wait(reports, return_when=asyncio.FIRST_COMPLETED)
+        while await connection.fetchval(contender.unfinished):
+            await asyncio.sleep(FINISH_POLL_S)
+        rate = options.jobs / (time.time() - min(report.result() for report in began))
+        for report in reports:
+            report.cancel()
+    await connection.close()
+    return rate
 
 
 async def _analyze(dsn: str) -> None:

@@ -100,3 +100,28 @@ async def test_a_statement_that_notifies_spares_the_pending_notification_of_its_
     await notifier.close()
     await eventually(lambda: heard == ["pending", "at the end"])
     await end(running)
+
+
+async def test_a_job_that_notifies_nothing_spares_no_pending_notification(app: App, database: Database) -> None:
+    @app.task(queue="news")
+    async def work() -> None: ...
+
+    heard: list[str] = []
+    listener = Listener(database)
+    listener.on("jobs", heard.append)
+    running = asyncio.create_task(listener.run())
+    await listener.wait_ready()
+    notifier = (await app.jobs.opened()).enqueuer.notifier
+    notifier.quiet = 0.3
+    await app.enqueue(work.call(), unique_key="taken", delay="1h")
+    for quietly in ({"delay": "1h"}, {"unique_key": "taken"}, {"unique_key": "taken", "debounce": "1h"}):
+        await app.enqueue(work)
+        await eventually(lambda: "news" in heard)
+        heard.clear()
+        await app.enqueue(work)  # Its notification is pending.
+        notifier.forget_last()
+        await app.enqueue(work.call(), **quietly)
+        await eventually(lambda: "news" in heard)
+        heard.clear()
+        notifier.forget_last()
+    await end(running)

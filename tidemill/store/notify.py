@@ -145,7 +145,7 @@ class Notifier:
 
     def __init__(self, database: Database, *, quiet: float = 0.005) -> None:
         self._database = database
-        self._quiet = quiet
+        self.quiet = quiet
         self._last = float("-inf")
         self._waiting: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,7 @@ class Notifier:
     def may_notify_inside(self) -> bool:
         """Whether the writer should notify in its own statement, because the last notification is long enough ago."""
         now = asyncio.get_running_loop().time()
-        if now - self._last > self._quiet:
+        if now - self._last > self.quiet:
             self._last = now
             return True
         return False
@@ -163,11 +163,15 @@ class Notifier:
         """A statement has notified workers of these queues and lanes, and of earlier jobs in them."""
         self._waiting -= wakes
 
+    def forget_last(self) -> None:
+        """Let the next statement notify."""
+        self._last = float("-inf")
+
     def notify_soon(self, wakes: set[str]) -> None:
         """Notify workers of these queues and lanes, together with all other requests of the next few milliseconds."""
         self._waiting |= wakes
         if self._timer is None and self._task is None:
-            self._wait(self._quiet)
+            self._wait(self.quiet)
 
     async def close(self) -> None:
         """Send the notifications that are still pending."""
@@ -186,7 +190,7 @@ class Notifier:
         self._timer = None
         if not self._waiting:
             return
-        left = self._last + self._quiet - asyncio.get_running_loop().time()
+        left = self._last + self.quiet - asyncio.get_running_loop().time()
         if left > 0:  # A statement has notified meanwhile.
             self._wait(left)
         else:
@@ -198,7 +202,7 @@ class Notifier:
         finally:
             self._task = None
             if self._waiting:
-                self._wait(self._quiet)
+                self._wait(self.quiet)
 
     async def _notify(self) -> None:
         self._last = asyncio.get_running_loop().time()

@@ -20,7 +20,7 @@ from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.batches.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
-from tidemill.store.jobs.insert import insert_alike, insert_jobs, insert_one, run_statements, wake_of
+from tidemill.store.jobs.insert import SOON, insert_alike, insert_jobs, insert_one, run_statements, wake_of
 from tidemill.store.notify import Notifier
 
 MAX_BATCH = 500
@@ -33,7 +33,7 @@ class Enqueuer:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._notifier = Notifier(database)
+        self.notifier = Notifier(database)
         self._waiting: list[tuple[NewJob, asyncio.Future[JobRef]]] = []
         self._sender: asyncio.Task[None] | None = None
         self._alone = False
@@ -111,7 +111,7 @@ class Enqueuer:
         """Finish the calls in progress."""
         if self._sender is not None:
             await self._sender
-        await self._notifier.close()
+        await self.notifier.close()
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
@@ -147,7 +147,7 @@ class Enqueuer:
             _give(answer, ref)
 
     async def _store(self, jobs: Sequence[NewJob]) -> list[JobRef]:
-        inside = self._notifier.may_notify_inside()
+        inside = self.notifier.may_notify_inside()
         for tries_left in reversed(range(_TRIES)):
             try:
                 refs = await self._insert(jobs, notify=inside)
@@ -158,11 +158,12 @@ class Enqueuer:
                 if isinstance(error, asyncpg.PostgresError) or is_unavailable(error):
                     raise _explained(error) from error
                 raise
-        wakes = {wake_of(job) for job in jobs}
         if inside:
-            self._notifier.notified_inside(wakes)
+            # Jobs that are due later, or whose key was taken, have notified nothing.
+            stored = [job for job, ref in zip(jobs, refs, strict=True) if ref.created]
+            self.notifier.notified_inside({wake_of(job) for job in stored if job.at is None and job.delay <= SOON})
         else:
-            self._notifier.notify_soon(wakes)
+            self.notifier.notify_soon({wake_of(job) for job in jobs})
         return refs
 
     async def _insert(self, jobs: Sequence[NewJob], *, notify: bool) -> list[JobRef]:
