@@ -36,7 +36,7 @@ from tidemill.store.access.tokens import find_token
 from tidemill.store.jobs.pages import JobFilter, match_jobs
 from tidemill.store.jobs.queues import list_queues
 from tidemill.store.jobs.schedules.schedules import declare_schedules, list_schedules
-from tidemill.store.jobs.workers import QueueLimit, list_workers, read_control, set_limit
+from tidemill.store.jobs.workers import QueueLimit, list_workers, read_control, set_limit, set_weight
 from tidemill.store.migrate import migrate
 from tidemill.store.monitors.alerts import list_alerts
 from tidemill.store.streams import streams as stream_store
@@ -187,6 +187,31 @@ async def test_a_limit_and_a_pause_of_a_queue_are_those_of_one_application(north
     assert north.done == [], "the first token comes in an hour"
     rates = [{row["name"]: row["rate"] for row in await list_queues(side.database)} for side in (north, south)]
     assert [each.get("default") for each in rates] == [pytest.approx(1 / 3600), None]
+
+
+async def test_rates_weights_and_batches_are_those_of_one_application(north: Side, south: Side) -> None:
+    told: dict[str, list[int]] = {}
+    for side in (north, south):
+
+        @side.app.task(name="call", rate_key="{account}", rate="1/h", fair_key="{account}")
+        async def call(account: str) -> None: ...
+
+        side.app.dag(Dag("rated", [node("one", "report")]), rate="1/h")
+    await acting(north.database, "ann", set_weight, "default", "acme", 7)
+    async with north.app.running(), south.app.running():
+        for side in (north, south):
+            calls = side.app.declarations.tasks["call"]
+            jobs = await side.app.enqueue_many([calls.call(account="acme"), calls.call(account="acme")])
+            assert (await side.app.wait(jobs[0])).state == "succeeded", "the other has used up its own rate"
+            runs = [await side.app.start("rated", rate_key="acme") for _ in range(2)]
+            await runs[0].result(timeout=60)
+            assert await value(side.database, f"SELECT start_at IS NOT NULL FROM tidemill.run WHERE id = {runs[1].id}")
+            reports = side.app.declarations.tasks["report"]
+            batch = await side.app.batch([reports.call(n=n) for n in range(1 if side is north else 2)], name="same")
+            told[side.name] = [(await batch.wait(timeout=60)).total]
+    assert told == {"north": [1], "south": [2]}
+    weights = "SELECT count(*) FROM tidemill.fair_weight"
+    assert [await value(side.database, weights) for side in (north, south)] == [1, 0]
 
 
 async def test_what_matches_a_filter_is_cancelled_in_one_application(north: Side, south: Side) -> None:
