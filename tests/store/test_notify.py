@@ -9,6 +9,7 @@ import pytest
 
 from tests.support import eventually
 from tidemill import App
+from tidemill.engine.jobs.enqueue_options import EnqueueOptions
 from tidemill.store.database import Database
 from tidemill.store.notify import ANYTHING, Listener, Notifier
 
@@ -114,13 +115,18 @@ async def test_a_job_that_notifies_nothing_spares_no_pending_notification(app: A
     notifier = (await app.jobs.opened()).enqueuer.notifier
     notifier.quiet = 0.3
     await app.enqueue(work.call(), unique_key="taken", delay="1h")
-    for quietly in ({"delay": "1h"}, {"unique_key": "taken"}, {"unique_key": "taken", "debounce": "1h"}):
+    notify_nothing: list[EnqueueOptions] = [
+        {"delay": "1h"},
+        {"unique_key": "taken"},
+        {"unique_key": "taken", "debounce": "1h"},
+    ]
+    for options in notify_nothing:
         await app.enqueue(work)
         await eventually(lambda: "news" in heard)
         heard.clear()
         await app.enqueue(work)  # Its notification is pending.
         notifier.forget_last()
-        await app.enqueue(work.call(), **quietly)
+        await app.enqueue(work.call(), **options)
         await eventually(lambda: "news" in heard)
         heard.clear()
         notifier.forget_last()

@@ -20,7 +20,15 @@ from tidemill.store.database import Connection, Database, Executor
 from tidemill.store.database_errors import is_safe_to_retry, is_unavailable
 from tidemill.store.jobs.batches.batch_end import end_batches
 from tidemill.store.jobs.batches.batches import ADD_TO_TOTAL, hold_statements, new_batch_statements
-from tidemill.store.jobs.insert import SOON, insert_alike, insert_jobs, insert_one, run_statements, wake_of
+from tidemill.store.jobs.insert import (
+    SOON,
+    debounce_waiting,
+    insert_alike,
+    insert_jobs,
+    insert_one,
+    run_statements,
+    wake_of,
+)
 from tidemill.store.notify import Notifier
 
 MAX_BATCH = 500
@@ -172,6 +180,10 @@ class Enqueuer:
         if connection is None or connection.is_closed():
             connection = self._connection = await self._database.connect(patience=30.0)
         try:
+            if len(jobs) == 1 and jobs[0].debounce is not None:
+                ref = await debounce_waiting(self._database, connection, jobs[0])
+                if ref is not None:
+                    return [ref]
             if any(job.keyed for job in jobs):
                 async with connection.transaction():
                     return await insert_jobs(self._database, connection, jobs, notify=notify)

@@ -162,16 +162,23 @@ FROM new LEFT JOIN stored USING (id) ORDER BY new.ordinality
 
 #: Gives a waiting job with this key other arguments and moves it to a later moment; moves below a tenth of the wait are
 #: not worth a new place in the queue. One that runs already loses its key, so that another one can have it.
-DEBOUNCE = """
+_MOVE = """
+UPDATE tidemill.job AS j SET args = $3::text::json, due_at = CASE
+    WHEN now() + make_interval(secs => $4::float8 * 0.9) > j.due_at THEN now() + make_interval(secs => $4::float8)
+    ELSE j.due_at END
+"""
+DEBOUNCE = f"""
 WITH held AS MATERIALIZED (
     SELECT id, state FROM tidemill.job WHERE task = $1::text AND unique_key = $2::text FOR UPDATE),
 freed AS (
     UPDATE tidemill.job AS j SET unique_key = NULL FROM held WHERE j.id = held.id AND held.state = 'running')
-UPDATE tidemill.job AS j SET args = $3::text::json, due_at = CASE
-    WHEN now() + make_interval(secs => $4::float8 * 0.9) > j.due_at THEN now() + make_interval(secs => $4::float8)
-    ELSE j.due_at END
-FROM held WHERE j.id = held.id AND held.state <> 'running' RETURNING j.id
+{_MOVE} FROM held WHERE j.id = held.id AND held.state <> 'running' RETURNING j.id
 """
+
+#: The same for a job that waits, in a statement that needs no transaction around it: most calls find one.
+DEBOUNCE_WAITING = (
+    f"{_MOVE} WHERE j.task = $1::text AND j.unique_key = $2::text AND j.state <> 'running' RETURNING j.id"
+)
 
 #: Deletes the window of a job that was not stored because another job had its key.
 DROP_WINDOW = "DELETE FROM tidemill.unique_window WHERE task = $1 AND unique_key = $2 AND job_id = $3 RETURNING job_id"
@@ -240,15 +247,24 @@ def _debounced_statements(jobs: Sequence[NewJob], *, notify: bool) -> Statements
         job = jobs[index]
         alone = job if job.debounce is None else msgspec.structs.replace(job, debounce=None, delay=job.debounce)
         while index not in refs:
-            if job.debounce is not None:
-                given = (job.task, job.unique_key, bytes(job.args).decode(), job.debounce)
-                if moved := (yield DEBOUNCE, given):
-                    refs[index] = JobRef(moved[0][0], created=False)
-                    break
+            if job.debounce is not None and (moved := (yield DEBOUNCE, _debounce_values(job, bytes(job.args)))):
+                refs[index] = JobRef(moved[0][0], created=False)
+                break
             ref = (yield from _insert_statements([alone], notify=notify))[0]
             if ref.created or job.debounce is None:
                 refs[index] = ref  # Otherwise another caller has stored a job with this key meanwhile: replace it.
     return [refs[index] for index in range(len(jobs))]
+
+
+def _debounce_values(job: NewJob, args: bytes) -> tuple[Any, ...]:
+    return job.task, job.unique_key, args.decode(), job.debounce
+
+
+async def debounce_waiting(database: Database, connection: Executor, job: NewJob) -> JobRef | None:
+    """Give the waiting job with this key other arguments and a later moment; None if no job waits with it."""
+    values = _debounce_values(job, database.seal(bytes(job.args)))
+    moved = await connection.fetch(database.sql(DEBOUNCE_WAITING), *values)
+    return JobRef(moved[0][0], created=False) if moved else None
 
 
 async def insert_jobs(
