@@ -3,7 +3,8 @@
 Everything runs in turn on one server, every engine through `peers/contest.py`. Ours and the raw limit
 take turns, and a full run also drains ours again beside each peer and each circumstance, so that a slow minute
 of the machine hits both; medians are compared. A quick run drains ours again beside the rows with goals of their own,
-and only the drain is a median: its other rows can be off by a busy second. Maintenance process runs beside our worker throughout, as it would for a user.
+and only the drain is a median: its other rows can be off by a busy second. Maintenance process runs beside our worker
+throughout, as it would for a user.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ IDLE_CPU_PERCENT, IDLE_QUERIES_PER_S = 1.0, 2.0
 FAIR_WAIT = 3.0
 BATCH = "batch_1m"
 SEVERAL_WORKERS = (2, 4, 8)
-WITH_A_DRAIN = ("fair_drain_10", "fair_drain_10k", BATCH)  # Beside these the plain drain is measured in a quick run too.
+WITH_A_DRAIN = ("fair_drain_10", "fair_drain_10k", BATCH)  # A quick run measures the plain drain beside these too.
 
 
 class Plan(msgspec.Struct, frozen=True):
