@@ -25,6 +25,7 @@ import psutil
 from benchmarks import report
 from benchmarks.contenders import say
 from benchmarks.pipelines_peers import PEERS, Peer, prepare_ninja
+from benchmarks.pipelines_shared import write_log
 from benchmarks.server import Server
 
 CHECK = (sys.executable, "-m", "tidemill.cli.start", "pipeline", "check")
@@ -146,9 +147,9 @@ class Run:
 
     def _together(self) -> list[report.Row]:
         """Two builders of one pipeline: faster than one, and each state is built once."""
-        with _Ours(self._server, SHARED_ENTITIES) as ours:
+        with _Ours(self._server, SHARED_ENTITIES, write_log) as ours:
             one = ours.build_together(1)
-        with _Ours(self._server, SHARED_ENTITIES) as ours:
+        with _Ours(self._server, SHARED_ENTITIES, write_log) as ours:
             two = ours.build_together(2)
             builds = asyncio.run(_count_builds(ours.dsn))
         say(f"one builder {one:.2f} s, two builders {two:.2f} s, {builds} builds of {3 * SHARED_ENTITIES} states")
@@ -221,13 +222,14 @@ def say_figures(name: str, count: int, cold: float, check: float | None) -> None
 class _Ours:
     """Our pipeline on a folder of fresh inputs and an empty database, for as long as the block lasts."""
 
-    def __init__(self, server: Server, count: int) -> None:
+    def __init__(self, server: Server, count: int, text: Callable[[int], str] | None = None) -> None:
         self._database = server.database(f"ours_{count}")  # others may be in use meanwhile
         self._count = count
+        self._text = text or small_text
 
     def __enter__(self) -> Ours:
         self._root = Path(tempfile.mkdtemp(prefix="tidemill-bench-"))
-        write_inputs(self._root, self._count)
+        write_inputs(self._root, self._count, self._text)
         dsn = self._database.__enter__()
         asyncio.run(_install(dsn))
         return Ours(dsn, self._root)
@@ -291,11 +293,15 @@ def measure_ninja_check(root: Path, count: int, rounds: int) -> float | None:
     return check
 
 
-def write_inputs(root: Path, count: int) -> None:
+def small_text(number: int) -> str:
+    return f"the text of entity {number}, " * 4
+
+
+def write_inputs(root: Path, count: int, text: Callable[[int], str] = small_text) -> None:
     for folder in ("in", "mid", "out"):
         (root / folder).mkdir(parents=True)
     for number in range(count):
-        (root / f"in/{number}.txt").write_text(f"the text of entity {number}, " * 4)
+        (root / f"in/{number}.txt").write_text(text(number))
 
 
 def timed(work: Callable[[], object]) -> float:

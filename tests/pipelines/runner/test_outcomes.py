@@ -190,3 +190,26 @@ async def test_a_worker_that_cannot_put_a_result_in_place_fails_the_state_once(a
 
         await eventually(failed)
     assert calls == ["a"]
+
+
+async def test_what_is_made_from_many_outputs_waits_until_all_of_them_are_in_place(
+    tmp_path: Path, database: Database
+) -> None:
+    seen = list[list[str]]()
+
+    def pages(entity: Any, text: str) -> dict[str, str]:
+        return {word: word for word in text.split()}
+
+    def whole(entity: Any, files: list[Any]) -> str:
+        seen.append([file.name for file in files])
+        return "".join(file.text() for file in files)
+
+    pipeline = one_stage(tmp_path, pages, "page/{id}/{word}.txt", scatter=True)
+    pipeline.stage(input="page/{id}/{word}.txt", output="all/{id}.txt", collect="word", version="1")(whole)
+    # A builder has died, or is about to go on, after it has put the first of them in place.
+    put(tmp_path, {"in/a.txt": "one two", "page/a/one.txt": "one"})
+    assert (await update(database, pipeline)).steps == []
+    assert seen == [["one.txt", "two.txt"]]
+    put(tmp_path, {"in/a.txt": "one two three", "page/a/three.txt": "three"})
+    assert (await update(database, pipeline)).steps == []
+    assert [sorted(each) for each in seen] == [["one.txt", "two.txt"], ["one.txt", "three.txt", "two.txt"]]

@@ -7,6 +7,7 @@ it, because an identical result would leave them fresh.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
 from operator import itemgetter
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tidemill.core.errors import ConfigError
 from tidemill.core.expressions.paths import RefError
 from tidemill.pipelines.definition.code_hash import changed_parts
-from tidemill.pipelines.definition.pattern import Pattern, PatternError
+from tidemill.pipelines.definition.pattern import Pattern, PatternError, entity_id
 from tidemill.pipelines.definition.pipeline import Plain, Stage
 from tidemill.pipelines.reducer import reasons
 from tidemill.pipelines.reducer.facts import Paths, PipelineControl, PipelineFacts, entities_of, incomplete_entities
@@ -259,8 +260,7 @@ class _StagePlanner:
                 self.plan.adoptions.append(Adoption(stage, entity, inputs, paths, content, size, signature, version))
             return True
         step = BuildStep(stage, entity, self._with_details(reason, record, every), paths, inputs, version)
-        for path in outputs:
-            self.pending[path] = stage.name
+        self._expect(entity, outputs)
         if not step.is_build:
             self.plan.holds.append(step)
         elif self.paused_by is not None:
@@ -274,9 +274,24 @@ class _StagePlanner:
     def _hold(self, step: BuildStep, reason: reasons.Reason) -> None:
         step.reason = reason
         self.plan.holds.append(step)
-        record = self.records.get(step.entity)
-        for path in self._outputs(step.entity, record) or ():
+        self._expect(step.entity, self._outputs(step.entity, self.records.get(step.entity)) or ())
+
+    def _expect(self, entity: str, outputs: Iterable[str]) -> None:
+        """Let the consumers of a state wait for it."""
+        # Another builder may have put some of its many outputs in place, or may have died meanwhile.
+        for path in (*outputs, *self._found.get(entity, ())) if self.stage.scatter else outputs:
             self.pending[path] = self.stage.name
+
+    @cached_property
+    def _found(self) -> dict[str, list[str]]:
+        """The existing outputs of a stage whose states have many, by entity."""
+        found: dict[str, list[str]] = {}
+        for path in self.world.matched.get(self.stage.output, ()):
+            values = self.stage.output.match(path) or {}
+            if all(name in values for name in self.stage.variables):
+                id = entity_id([values[name] for name in self.stage.variables]) if self.stage.variables else ""
+                found.setdefault(id, []).append(path)
+        return found
 
     def _outputs(self, entity: str, record: StateRecord | None) -> list[str] | None:
         if len(entity) > LONGEST // 4 and len(entity.encode()) > LONGEST:

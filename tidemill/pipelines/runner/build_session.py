@@ -11,15 +11,13 @@ from collections.abc import Callable
 
 from tidemill.engine.event_wait import wait_for_event
 from tidemill.pipelines.runner.log import log
-from tidemill.store.database import Connection, Database
+from tidemill.store.database import Database
 from tidemill.store.database_errors import is_transient
 from tidemill.store.states.leases import (
     LeaseHolder,
-    become_first,
     lock_session,
     release_all_leases,
     renew_leases,
-    wait_for_first,
 )
 from tidemill.store.states.states import STATES_CHANNEL
 
@@ -37,7 +35,6 @@ class BuildSession:
         self._open = asyncio.Event()
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
 
     async def open(self) -> LeaseHolder:
         """The holder of this builder's leases, once its session is open."""
@@ -50,17 +47,6 @@ class BuildSession:
             if self._task.done():
                 self._task.result()
         return self.holder
-
-    async def outlasts_another(self, pipeline: str, *, seconds: float) -> bool:
-        """Whether another builder of a pipeline came first, and has ended within so many seconds.
-
-        The first one is not waited for longer: then there is work for two.
-        """
-        await self.open()
-        name = f"{self._database.schema}:{pipeline}"
-        if self._connection is None or await become_first(self._connection, name):
-            return False
-        return await wait_for_first(self._database, name, seconds=seconds)
 
     async def close(self) -> None:
         """Give up all leases, and end the session."""
@@ -84,7 +70,6 @@ class BuildSession:
                         self._database.channel(STATES_CHANNEL), lambda _c, _p, _n, text: self._hear(text)
                     )
                 await lock_session(connection, self.holder.lock or 0)
-                self._connection = connection
                 self._open.set()
                 while not connection.is_closed() and not await wait_for_event(self._closing, RENEW_EVERY):
                     await renew_leases(self._database, self.holder.lock or 0)
@@ -94,7 +79,6 @@ class BuildSession:
                 log.warning("leases cannot be renewed", error=str(error))
             finally:
                 self._open.clear()
-                self._connection = None
                 connection.terminate()
 
     def _hear(self, text: object) -> None:

@@ -46,8 +46,8 @@ from tidemill.store.states.leases import (
 
 #: Seconds after which the leases of other builders are read again: no notification tells of a builder that dies.
 LOOK_AGAIN = 2.0
-#: Seconds after which a second builder helps the first one.
-HELP_AFTER = 0.75
+#: How many times longer it takes to read what others did to a state than to read a state among all.
+ALONE = 8
 
 #: Dispatches steps to be built elsewhere, and returns the id of each job.
 Dispatch = Callable[[Stage, Sequence[BuildStep]], Awaitable[list[int]]]
@@ -101,12 +101,8 @@ class Driver:
         await self.pipeline_view.read_unknown()
         return self.pipeline_view.plan()
 
-    async def outlasts_another(self) -> bool:
-        """Whether another builder came first and is done by now: a small build is faster by one than by two."""
-        return await self._session.outlasts_another(self.pipeline.name, seconds=HELP_AFTER)
-
     async def look_again(self) -> BuildPlan:
-        """Read everything again: another builder has built meanwhile."""
+        """Read everything again: another builder has built much of it."""
         await self.pipeline_view.read_all()
         await self.pipeline_view.read_unknown()
         return self.pipeline_view.plan()
@@ -270,14 +266,9 @@ class Driver:
         await read_traces(self._database, name, mine)
         line = self._lines[stage.name]
         others = {step.entity: step for step in steps if step.entity in leased.elsewhere | leased.outdated}
-        if leased.outdated:
-            # Another builder has been here: one statement tells of all that it has built, not one for each state.
-            left = {step.entity: step for step in line.left}
-            changed = await find_changed(self._database, name, stage.name, [(e, s.version) for e, s in left.items()])
-            line.withdraw(changed)
-            others |= {entity: left[entity] for entity in changed}
-            self._news.set()
         if others:
+            # Another builder has been here: a statement or two tell of all that it has built and builds now.
+            others |= await self._withdraw(stage, line, built=bool(leased.outdated), leased=bool(leased.elsewhere))
             # They are read when there is nothing else to do: until then their consumers are likely to be built, too.
             self.elsewhere.setdefault(stage.name, {}).update(others)
             line.release(others)
@@ -286,6 +277,18 @@ class Driver:
         if len(mine) < len(steps):
             self._note_end()
         return mine
+
+    async def _withdraw(self, stage: Stage, line: LocalBuilder, *, built: bool, leased: bool) -> dict[str, BuildStep]:
+        """Take back steps that have not started, and that another builder has built or leased; returns them."""
+        left, found = {step.entity: step for step in line.left}, set[str]()
+        if built:
+            known = [(entity, step.version) for entity, step in left.items()]
+            found |= await find_changed(self._database, self.pipeline.name, stage.name, known)
+            self._news.set()
+        if leased:
+            found |= left.keys() & {entity for name, entity in await self._leased_elsewhere() if name == stage.name}
+        line.withdraw(found)
+        return {entity: left[entity] for entity in found}
 
     async def _find_in_place(self, stage: Stage, steps: Sequence[BuildStep]) -> set[str]:
         """The states among these that are there, though they looked deleted: built after the files were scanned."""
@@ -311,13 +314,19 @@ class Driver:
         """Go on with states that other builders no longer lease: built, failed, or left by a builder that died."""
         if not self.waits_elsewhere:
             return
-        held = await self._leased_elsewhere()
-        for name, waiting in list(self.elsewhere.items()):
-            free = [step for entity, step in waiting.items() if (name, entity) not in held]
-            for step in free:
+        held, free = await self._leased_elsewhere(), dict[str, list[BuildStep | Adoption]]()
+        for name, waiting in self.elsewhere.items():
+            free[name] = [step for entity, step in waiting.items() if (name, entity) not in held]
+            for step in free[name]:
                 del waiting[step.entity]
-            if free:
-                await self._after(self.pipeline.stages[name], free)
+        if self.idle.is_set() and not self.in_flight and ALONE * sum(map(len, free.values())) > len(self.world.files):
+            for name, steps in free.items():
+                self.release(name, [step.entity for step in steps])
+            await self.act(await self.look_again())
+            return
+        for name, steps in free.items():
+            if steps:
+                await self._after(self.pipeline.stages[name], steps)
 
     async def _leased_elsewhere(self) -> set[tuple[str, str]]:
         """The states that other builders have leased, by stage and entity."""
@@ -376,9 +385,9 @@ class Driver:
         """Plan the consumers of new results, and rejected builds again."""
         # A request that arrived while they were built has removed their failures, and was not planned then.
         again = {each for each in news.failed if each not in self.world.failures[stage.name]}.union(news.overtaken)
-        paths = [*news.changed, *self._scattered(stage, again)]
-        if not stage.scatter:
-            paths += [stage.quick_path(entity) for entity in (*news.done, *again)]
+        ended = (*news.done, *again)
+        outputs = self._scattered(stage, ended) if stage.scatter else [stage.quick_path(entity) for entity in ended]
+        paths = [*news.changed, *outputs]
         if paths or again:
             await self.act(self.pipeline_view.plan(paths, {stage.name: again}))
 
@@ -420,10 +429,7 @@ class Driver:
 async def run_once(driver: Driver) -> BuildPlan:
     """Bring a pipeline up to date in this process; returns the remaining plan: failures, waits and holds."""
     try:
-        plan = await driver.begin()
-        if plan.builds and await driver.outlasts_another():
-            plan = await driver.look_again()
-        await driver.act(plan)
+        await driver.act(await driver.begin())
         await driver.finish()
     finally:
         await driver.close()

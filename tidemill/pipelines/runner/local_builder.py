@@ -30,6 +30,7 @@ ASYNC_AT_ONCE = 64
 QUICK = 0.1  # seconds that one batch of plain calls may take
 #: How many times longer a batch may take than to claim and to commit it: on a busy machine all three take longer.
 WORTH = 3.0
+SHORTEST = 0.02  # seconds of building that are not divided between builders
 
 
 class LocalBuilder:
@@ -69,6 +70,7 @@ class LocalBuilder:
         self._committing: asyncio.Task[None] | None = None
         self._chunk = 1
         self._overhead = 0.0  # seconds that it took lately to claim and to commit a batch
+        self._pace = 0.0  # seconds that one build of a batch took lately
         self._is_shared = False  # whether another builder has built states of this stage meanwhile
         self._closing = False
         self._broken: BaseException | None = None
@@ -131,8 +133,10 @@ class LocalBuilder:
             return 1
         if not self._builds_together:
             return self._most - len(self._running)
+        if not self._is_shared:
+            return self._chunk
         # Of the last states the other builder gets its share.
-        return min(self._chunk, (len(self._todo) + 1) // 2) if self._is_shared else self._chunk
+        return min(self._chunk, max((len(self._todo) + 1) // 2, int(SHORTEST / max(self._pace, 1e-6))))
 
     @property
     def _builds_together(self) -> bool:
@@ -207,6 +211,7 @@ class LocalBuilder:
         else:
             results = [(step, await self._build(step)) for step in steps]
         took, worth = loop.time() - began, max(QUICK, WORTH * self._overhead)
+        self._pace = took / len(steps)
         if took < worth and len(steps) == self._chunk:
             self._chunk = min(MOST, self._chunk * 4)
         elif took > worth * 4:

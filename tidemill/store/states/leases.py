@@ -68,11 +68,6 @@ HOLDS = """(CASE WHEN b.job IS NOT NULL
 
 LOCK_SESSION = "SELECT pg_advisory_lock($1::bigint)"
 
-#: Makes a session the first builder of a pipeline, if none is. Two numbers: no lock of a session can be the same.
-BECOME_FIRST = "SELECT pg_try_advisory_lock(18, hashtext($1)) AS is_first"
-#: Waits until the first builder of a pipeline has ended.
-WAIT_FOR_FIRST = "SELECT pg_advisory_xact_lock(18, hashtext($1))"
-
 #: Leases states that no other builder has a lease of. The order is that of all statements, so that none deadlock.
 #: A lease taken since the statement began holds: the statement may not see yet that its job or session is alive.
 TAKE_LEASES = f"""
@@ -126,22 +121,6 @@ UNION ALL SELECT 'job', id FROM tidemill.job WHERE id = ANY ($2::bigint[]) AND s
 async def lock_session(connection: Connection, lock: int) -> None:
     """Take the lock of a session until its connection closes."""
     await connection.execute(LOCK_SESSION, lock)
-
-
-async def become_first(connection: Connection, pipeline: str) -> bool:
-    """Make a session the first builder of a pipeline until its connection closes; returns whether it is."""
-    return bool(await connection.fetchval(BECOME_FIRST, pipeline))
-
-
-async def wait_for_first(database: Database, pipeline: str, *, seconds: float) -> bool:
-    """Wait for the first builder of a pipeline to end; returns whether it has within so many seconds."""
-    try:
-        async with database.transaction() as connection:
-            await connection.execute(f"SET LOCAL lock_timeout = {round(seconds * 1000)}")
-            await connection.execute(WAIT_FOR_FIRST, pipeline)
-    except asyncpg.LockNotAvailableError:
-        return False
-    return True
 
 
 async def take_leases(
