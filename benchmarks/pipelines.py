@@ -230,6 +230,7 @@ class _Ours:
     def __enter__(self) -> Ours:
         self._root = Path(tempfile.mkdtemp(prefix="tidemill-bench-"))
         write_inputs(self._root, self._count, self._text)
+        os.sync()  # The first commit of a build would wait for these files, too.
         dsn = self._database.__enter__()
         asyncio.run(_install(dsn))
         return Ours(dsn, self._root)

@@ -149,3 +149,21 @@ def test_functions_that_name_each_other_are_followed_once(tmp_path: Path) -> Non
     module = load_source(tmp_path, "hashes_round", "def even(n):\n    return n == 0 or odd(n - 1)\n"
                          "def odd(n):\n    return n != 0 and even(n - 1)\n")  # fmt: skip
     assert set(hash_code(module.even).parts) == {"hashes_round.even", "hashes_round.odd"}
+
+
+def test_the_environment_and_the_arguments_of_a_process_are_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import os, string, sys
+from os import environ
+
+def reads(entity, text):
+    return os.environ.get("MODEL", "small") + environ["HOME"] + sys.argv[0] + sys.path[0] + string.ascii_letters
+"""
+    before = hash_code(load_source(tmp_path, "hashes_surroundings", text).reads)
+    monkeypatch.setenv("SHLVL", "another")
+    monkeypatch.setattr("sys.argv", ["another", "command"])
+    monkeypatch.syspath_prepend(tmp_path / "another")
+    assert hash_code(load_source(tmp_path, "hashes_surroundings", text).reads) == before
+    assert set(before.parts) == {"hashes_surroundings.reads"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.support import eventually
 from tests.support.pipelines import held, put, tree, update
 from tidemill import App
 from tidemill.pipelines import Pipeline
-from tidemill.pipelines.stores.base import StateDraft
+from tidemill.pipelines.stores.base import StateDraft, StateStoreError
 from tidemill.pipelines.stores.files import FileStates
 from tidemill.store.database import Database
 
@@ -213,3 +214,31 @@ async def test_what_is_made_from_many_outputs_waits_until_all_of_them_are_in_pla
     put(tmp_path, {"in/a.txt": "one two three", "page/a/three.txt": "three"})
     assert (await update(database, pipeline)).steps == []
     assert [sorted(each) for each in seen] == [["one.txt", "two.txt"], ["one.txt", "three.txt", "two.txt"]]
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_root_that_is_gone_during_a_build_is_an_error_and_is_not_made_anew(
+    comes_back: bool, tmp_path: Path, database: Database
+) -> None:
+    root, away = tmp_path / "root", tmp_path / "away"
+
+    def build(entity: Any, text: str) -> str:
+        if not away.exists():
+            root.rename(away)
+            if comes_back:
+                root.mkdir()  # A folder under a file system that was unmounted.
+        return text
+
+    put(root, {f"in/{n}.txt": "apple" for n in range(5)})
+    pipeline = one_stage(root, build)
+    with pytest.raises(StateStoreError, match="is another folder than before" if comes_back else "is gone"):
+        await update(database, pipeline)
+    assert tree(root) == {}
+    assert root.exists() == comes_back
+    if not comes_back:
+        away.rename(root)
+        away.mkdir()
+        assert (await update(database, pipeline)).steps == []
+        shutil.rmtree(root)
+        with pytest.raises(StateStoreError, match="there is no folder"):
+            await update(database, pipeline)

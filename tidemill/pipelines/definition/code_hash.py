@@ -35,6 +35,7 @@ from tidemill.pipelines.definition.source_text import Definition, ModuleSources,
 _ELSEWHERE = os.path.dirname(os.__file__) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), date, datetime, time, timedelta, PurePath)
+_CODE = (FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, functools.partial)
 _NOT_PROJECT = frozenset({"tidemill", *sys.stdlib_module_names})
 _LONGEST = 400  # parts; more means that data was followed instead of code
 
@@ -97,7 +98,7 @@ class _Walk:
         if text is not None:
             self._parts[name] = short_hash(text)
             return
-        if id(value) in self._met or _is_ours(value):
+        if id(value) in self._met or _is_ours(value) or isinstance(value, type(os.environ)):
             return
         self._met.add(id(value))
         self._kept.append(value)
@@ -213,11 +214,14 @@ class _Walk:
     def _named(self, chain: tuple[str, ...], scope: Mapping[str, Any]) -> None:
         if chain[0] not in scope:
             return  # a builtin, or not defined yet
-        value, name = scope[chain[0]], chain[0]
+        owner, value, name = None, scope[chain[0]], chain[0]
         for attribute in chain[1:]:
             if not isinstance(value, ModuleType) or not hasattr(value, attribute):
                 break
-            value, name = getattr(value, attribute), attribute
+            owner, value, name = value, getattr(value, attribute), attribute
+        if owner is not None and not _is_project(owner) and not isinstance(value, _CODE):
+            self._package(owner.__name__)  # Such as sys.argv: it is no code of the project, and may differ each time.
+            return
         if value is getattr(builtins, name, self):
             return
         fallback = f"{_module_name(str(scope.get('__name__', '')))}.{'.'.join(chain)}"

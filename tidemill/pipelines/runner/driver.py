@@ -96,6 +96,7 @@ class Driver:
         """Scan everything for the first time, and delete what dead builders have left."""
         await self.pipeline_view.measure_clocks()
         await self.pipeline_view.read_all()
+        self.pipeline_view.require_place()
         await self.sweep()
         await self.pipeline_view.keep_codes()
         await self.pipeline_view.read_unknown()
@@ -103,6 +104,7 @@ class Driver:
 
     async def look_again(self) -> BuildPlan:
         """Read everything again: another builder has built much of it."""
+        self.pipeline_view.require_place()
         await self.pipeline_view.read_all()
         await self.pipeline_view.read_unknown()
         return self.pipeline_view.plan()
@@ -433,4 +435,5 @@ async def run_once(driver: Driver) -> BuildPlan:
         await driver.finish()
     finally:
         await driver.close()
+    driver.pipeline_view.require_place()
     return driver.pipeline_view.plan()

@@ -66,6 +66,7 @@ class FileStates:
         self.root = root.absolute()
         self.builder = NO_BUILDER
         self.skew_ns = 0  # how far the file system's clock is ahead of this host's
+        self._found: tuple[int, int] | None = None  # the device and inode of the root that was last scanned
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileStates) and other.root == self.root
@@ -114,7 +115,21 @@ class FileStates:
 
     def scan_now(self, patterns: Sequence[Pattern]) -> Scan:
         """The same, synchronously."""
+        self._found = self._find_root() or self._found
         return Walk(str(self.root), patterns, skew_ns=self.skew_ns).run()
+
+    def check_root(self) -> None:
+        """Raise an error if the root is no longer the folder that was scanned: moved, deleted or unmounted."""
+        if self._found is not None and (now := self._find_root()) != self._found:
+            what = "is gone" if now is None else "is another folder than before"
+            raise StateStoreError(f"{self.root} {what}: bring it back, and run this again")
+
+    def _find_root(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.root)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def scan_folders(
         self, patterns: Sequence[Pattern], known: Known, changed: Iterable[str], folders: Iterable[str]
@@ -257,6 +272,7 @@ class FileStates:
         try:
             opened = os.open(temporary, flags, 0o644)
         except FileNotFoundError:
+            self.check_root()
             os.makedirs(f"{self.root}/{folder}", exist_ok=True)
             opened = os.open(temporary, flags, 0o644)
         found: dict[str, Any] = {}

@@ -184,6 +184,8 @@ class PipelineView:
     def require_place(self) -> None:
         """Raise an error if states are known but their folder does not exist: they are not treated as deleted."""
         root = self.pipeline.root
+        if isinstance(self.states, FileStates):
+            self.states.check_root()
         if self.pipeline.store is None and any(self.world.records.values()) and not root.is_dir():
             raise StateStoreError(
                 f"there is no folder {root} here, where pipeline {self.pipeline.name} keeps its states: run this on "
