@@ -105,6 +105,8 @@ class Driver:
     async def look_again(self) -> BuildPlan:
         """Read everything again: another builder has built much of it."""
         self.pipeline_view.require_place()
+        for records in self.world.records.values():
+            records.clear()  # Rows may have been deleted.
         await self.pipeline_view.read_all()
         await self.pipeline_view.read_unknown()
         return self.pipeline_view.plan()
