@@ -1,7 +1,9 @@
 """Takes connections from a pool and gives them back, so that the pool opens few.
 
-To open a connection takes about 10 ms of the server's time and ours. A call that finds all taken waits as long for one
-that is given back, and only then has the pool open another.
+To open a connection takes about 10 ms of the server's time and ours, and the server keeps a process for each. A call
+that finds all taken waits for one that is given back. Only if none comes for a while does the pool open another, one at
+a time, and the more are open the longer that takes: calls of a few milliseconds share a few connections, while long
+ones soon have as many as the pool may hold.
 """
 
 from __future__ import annotations
@@ -21,16 +23,11 @@ class PoolTurns:
 
     def __init__(self) -> None:
         self._taken = 0
+        self._opened_at = float("-inf")
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self, pool: asyncpg.Pool) -> Any:
-        if self._taken >= FEW and not pool.get_idle_size() and pool.get_size() < pool.get_max_size():
-            returned = asyncio.get_running_loop().create_future()
-            self._waiting.append(returned)
-            try:
-                await asyncio.wait([returned], timeout=OPENING_SECONDS)
-            finally:
-                returned.cancel()
+        await self._wait_for_one(pool)
         self._taken += 1
         try:
             return await pool.acquire()
@@ -43,8 +40,32 @@ class PoolTurns:
         try:
             await pool.release(connection)
         finally:
-            while self._waiting:
-                returned = self._waiting.popleft()
-                if not returned.done():
-                    returned.set_result(None)
-                    break
+            self._wake_one()
+
+    async def _wait_for_one(self, pool: asyncpg.Pool) -> None:
+        """Return when a connection is free, or the pool may open one; a full pool lets calls wait itself."""
+        loop = asyncio.get_running_loop()
+        since = loop.time()
+        while FEW <= self._taken < pool.get_max_size() and not pool.get_idle_size():
+            pause = OPENING_SECONDS * (self._taken - FEW + 1)
+            left = max(since, self._opened_at) + pause - loop.time()
+            if left <= 0:
+                self._opened_at = loop.time()
+                return
+            returned: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(returned)
+            try:
+                await asyncio.wait([returned], timeout=left)
+            except asyncio.CancelledError:
+                if returned.done():
+                    self._wake_one()  # It was meant for a call that still waits.
+                raise
+            finally:
+                returned.cancel()
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            returned = self._waiting.popleft()
+            if not returned.done():
+                returned.set_result(None)
+                return

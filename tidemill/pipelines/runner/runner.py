@@ -8,8 +8,7 @@ pipeline and the others stand by.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
@@ -29,6 +28,7 @@ from tidemill.pipelines.runner.build_containment import BuildContainment
 from tidemill.pipelines.runner.build_job import enqueue_builds, task_name
 from tidemill.pipelines.runner.driver import LOOK_AGAIN, Driver
 from tidemill.pipelines.runner.file_watcher import watch_files
+from tidemill.pipelines.runner.leads import Leads
 from tidemill.pipelines.runner.log import log
 from tidemill.pipelines.runner.pending_changes import ChangeNotice, PendingChanges
 from tidemill.pipelines.stores.base import StateStoreError
@@ -97,6 +97,7 @@ class PipelineRunner:
         }
         self.drivers: dict[str, Driver] = {}
         self._database = database
+        self._leads = Leads(database)
         self._task_of = task_of
         self._keep_days = keep_days
         self._clock = clock
@@ -225,7 +226,7 @@ class PipelineRunner:
                 await kept.changed.wait()
                 continue
             try:
-                async with self._lead(pipeline) as lead:
+                async with self._leads.hold(pipeline.name) as lead:
                     if lead is not None:
                         await self._drive(kept, lead)
                         continue
@@ -247,19 +248,6 @@ class PipelineRunner:
     def _check_ready(self) -> None:
         if self._driven >= self._kept.keys():
             self._life.ready()
-
-    @contextlib.asynccontextmanager
-    async def _lead(self, pipeline: Pipeline) -> AsyncIterator[Connection | None]:
-        """Hold the lead of a pipeline, if it is free, as long as this connection is open."""
-        connection = await self._database.connect_to_listen()
-        try:
-            name = f"{self._database.schema}:{pipeline.name}"
-            taken = await connection.fetchval(rows.TAKE_LEAD, name)
-            yield connection if taken else None
-            if taken and not connection.is_closed():
-                await connection.execute(rows.LEAVE_LEAD)  # Frees it at once for the next process.
-        finally:
-            connection.terminate()
 
     async def _drive(self, kept: KeptPipeline, lead: Connection) -> None:
         pipeline, pending = kept.pipeline, kept.pending

@@ -243,7 +243,7 @@ SELECT id, state, note, errors FROM tidemill.job_history WHERE id = ANY ($1::big
 """
 #: One process at a time drives a pipeline: the one that holds this lock, as long as its connection is open.
 TAKE_LEAD = "SELECT pg_try_advisory_lock(hashtextextended($1, 7)) AS taken"
-LEAVE_LEAD = "SELECT pg_advisory_unlock_all()"
+LEAVE_LEAD = "SELECT pg_advisory_unlock(hashtextextended($1, 7))"
 
 
 async def in_chunks(
