@@ -84,8 +84,9 @@ class Database:
         label: str = "tidemill",
         session: Mapping[str, str] | None = None,
         opens: bool = True,
+        listens_with: Database | None = None,
     ) -> None:
-        """`opens`: whether sealed payloads are opened when they are read."""
+        """`opens`: whether sealed payloads are opened when they are read; `listens_with` hears notifications for it."""
         self.settings = settings.validate().resolved()
         self.embedded = _embedded(settings.directory) if settings.url is None else None
         # Compiling one of our short statements takes longer than running it a hundred times.
@@ -100,6 +101,7 @@ class Database:
         self.opens = opens
         self.listening: ListeningConnection | None = None
         """The connection that all listeners share, while there are some: see `store.notify`."""
+        self.listens_with = listens_with
         self._opening: Database | None = None
 
     @cached_property

@@ -134,6 +134,7 @@ class ListeningConnection:
 
 def _listening_connection(database: Database) -> ListeningConnection:
     """The database's connection for notifications in this event loop."""
+    database = database.listens_with or database
     known = database.listening
     if known is None or known.loop is not asyncio.get_running_loop():
         known = database.listening = ListeningConnection(database)

@@ -64,6 +64,8 @@ class Part(NamedTuple):
     database: Database
     settings: Settings
     patience: float | None = STOP_PATIENCE
+    others: tuple[Database, ...] = ()
+    """What it uses besides its database: closed with it."""
 
 
 class ProcessTree(msgspec.Struct, frozen=True):
@@ -319,7 +321,8 @@ async def _run_role(part: Part, *, supervised: bool) -> None:
             raise
     finally:
         ready.cancel()
-        await part.database.close()
+        for database in (*part.others, part.database):
+            await database.close()
 
 
 async def _live(part: Part, *, supervised: bool, is_ready: Callable[[], bool]) -> None:

@@ -14,9 +14,11 @@ from tidemill.app import App
 from tidemill.cli.connection_options import HERE, ConnectionOptions, opened, require_database
 from tidemill.cli.run.roles import Part, application, run_role
 from tidemill.core.errors import ConfigError
-from tidemill.engine.roles.role import Role
+from tidemill.engine.roles.role import Role, RoleGroup
+from tidemill.roles import maintenance_roles
 from tidemill.server.oidc_settings import read_oidc_settings
 from tidemill.server.settings import LOOPBACK, PORT, ServerSettings, check_names, check_proxies
+from tidemill.store.database import Database
 
 
 def server(
@@ -91,6 +93,7 @@ def server(
         str | None,
         Parameter(help="What the button of the log-in page calls the provider.", env_var="TIDEMILL_OIDC_LABEL"),
     ] = None,
+    with_maintenance: Annotated[bool, Parameter(show=False, negative=())] = False,  # for `tidemill up`
     place: ConnectionOptions = HERE,
 ) -> int:
     """Serve the console and the HTTP API of an application, or of all; by default to this machine only.
@@ -141,8 +144,12 @@ def server(
         socket = None if all_applications else str(socket_path(first.settings.directory, first.name))
         settings = msgspec.structs.replace(wanted, socket=socket)
         others = serving_others(known, settings, partial(_bare, place)) if all_applications else None
-        served = ApiServer(first, database, settings, on_url=_print_url, others=others)
-        return Part(Role(served, database), database, first.settings)
+        role = Role(ApiServer(first, database, settings, on_url=_print_url, others=others), database)
+        if not with_maintenance:
+            return Part(role, database, first.settings)
+        sweeping = Database(first.settings.database(), label="tidemill maintenance", listens_with=database)
+        maintaining = maintenance_roles(sweeping, first.settings, first.declarations)
+        return Part(RoleGroup("server", maintaining, role), database, first.settings, others=(sweeping,))
 
     return run_role(make)
 

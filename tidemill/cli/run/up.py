@@ -86,8 +86,13 @@ def up(
     def load() -> LoadedApplication:
         known = application(app, place, metrics=metrics)
         children = tree(known, app, worker_processes(known, app, queue, max_concurrency, place, workers=workers), place)
+        # The server runs code of the application only in its pages: without them, one process serves and maintains.
+        is_shared = server and not known.declarations.pages
+        if not is_shared:
+            children.insert(0, child("maintenance", place, "maintenance", app))
         if server:
-            children.append(child("server", place, "server", app, *_served(port, read_only, trust_local, grpc)))
+            options = [*_served(port, read_only, trust_local, grpc), *(["--with-maintenance"] if is_shared else [])]
+            children.insert(0 if is_shared else len(children), child("server", place, "server", app, *options))
         queues = tuple(queue or known.declarations.served_queues())
         return LoadedApplication(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
 
@@ -95,10 +100,9 @@ def up(
 
 
 def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOptions) -> list[ChildSpec]:
-    """The processes to keep running."""
+    """The processes that run code of the application."""
     alone = [name for name, some in (("pipeline", known.pipelines.are_kept), ("monitor", known.monitors)) if some]
     return [
-        child("maintenance", place, "maintenance", app),
         *workers,
         *(child(name, place, name, "run", app, "--no-supervise") for name in alone),
         *(
