@@ -34,6 +34,7 @@ import structlog
 
 from tidemill.engine.containment.crash_record import died_in_call, inherit_crash_record, make_crash_memory
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED, EXITS
+from tidemill.engine.roles.fork_service import ForkService, ask_supervisor_at, kill_group
 from tidemill.engine.roles.forking import CAN_COPY, CopiedChild, ForkExecutor, prepare_copies, start_copy
 
 log = structlog.get_logger("tidemill.supervisor")
@@ -162,11 +163,15 @@ class Supervisor(msgspec.Struct, eq=False):
             self.crash_memories[spec.name] = make_crash_memory()
         memory = self.crash_memories[spec.name]
         every = min(SIGN_SECONDS, self.silence / SIGNS)
-        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{sign}:{memory}:{every}"
+        helpers = None if self.threads is None else ForkService(self._can_copy)
+        files = (sign, memory) if helpers is None else (sign, memory, helpers.theirs.fileno())
+        said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{every}:{':'.join(map(str, files))}"
         try:
-            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, (sign, memory))
+            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, files)
         except BaseException:
             os.close(heard)
+            if helpers is not None:
+                helpers.close()
             raise
         finally:
             os.close(sign)
@@ -184,19 +189,24 @@ class Supervisor(msgspec.Struct, eq=False):
                 await self.on_death(child.pid, describe_exit(status))
             return status
         finally:
-            _kill_group(child.pid)
+            kill_group(child.pid)
+            if helpers is not None:
+                helpers.close()
             del self.children[spec.name]
             watching.cancel()
             os.close(heard)
             await asyncio.wait([listening], timeout=1.0)
             listening.cancel()
 
+    def _can_copy(self) -> bool:
+        return self.threads is not None and self.threads.is_idle
+
     async def _start(
         self, spec: ChildSpec, environment: Mapping[str, str], output: int | None, files: tuple[int, ...]
     ) -> Child:
         """A child, as a copy of this process if that is possible now."""
         run, words = self.run_command, spec.command[len(PYTHON) :]
-        if run is not None and self.threads is not None and self.threads.is_idle:
+        if run is not None and self._can_copy():
             return await start_copy(
                 lambda: run(words), title=("tidemill", *words), environment=environment, output=output, files=files
             )
@@ -219,7 +229,7 @@ class Supervisor(msgspec.Struct, eq=False):
             is_ours = is_ours or is_alive
             silent = 0 if is_alive or not is_ours else silent + 1
         log.error("SILENT PROCESS: it is stopped, or blocked by its code; killing it", role=name, pid=child.pid)
-        _kill_group(child.pid)
+        kill_group(child.pid)
 
     def _hear(self, name: str, heard: int) -> bool:
         """Read the signs of a child since the last look; returns whether there are any."""
@@ -257,7 +267,7 @@ class Supervisor(msgspec.Struct, eq=False):
         child = self.children.get(name)
         if child is not None:
             log.error("did not stop in time: killing it", role=name, pid=child.pid)
-            _kill_group(child.pid)
+            kill_group(child.pid)
 
 
 def pause_after(deaths: int) -> float:
@@ -292,11 +302,12 @@ def end_with_supervisor() -> Supervised | None:
     said = os.environ.pop(VARIABLE, "")
     if not said:
         return None
-    parent, output, sign, memory, every = said.split(":")
+    parent, output, every, sign, memory, *asking = said.split(":")
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit(0)  # It was gone before we asked.
+    ask_supervisor_at(int(asking[0]) if asking else None)
     os.set_inheritable(int(sign), False)
     inherit_crash_record(int(memory))
     os.close(int(memory))
@@ -326,8 +337,3 @@ def _show_signs_of_life(sign: int, every: float) -> None:
 def _signal(child: Child, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(number)
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

@@ -6,12 +6,11 @@ Started by `isolation.Children` as `python -m tidemill.engine.worker.isolated_ch
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any
@@ -25,13 +24,13 @@ from tidemill.engine.application.lifespan import Lifespan, LifespanError
 from tidemill.engine.application.load_app import load_app
 from tidemill.engine.containment.memory_limit import limited_memory
 from tidemill.engine.jobs.task import TaskRegistry, encode_result
+from tidemill.engine.roles.fork_service import end_with_parent
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import continuing
 from tidemill.engine.worker.context import RunningJob, enter_job
 from tidemill.engine.worker.isolation import ChildOrder, ChildReport
 from tidemill.engine.worker.outcome import message_of, trace_of
 
-_PR_SET_PDEATHSIG = 1
 LIFESPAN_PAUSE = 5.0  # seconds until a job is tried again whose process cannot open the lifespan
 
 
@@ -52,11 +51,11 @@ class ReportingJob(RunningJob, eq=False, kw_only=True):
         self.say(ChildReport(line=msgspec.Raw(line)))
 
 
-def serve(app_path: str) -> None:
-    """Run orders from stdin until the parent exits."""
-    _die_with_parent()
+def main(words: Sequence[str]) -> None:
+    """Run orders from stdin until the parent exits; `words` has the application's place."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    orders = os.fdopen(os.dup(0), "rb")
     mouth = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
@@ -66,12 +65,12 @@ def serve(app_path: str) -> None:
         with speaking:
             mouth.write(encode(word) + b"\n")
 
-    app = load_app(app_path)
+    app = load_app(words[0])
     app.declarations.hash_stages()
     configure_logs(app.settings.log_level, app.settings.log_format)
     with ExitStack() as stack:
         jobs = OrderedJobs(app.declarations.tasks, app.declarations.lifespan, stack, asyncio.run)
-        for line in sys.stdin.buffer:
+        for line in orders:
             jobs.run(decode(line, ChildOrder), say)
 
 
@@ -139,10 +138,6 @@ def _word_of(error: BaseException) -> ChildReport:
     )
 
 
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    end_with_parent()
+    main(sys.argv[1:])

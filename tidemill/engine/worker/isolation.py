@@ -3,7 +3,7 @@
 A child process loads the application once and then runs one job at a time; it is reused for the next job. When a job is
 cancelled, stalls or exceeds its budget, only its child is killed.
 
-Parent and child exchange lines of JSON over the child's stdin and a pipe; what a task prints goes to stderr.
+Parent and child exchange lines of JSON over a socket; what a task prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
+import socket
+import time
 from typing import Any, Protocol
 
 import msgspec
@@ -21,11 +22,14 @@ from tidemill.core.errors import ConfigError, PayloadError
 from tidemill.core.retry import Discard, RetryAfter, Snooze, error_lineage
 from tidemill.engine.containment.memory_limit import remove_group
 from tidemill.engine.jobs.task import Task
+from tidemill.engine.roles.fork_service import ISOLATED_CHILD, HelperProcess, start_helper
 from tidemill.engine.telemetry.tracing import current_trace
 from tidemill.engine.worker.context import RunningJob
 
 START_SECONDS = 300.0  # for a child to load the application
 END_SECONDS = 10.0  # for an idle child to close what it has opened
+SHORTEST_IDLE, IDLE_PER_START = 5.0, 20.0  # until a child without jobs is ended: seconds, and lengths of its start
+LONGEST_LINE = 64 * 1024 * 1024
 
 
 class ChildOrder(msgspec.Struct, omit_defaults=True):
@@ -109,13 +113,30 @@ class ClusterProcesses(JobProcesses, Protocol):
         ...
 
 
+class Child(msgspec.Struct, eq=False):
+    """A child process, and the socket that is its standard input and output."""
+
+    process: HelperProcess
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    born: float
+    start_took: float | None = None
+    """How many seconds went by until its first job began."""
+
+    @property
+    def patience(self) -> float:
+        """How long it may be idle: starts of new ones then take no more than a small part of the time."""
+        return max(SHORTEST_IDLE, IDLE_PER_START * (self.start_took or 0.0))
+
+
 class Children:
-    """The child processes of a worker: started on demand, reused for later jobs."""
+    """The child processes of a worker: started on demand, reused for later jobs, ended when there are none for long."""
 
     def __init__(self, app_path: str | None) -> None:
         self._app_path = app_path
-        self._idle: list[asyncio.subprocess.Process] = []
-        self._busy: set[asyncio.subprocess.Process] = set()
+        self._idle: dict[Child, asyncio.TimerHandle] = {}
+        self._busy: set[Child] = set()
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
         """Run one job in a child and return its result; the child is killed on cancellation."""
@@ -125,60 +146,69 @@ class Children:
             word = await self._exchange(child, order_of(task, args, job), job)
         except BaseException:
             await _kill(child)
-            remove_group(child.pid)
+            remove_group(child.process.pid)
             raise
         finally:
             self._busy.discard(child)
-        self._idle.append(child)
+        self._idle[child] = asyncio.get_running_loop().call_later(child.patience, self._end, child)
         return result_of(word)
 
     async def close(self) -> None:
         """Stop all children."""
-        idle, self._idle = self._idle, []
         for child in self._busy:
             await _kill(child)
-        await asyncio.gather(*(_let_end(child) for child in idle))
+        for child in list(self._idle):
+            self._end(child)
+        await asyncio.gather(*self._ending)
 
-    async def _take(self) -> asyncio.subprocess.Process:
+    def _end(self, child: Child) -> None:
+        """End an idle child."""
+        self._idle.pop(child).cancel()
+        ending = asyncio.ensure_future(_let_end(child))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _take(self) -> Child:
         while self._idle:
-            child = self._idle.pop()
-            if child.returncode is None:
+            child, waiting = self._idle.popitem()
+            waiting.cancel()
+            if child.process.returncode is None:
                 return child
+            child.writer.close()
         if self._app_path is None:
             raise ConfigError("isolation='process' needs an application in a file that a child process can load")
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tidemill.engine.worker.isolated_child",
-            self._app_path,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=64 * 1024 * 1024,
-        )
+        born = time.monotonic()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = await start_helper(ISOLATED_CHILD, (self._app_path,), theirs.fileno(), theirs.fileno())
+            reader, writer = await asyncio.open_connection(sock=ours, limit=LONGEST_LINE)
+        except BaseException:
+            ours.close()
+            raise
+        return Child(process, reader, writer, born)
 
-    async def _exchange(self, child: asyncio.subprocess.Process, order: ChildOrder, job: RunningJob) -> ChildReport:
-        stdin, stdout = child.stdin, child.stdout
-        if stdin is None or stdout is None:
-            raise ChildDied("its process has no pipes")
+    async def _exchange(self, child: Child, order: ChildOrder, job: RunningJob) -> ChildReport:
         with contextlib.suppress(ConnectionError):
-            stdin.write(encode(order) + b"\n")
-            await stdin.drain()
+            child.writer.write(encode(order) + b"\n")
+            await child.writer.drain()
         budget, job.budget = job.budget, None  # It begins when the child has loaded the application.
         try:
             async with asyncio.timeout(START_SECONDS) as limit:
-                while line := await stdout.readline():
+                while line := await _line_of(child):
                     word: ChildReport = decode(line, ChildReport)
                     if word.is_outcome:
                         return word
                     word.tell(job)
                     if word.begun:
+                        child.start_took = child.start_took or time.monotonic() - child.born
                         limit.reschedule(None)
                         job.budget = budget
         except TimeoutError:
             raise ChildDied(f"the process of the isolated task did not start within {START_SECONDS:g} s") from None
         finally:
             job.budget = budget
-        status = await child.wait()
+        status = await child.process.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
         raise ChildDied(f"the process of the isolated task {how}")
 
@@ -210,18 +240,25 @@ def _is_a(word: ChildReport, kind: type[BaseException]) -> bool:
     return error_lineage(kind)[0] in word.lineage
 
 
-async def _let_end(child: asyncio.subprocess.Process) -> None:
+async def _line_of(child: Child) -> bytes:
+    """The next line of a child; nothing when it has ended."""
+    with contextlib.suppress(ConnectionError):
+        return await child.reader.readline()
+    return b""
+
+
+async def _let_end(child: Child) -> None:
     """End an idle child: it closes the application's lifespan."""
-    if child.stdin is not None:
-        child.stdin.close()
+    child.writer.close()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(END_SECONDS):
-            await child.wait()
+            await child.process.wait()
             return
     await _kill(child)
 
 
-async def _kill(child: asyncio.subprocess.Process) -> None:
+async def _kill(child: Child) -> None:
     with contextlib.suppress(ProcessLookupError):
-        child.kill()
-    await child.wait()
+        child.process.kill()
+    await child.process.wait()
+    child.writer.close()

@@ -50,7 +50,7 @@ class Leads:
     async def _run(self, session: Connection, statement: str, name: str) -> bool:
         try:
             async with self._running:
-                return await session.fetchval(statement, name)
+                return bool(await session.fetchval(statement, name))
         except BaseException:
             session.terminate()  # Which leads it holds is unknown: all are left.
             raise

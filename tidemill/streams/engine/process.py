@@ -1,18 +1,18 @@
-"""Run one engine as a process: `python -m tidemill.streams.engine.process FD APPLICATION STREAM PARENT`.
+"""Run one engine as a process: `python -m tidemill.streams.engine.process APPLICATION STREAM`.
 
-It ignores the signals of the terminal: the dispatcher sends it the stop, and a closed socket means that the
-dispatcher is gone. It exits without Python's cleanup, because threads of models may never return.
+Its standard input is the socket of the dispatcher. It ignores the signals of the terminal: the dispatcher sends it the
+stop, and a closed socket means that the dispatcher is gone. It exits without Python's cleanup, because threads of
+models may never return.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -22,6 +22,7 @@ from tidemill.engine.containment.blocked_time import watch_stalls
 from tidemill.engine.containment.cancellation import AGAIN, end as end_tasks
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
+from tidemill.engine.roles.fork_service import end_with_parent
 from tidemill.engine.settings import load_settings
 from tidemill.engine.telemetry.logs import configure_logs
 from tidemill.engine.telemetry.tracing import configure_tracing
@@ -43,18 +44,16 @@ SWITCH_INTERVAL = 0.0002
 """Seconds for which a thread keeps the interpreter: with Python's 5 ms a device waits for the preparation of others."""
 
 TELL_EVERY = 1.0
-_PR_SET_PDEATHSIG = 1
 
 
-def main() -> None:
-    wire, target, name, parent = sys.argv[1:]
+def main(words: Sequence[str]) -> None:
+    target, name = words
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(parent):
-        raise SystemExit(0)
-    end = socket.socket(fileno=int(wire))
+    end = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     try:
         settings = load_settings()
         configure_logs(settings.log_level, settings.log_format)
@@ -134,4 +133,5 @@ def _leave(status: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    end_with_parent()
+    main(sys.argv[1:])

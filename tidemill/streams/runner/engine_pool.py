@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 import time
 from bisect import bisect_left
 from collections import deque
@@ -24,6 +23,7 @@ import structlog
 from tidemill.core.errors import ConfigError
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.event_wait import wait_for_event
+from tidemill.engine.roles.fork_service import ENGINE, HelperProcess, start_helper
 from tidemill.engine.roles.supervisor import describe_exit, pause_after
 from tidemill.engine.worker.threads import lost_threads, lost_threads_text
 from tidemill.streams.definition.stream import Stream
@@ -214,13 +214,7 @@ class EnginePool:
         handle.has_started = False
         ours, theirs = socket.socketpair()
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidemill.streams.engine.process"),
-                *(str(theirs.fileno()), self._target or "", self._stream.name, str(os.getpid())),
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            process = await start_helper(ENGINE, (self._target or "", self._stream.name), theirs.fileno(), 1)
         finally:
             theirs.close()
         gone = asyncio.Event()
@@ -244,7 +238,7 @@ class EnginePool:
             self._engine_ended(handle, verdict or describe_exit(exited))
         return status
 
-    async def _watch(self, handle: EngineHandle, process: asyncio.subprocess.Process) -> str | None:
+    async def _watch(self, handle: EngineHandle, process: HelperProcess) -> str | None:
         """Wait until the engine has ended; one that is silent for too long is killed, and the reason is returned."""
         ended = asyncio.ensure_future(process.wait())
         try:
