@@ -13,6 +13,7 @@ import pytest
 from tests.support import eventually, find_live, finished, rough_app, running_worker
 from tests.support.operate import cancel_jobs
 from tidemill import App
+from tidemill.engine.worker import isolation
 from tidemill.engine.worker.context import RunningJob
 from tidemill.engine.worker.isolation import Children
 from tidemill.store.database import Database
@@ -203,3 +204,18 @@ async def test_the_budget_of_a_task_begins_when_its_process_has_loaded_the_appli
         await children.close()
     assert job.started - began >= 1.5
     assert job.budget == 1.0
+
+
+async def test_a_process_without_jobs_ends_the_later_the_longer_its_start_took(
+    app: App, database, worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "SHORTEST_IDLE", 0.05)
+    monkeypatch.setattr(isolation, "IDLE_PER_START", 0.0)
+    first = msgspec.json.decode((await outcome(app, database, "where"))["result"])
+    await eventually(lambda: not psutil.pid_exists(first["pid"]), what="the idle process has ended")
+    second = msgspec.json.decode((await outcome(app, database, "where"))["result"])
+    assert second["pid"] != first["pid"]
+    monkeypatch.setattr(isolation, "IDLE_PER_START", 1000.0)
+    third = msgspec.json.decode((await outcome(app, database, "where"))["result"])
+    fourth = msgspec.json.decode((await outcome(app, database, "where"))["result"])
+    assert third["pid"] == fourth["pid"]

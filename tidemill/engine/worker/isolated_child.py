@@ -58,6 +58,9 @@ def main(words: Sequence[str]) -> None:
     orders = os.fdopen(os.dup(0), "rb")
     mouth = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
     speaking = threading.Lock()  # A task may log from several threads, and long lines take several writes.
 

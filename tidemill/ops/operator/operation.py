@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import cached_property
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache, cached_property
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -173,7 +173,8 @@ class Operation(Generic[A, R]):
         return checked(self.args, args)
 
 
-def header_fields(kind: type[Struct]) -> dict[str, str]:
+@cache  # It is asked with every request, and to read the types of all fields takes as long as to answer it.
+def header_fields(kind: type[Struct]) -> Mapping[str, str]:
     """The fields of arguments that HTTP takes from a header as well, declared by `doc(..., extra={"header": NAME})`."""
     found: dict[str, str] = {}
     for each in msgspec.structs.fields(kind):
