@@ -9,6 +9,7 @@ import signal
 import subprocess
 import termios
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -48,15 +49,18 @@ def test_dev_goes_on_with_changed_code_and_waits_while_code_is_broken(shop: Path
     app = shop / "app.py"
     source = app.read_text()
     with contextlib.closing(Process(shop, "dev", "app.py", f"--port={free_port()}", **there)) as dev:
-        dev.line("serving http")
+        url = dev.line("serving http").split()[-1]
         assert run(shop, "enqueue", "app.py", "greet", '{"name": "Ada"}', "--wait", **there).returncode == 0
         broken = len(dev.lines)
         app.write_text(source + "\nx = (\n")
         dev.line("waiting for a change", after=broken)
         assert run(shop, "enqueue", "--help").returncode == 0
         mended = len(dev.lines)
-        app.write_text(source.replace("Hello", "Good day"))
-        dev.line("serving http", after=mended)
+        with ThreadPoolExecutor(1) as browser:
+            asked = browser.submit(lambda: urlopen(url, timeout=PATIENCE).status)
+            app.write_text(source.replace("Hello", "Good day"))
+            assert dev.line("serving http", after=mended).split()[-1] == url
+            assert asked.result(PATIENCE) == 200, "a request waits while all starts again"
         greeted = run(shop, "enqueue", "app.py", "greet", '{"name": "Ada"}', "--wait", **there)
         assert "Good day, Ada!" in greeted.stdout, greeted.stdout + greeted.stderr
         asked_until(lambda: (shop / "pages" / "tides.html").exists(), bool)

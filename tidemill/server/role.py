@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from tidemill.engine.roles.role import Life
 from tidemill.engine.roles.supervisor import report_started
 from tidemill.server.app import build
 from tidemill.server.fair_pool import FairDatabase
+from tidemill.server.listening import listen
 from tidemill.server.local_socket import close_locally, listen_locally
 from tidemill.server.many_applications import ManyApplications
 from tidemill.server.middleware.connection_limits import HttpServer, Parser, room_for_connections
@@ -31,7 +31,6 @@ from tidemill.store.transaction import Reader
 
 GRACE = 3
 PATIENCE = 3.0
-BACKLOG = 2048
 
 
 class ApiServer:
@@ -180,27 +179,3 @@ def serving_others(
         return ServerState(app, database, settings)
 
     return state_of
-
-
-def listen(settings: ServerSettings) -> socket.socket:
-    """A socket that listens where the settings say."""
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"there is no address {settings.host!r} to listen at: {error}") from error
-    family, kind, protocol, _, address = found[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except OSError as error:
-        made.close()
-        if error.errno == errno.EADDRINUSE and settings.or_any_port and settings.port:
-            return listen(msgspec.structs.replace(settings, port=0))
-        why = "another process listens there" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-        raise ConfigError(
-            f"cannot listen at {settings.host}:{settings.port}: {why}; choose another with --port"
-        ) from error
-    made.setblocking(False)
-    return made

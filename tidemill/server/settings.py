@@ -23,6 +23,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     port: int = PORT
     or_any_port: bool = False
     """If the port is taken, listen on any free one."""
+    listening: int | None = None
+    """The number of a socket that listens already, which the process that started this one has opened."""
     read_only: bool = False
     """Refuse every change, also with an admin token."""
     trust_local: bool = False

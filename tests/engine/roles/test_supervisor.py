@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.support.cli import PATIENCE, all_gone
 from tidemill.engine.containment.exit_status import EXIT_MISCONFIGURED
 from tidemill.engine.roles import supervisor as supervision
-from tidemill.engine.roles.supervisor import ChildSpec, Supervisor, describe_exit, pause_after
+from tidemill.engine.roles.supervisor import PYTHON, ChildSpec, Supervisor, describe_exit, pause_after
 
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
 PARENT = (
@@ -84,6 +86,22 @@ async def test_a_child_that_has_started_is_started_again_however_soon_it_dies(mo
     assert not running.done()
     supervisor.stop()
     await running
+
+
+async def test_a_server_counts_as_started_once_it_serves(tmp_path: Path, database_url: str) -> None:
+    """It has no lease that would say so, and pages run code of the application."""
+    (tmp_path / "app.py").write_text("from tidemill import App\napp = App('shop')\n")
+    command = (*PYTHON, "server", str(tmp_path / "app.py"), "--port=0", f"--database-url={database_url}")
+    lines = Lines()
+    supervisor = Supervisor([ChildSpec("server", command)], grace=5, on_line=lines)
+    running = asyncio.create_task(supervisor.run())
+    await lines.line("serving http")
+    assert supervisor.started <= {"server"}  # Its signs of life are read now and then, and when it has ended.
+    supervisor.children["server"].send_signal(signal.SIGKILL)
+    await lines.line("serving http", number=2)
+    assert supervisor.started == {"server"}
+    supervisor.stop()
+    assert await running == 0
 
 
 async def test_a_cancelled_supervisor_leaves_nothing() -> None:

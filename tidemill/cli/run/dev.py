@@ -31,7 +31,8 @@ from tidemill.engine.settings import load_settings
 from tidemill.ops.admin.tokens import create_login_link
 from tidemill.ops.operator.local import Local
 from tidemill.ops.operator.operation import Nothing
-from tidemill.server.settings import PORT
+from tidemill.server.listening import listen
+from tidemill.server.settings import LOOPBACK, PORT, ServerSettings
 from tidemill.store.access.tokens import login_url
 from tidemill.store.database import Database
 
@@ -58,23 +59,26 @@ def dev(
     Press o to open the console in a browser, r to restart, q or Ctrl-C to quit.
     """
     folders = watch or [_folder_of(app)]
-    return asyncio.run(_run(app, [folder.resolve() for folder in folders], port or _free_port(), place))
+    # Opened once and handed over: the console keeps its address, and a request waits while all starts again.
+    with listen(ServerSettings(port=PORT if port is None else port, or_any_port=port is None)) as listening:
+        return asyncio.run(_run(app, [folder.resolve() for folder in folders], listening, place))
 
 
-async def _run(app: str, folders: list[Path], port: int, place: ConnectionOptions) -> int:
+async def _run(app: str, folders: list[Path], listening: socket.socket, place: ConnectionOptions) -> int:
     database = Database(load_settings(**place.arguments()).database(), label="tidemill dev")
     try:
         if not await opened_for_role(database):
             return 0
-        return await _restart_on_change(app, folders, port, place, database)
+        return await _restart_on_change(app, folders, listening, place, database)
     finally:
         await database.close()
 
 
 async def _restart_on_change(
-    app: str, folders: list[Path], port: int, place: ConnectionOptions, database: Database
+    app: str, folders: list[Path], listening: socket.socket, place: ConnectionOptions, database: Database
 ) -> int:
     """Run `tidemill up` until a signal or key ends it; a change restarts it."""
+    url = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
     requests: asyncio.Queue[str] = asyncio.Queue()
     handle_signals(lambda: requests.put_nowait("quit"))
     watching = asyncio.create_task(_watch(folders, requests))
@@ -82,9 +86,9 @@ async def _restart_on_change(
     try:
         with _keys(requests):
             while True:
-                up = await _start(app, port, place)
+                up = await _start(app, listening, place)
                 while (reason := await _next_request(up, requests)) == "open":
-                    task = asyncio.create_task(_open_console(database, f"http://127.0.0.1:{port}"))
+                    task = asyncio.create_task(_open_console(database, url))
                     opening.add(task)
                     task.add_done_callback(opening.discard)
                 if reason == "ended":
@@ -109,13 +113,19 @@ async def _next_request(up: asyncio.subprocess.Process, requests: asyncio.Queue[
     return asked.result() if asked.done() and not asked.cancelled() else "ended"
 
 
-async def _start(app: str, port: int, place: ConnectionOptions) -> asyncio.subprocess.Process:
+async def _start(app: str, listening: socket.socket, place: ConnectionOptions) -> asyncio.subprocess.Process:
     keys = [f"--keys={KEYS}"] if sys.stdin.isatty() else []
-    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, f"--port={port}", *keys, *place.options()]
+    number = listening.fileno()
+    command = [sys.executable, "-m", "tidemill.cli.main", "up", app, f"--listening={number}", *keys, *place.options()]
     defaults = {"TIDEMILL_GRACE_SECONDS": f"{GRACE_SECONDS:g}", "TIDEMILL_LOG_FORMAT": "human"}
     environment = {**defaults, **os.environ, **place.environment()}
     return await asyncio.create_subprocess_exec(
-        *command, env=environment, stdin=asyncio.subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent
+        *command,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=_end_with_parent,
+        pass_fds=(number,),
     )
 
 
@@ -140,21 +150,8 @@ async def _open_console(database: Database, url: str) -> None:
     """Open the console in a browser, with a link that logs it in."""
     made = await Local(database, Caller("tidemill dev", "admin")).do(create_login_link, Nothing())
     link = login_url(url, made.secret)
-    await _answers(url)
     if not await asyncio.to_thread(webbrowser.open, link):
         _say(f"no browser can be opened from here: open {link}")
-
-
-async def _answers(url: str) -> None:
-    """Wait until the server accepts connections, which takes a moment after a start."""
-    _, _, place = url.partition("://")
-    host, _, port = place.partition(":")
-    while True:
-        with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(host, int(port))
-            writer.close()
-            return
-        await asyncio.sleep(0.1)
 
 
 async def _watch(folders: list[Path], requests: asyncio.Queue[str]) -> None:
@@ -201,16 +198,6 @@ def _folder_of(app: str) -> Path:
     """The folder of an application's file; the current one, if it is named as a module."""
     path = Path(app.partition(":")[0])
     return path.parent if path.suffix == ".py" else Path()
-
-
-def _free_port() -> int:
-    """The usual port if it is free, or any other: the console keeps its address over restarts."""
-    for port in (PORT, 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("127.0.0.1", port))
-            return probe.getsockname()[1]
-    raise OSError("no port is free")
 
 
 def _say(text: str) -> None:

@@ -238,10 +238,12 @@ def served_queues(known: App, queues: list[str] | None, max_concurrency: int | N
     return known.settings.worker(wanted, max_concurrency).validate().queues
 
 
-def child(name: str, place: ConnectionOptions, *arguments: str, grace: float | None = None) -> ChildSpec:
-    """A command in a process of its own, on the same database."""
+def child(
+    name: str, place: ConnectionOptions, *arguments: str, grace: float | None = None, files: tuple[int, ...] = ()
+) -> ChildSpec:
+    """A command in a process of its own, on the same database; `files` are those of ours that it has too."""
     command = (*PYTHON, *arguments, *place.options())
-    return ChildSpec(name, command, grace, place.environment())
+    return ChildSpec(name, command, grace, place.environment(), files)
 
 
 def run_role(make: Callable[[], Part]) -> int:

@@ -93,6 +93,7 @@ def server(
         str | None,
         Parameter(help="What the button of the log-in page calls the provider.", env_var="TIDEMILL_OIDC_LABEL"),
     ] = None,
+    listening: Annotated[int | None, Parameter(show=False)] = None,  # an open socket, from `tidemill dev`
     with_maintenance: Annotated[bool, Parameter(show=False, negative=())] = False,  # for `tidemill up`
     place: ConnectionOptions = HERE,
 ) -> int:
@@ -105,6 +106,7 @@ def server(
         host=host,
         port=port,
         or_any_port=or_any_port,
+        listening=listening,
         read_only=read_only,
         trust_local=trust_local,
         tls_cert=tls_cert,

@@ -73,6 +73,7 @@ def up(
     ] = None,
     metrics: Metrics = None,
     keys: Annotated[str, Parameter(show=False)] = "Ctrl-C ends it",  # `tidemill dev` has more of them
+    listening: Annotated[int | None, Parameter(show=False)] = None,  # the server's socket, from `tidemill dev`
     place: ConnectionOptions = HERE,
 ) -> int:
     """Start everything: database, maintenance, workers, server. Ctrl-C ends it."""
@@ -91,8 +92,11 @@ def up(
         if not is_shared:
             children.insert(0, child("maintenance", place, "maintenance", app))
         if server:
-            options = [*_served(port, read_only, trust_local, grpc), *(["--with-maintenance"] if is_shared else [])]
-            children.insert(0 if is_shared else len(children), child("server", place, "server", app, *options))
+            options = _served(port, read_only, trust_local, grpc, listening)
+            options += ["--with-maintenance"] if is_shared else []
+            files = () if listening is None else (listening,)
+            serving = child("server", place, "server", app, *options, files=files)
+            children.insert(0 if is_shared else len(children), serving)
         queues = tuple(queue or known.declarations.served_queues())
         return LoadedApplication(ProcessTree(known.settings, children, "tidemill up"), known.name, queues, hint(known))
 
@@ -117,8 +121,10 @@ def tree(known: App, app: str, workers: list[ChildSpec], place: ConnectionOption
     ]
 
 
-def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | None) -> list[str]:
+def _served(port: int | None, read_only: bool, trust_local: bool, grpc: str | None, listening: int | None) -> list[str]:
     options = ["--or-any-port"] if port is None else [f"--port={port}"]
+    if listening is not None:
+        options.append(f"--listening={listening}")
     if read_only:
         options.append("--read-only")
     if trust_local:

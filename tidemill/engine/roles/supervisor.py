@@ -72,6 +72,8 @@ class ChildSpec(msgspec.Struct, frozen=True):
     """How long it may take to end, if not as long as all others."""
     environment: Mapping[str, str] = {}
     """What it gets in its environment besides ours."""
+    files: tuple[int, ...] = ()
+    """The numbers of open files that it gets."""
 
 
 class Supervisor(msgspec.Struct, eq=False):
@@ -167,7 +169,7 @@ class Supervisor(msgspec.Struct, eq=False):
         files = (sign, memory) if helpers is None else (sign, memory, helpers.theirs.fileno())
         said = f"{os.getpid()}:{'pipe' if self.on_line else 'own'}:{every}:{':'.join(map(str, files))}"
         try:
-            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, files)
+            child = await self._start(spec, {**spec.environment, VARIABLE: said}, writing, (*files, *spec.files))
         except BaseException:
             os.close(heard)
             if helpers is not None:
