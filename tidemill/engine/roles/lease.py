@@ -52,6 +52,8 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     """What is wrong with it, if its watchdog has found nothing worse."""
     lost_threads: int = 0
     """How many threads of its other processes have not come back."""
+    held: list[int] | None = None
+    """The longest of the jobs that it runs."""
 
 
 class RenewedLease(Protocol):
@@ -164,6 +166,7 @@ class Lease:
             models=process_status.models,
             trouble=process_status.trouble,
             lost_threads=process_status.lost_threads,
+            held=process_status.held,
         )
 
     def _pause(self, process_status: ProcessStatus) -> float:

@@ -65,6 +65,7 @@ POLL_WITHOUT_WAKE_UPS = 5.0
 PROGRESS_EVERY = 0.3
 LINES_AFTER = 1.0
 CAPACITY_EVERY = 5.0
+MOST_REPORTED = 100  # jobs by their ids, with each renewal of the lease
 
 
 class WorkerSettings(msgspec.Struct, frozen=True):
@@ -184,7 +185,8 @@ class Worker:
     def process_status(self) -> ProcessStatus:
         """The worker's status, reported with the lease."""
         models = None if self.models is None else self.models.warm()
-        return ProcessStatus(self.status, len(self.runner.slots), models, is_busy=self.runner.count > 0)
+        held = list(self.runner.slots)[:MOST_REPORTED]  # in the order of their start
+        return ProcessStatus(self.status, len(self.runner.slots), models, is_busy=self.runner.count > 0, held=held)
 
     def describe(self) -> WorkerCard:
         """What the worker serves, reported with the lease."""

@@ -53,7 +53,7 @@ SELECT id FROM me
 #: Renews the lease. Returns no row if this incarnation was ended because its lease had lapsed.
 RENEW_LEASE = """
 UPDATE tidemill.worker SET lease_until = now() + make_interval(secs => $2), seen_at = now(), status = $3,
-                           running = $4, models = $5, trouble = $6, lost_threads = $7, flagged_at = NULL
+                           running = $4, models = $5, trouble = $6, lost_threads = $7, held = $8, flagged_at = NULL
 WHERE id = $1 AND ended_at IS NULL
 RETURNING flagged_at
 """
@@ -192,15 +192,23 @@ READ_WORKER_TASKS = "SELECT unnest(tasks) AS task FROM tidemill.worker WHERE id 
 #: The runs that a worker drives.
 READ_WORKER_RUNS = "SELECT id, workflow, created_at FROM tidemill.run WHERE owner = $1 ORDER BY id LIMIT $2"
 
-#: The jobs that a worker runs, the longest first. This scans all jobs, as `HELD_BY` does, but none for a worker without
-#: queues or one that has just reported that it runs nothing. A silent worker may hold jobs that it has never reported.
-READ_WORKER_JOBS = """
-SELECT id, task, queue, attempt, started_at FROM tidemill.job
-WHERE state = 'running' AND worker_id = $1
-  AND (SELECT queues <> '{}' AND ended_at IS NULL AND (running > 0 OR seen_at < now() - interval '10 seconds')
-       FROM tidemill.worker WHERE id = $1)
-ORDER BY started_at, id LIMIT $2
+#: The jobs that a worker has just reported to run; NULL if it is silent, or of a version that does not report them.
+READ_HELD = """
+SELECT CASE WHEN queues = '{}' OR ended_at IS NOT NULL THEN '{}'
+            WHEN seen_at > now() - interval '10 seconds' THEN CASE WHEN running = 0 THEN '{}' ELSE held END END AS held
+FROM tidemill.worker WHERE id = $1
 """
+
+_WORKER_JOBS = """
+SELECT id, task, queue, attempt, started_at FROM tidemill.job
+WHERE state = 'running' AND worker_id = $1 {held} ORDER BY started_at, id LIMIT $2
+"""
+
+#: The jobs that a worker runs, the longest first: those of them that it has reported.
+READ_REPORTED_JOBS = _WORKER_JOBS.format(held="AND id = ANY ($3::bigint[])")
+
+#: The same of one that may hold jobs that it has never reported. This scans all jobs, as `HELD_BY` does.
+READ_WORKER_JOBS = _WORKER_JOBS.format(held="")
 
 #: Processes that did the same on the same host and have ended, the newest first.
 READ_ENDED_BEFORE = """
@@ -357,9 +365,10 @@ async def renew_lease(
     models: Sequence[str] | None = None,
     trouble: str | None = None,
     lost_threads: int = 0,
+    held: Sequence[int] | None = None,
 ) -> bool:
     """Renew the lease; False means that this incarnation was ended because its lease had lapsed."""
-    given = (worker_id, lease_seconds, status, running, models, trouble, lost_threads)
+    given = (worker_id, lease_seconds, status, running, models, trouble, lost_threads, held)
     rows = await connection.fetch(database.sql(RENEW_LEASE), *given)
     return bool(rows)
 
@@ -414,10 +423,17 @@ async def read_worker(database: Database, worker_id: int, *, most: int) -> Store
     return StoredWorker(
         line,
         [row["task"] for row in await database.fetch(READ_WORKER_TASKS, worker_id)],
-        await database.fetch(READ_WORKER_JOBS, worker_id, most),
+        await _read_jobs(database, worker_id, most),
         await database.fetch(READ_WORKER_RUNS, worker_id, most),
         await database.fetch(READ_ENDED_BEFORE, worker_id, most),
     )
+
+
+async def _read_jobs(database: Database, worker_id: int, most: int) -> list[asyncpg.Record]:
+    row = await database.fetchrow(READ_HELD, worker_id)
+    if row is None or row["held"] is None:
+        return await database.fetch(READ_WORKER_JOBS, worker_id, most)
+    return await database.fetch(READ_REPORTED_JOBS, worker_id, most, row["held"]) if row["held"] else []
 
 
 async def declare_queues(database: Database, limits: Sequence[QueueLimit]) -> None:

@@ -1,0 +1,1 @@
+ALTER TABLE tidemill.worker DROP COLUMN held;
