@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidemill.store.database import Database
-from tidemill.store.jobs.claims.claims import CLAIM_JOBS, SUCCEED_AND_CLAIM
+from tidemill.store.jobs.claims.claims import CLAIM_JOBS, PLAIN_CLAIMS, SUCCEED_AND_CLAIM
 from tidemill.store.jobs.claims.fair_claims import CLAIM_FAIR_JOBS, FIND_LANES, SUCCEED_AND_CLAIM_FAIR
 from tidemill.store.jobs.schedules.schedules import NEXT_SCHEDULED, TAKE_DUE
 from tidemill.store.runs.inbox import DUE_INBOX
@@ -21,7 +21,7 @@ SELECT 'later' || n, 'noop', 'default', '{}', '{}', 'skip', 0, now() + n * inter
 FROM generate_series(1, 3000) AS n
 """
 COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'kept'"
-JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None)
+JOB = ("default", "noop", b"{}", 5, None, 0.0, None, None, None, None, None, None)
 
 
 def whole_turn() -> str:
@@ -35,6 +35,7 @@ def whole_turn() -> str:
         timers={"a": None, "b": 1.0},
         jobs=[(1, JOB), (2, (*JOB[:-1], ("key", 1, "tenant", None, None, None)))],
         stops=[2],
+        keeps_decisions=True,
         answered=["ask"],
     )
     return _Turns(1, 1, [going, RunTurn(2, 0, 1, ticks=[b"{}"], state="succeeded", result=b"null")]).statement
@@ -48,6 +49,7 @@ def whole_turn() -> str:
         pytest.param(DUE_INBOX, id="what is due for runs"),
         pytest.param(CLAIM_JOBS, id="a claim"),
         pytest.param(SUCCEED_AND_CLAIM, id="a turn of a worker"),
+        pytest.param(PLAIN_CLAIMS.hand_over_and_claim, id="a turn of a worker whose jobs are followed by others"),
         pytest.param(CLAIM_FAIR_JOBS, id="a claim from lanes"),
         pytest.param(SUCCEED_AND_CLAIM_FAIR, id="a turn of a worker over lanes"),
         pytest.param(FIND_LANES, id="the lanes of a queue"),

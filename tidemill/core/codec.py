@@ -25,6 +25,7 @@ from tidemill.core.limits.size_limits import check_payload
 SECRET, MASK = "$secret", "**********"
 _NULL = b"null"
 _NUL = b"\\u0000"
+_DEEPEST = 500
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -64,12 +65,33 @@ def encode(value: Any) -> bytes:
     if _NULL in data:
         # The encoder silently writes null for NaN and for infinities.
         try:
-            place = find_no_number(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True), "$")
+            plain = msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)
+            place = None if _are_numbers_finite(plain) else find_no_number(plain, "$")
         except RecursionError as error:
             raise PayloadError("this value cannot be stored as JSON: it is nested too deeply") from error
         if place is not None:
             raise PayloadError(f"this value cannot be stored as JSON: NaN or an infinity - at `{place}`")
     return data
+
+
+def _are_numbers_finite(plain: Any) -> bool:
+    """Whether plain data have neither NaN nor an infinity; without paths, which cost more than all the rest."""
+    level = [plain]
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for value in level:
+            if type(value) is str:
+                continue
+            if isinstance(value, dict):
+                below += value.values()
+            elif isinstance(value, list | tuple):
+                below += value
+            elif isinstance(value, float) and not math.isfinite(value):
+                return False
+        if not below:
+            return True
+        level = below
+    raise RecursionError
 
 
 def find_no_number(value: Any, place: str) -> str | None:

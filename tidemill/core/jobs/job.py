@@ -196,6 +196,8 @@ class ClaimedJob(msgspec.Struct):
     origin: bytes | None = None
     priority: int = DEFAULT_PRIORITY
     suspicions: int = 0
+    hands_over: bool = False
+    """Whether its success stores the job that follows it."""
 
 
 class Finish(msgspec.Struct):
@@ -211,6 +213,8 @@ class Finish(msgspec.Struct):
     lost: bool = False
     calls_back: bool = False
     """Whether its success enqueues another job; the statement that ends a failed job looks that up itself."""
+    hands_over: bool = False
+    """Whether its success stores the job that follows it in its run."""
 
 
 class Requeue(msgspec.Struct):

@@ -147,8 +147,9 @@ class DagHandle:
 
     async def cancel_node(self, node: str, reason: str | None = None, *, by: str = "") -> list[str]:
         """Cancel a node with all that follows from it; the others go on. Returns the nodes that are cancelled."""
+        program, state = await self.load()  # Before the transaction, which has a connection of its own.
         async with transaction(self._database, by=by) as tx:
-            return await cancel_node(tx, self.id, *await self.load(), node, reason=reason)
+            return await cancel_node(tx, self.id, program, state, node, reason=reason)
 
     async def rerun(self, *, start: str | None = None, edited: Any = UNSET, by: str = "") -> DagHandle:
         """Start a rerun of the nodes that did not succeed; with `start`, also of that node and its dependents.

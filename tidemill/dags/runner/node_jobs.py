@@ -51,7 +51,7 @@ class NodeJob:
             options = options[:-1] + b',"run":%d}' % run
         args = self._args(command.input)
         gate = None if self._gated is None else self._gate(self._gated, args)
-        return self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, gate
+        return self._queue, self._name, args, priority, None, 0.0, None, options, None, self._tags, None, gate
 
     def _gate(self, task: Task[Any, Any], args: bytes) -> Gate | None:
         return gate_of(task.new_job(args))

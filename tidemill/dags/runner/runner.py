@@ -16,7 +16,7 @@ import msgspec
 from tidemill.core.codec import decode, encode, storable
 from tidemill.core.errors import TidemillError
 from tidemill.core.expressions.refs import RefResolver
-from tidemill.core.ticks import Command, Completed, EndRun, Publish, Resumed, RunWork, Started, Tick
+from tidemill.core.ticks import Command, Completed, EndRun, Publish, Received, Resumed, RunWork, Started, Tick
 from tidemill.dags.definition.model import Dag
 from tidemill.dags.definition.run_args import check_args
 from tidemill.dags.reducer.events import InputWanted, NodeEnded, NodeFailure
@@ -24,16 +24,18 @@ from tidemill.dags.reducer.journal import decode_tick, encode_tick
 from tidemill.dags.reducer.reducer import DagProgram
 from tidemill.dags.reducer.reduction import too_large
 from tidemill.dags.reducer.state import DagState
+from tidemill.dags.runner.handing_over import following_works
 from tidemill.dags.runner.node_jobs import NodeJobs
 from tidemill.engine.jobs.task import Task
 from tidemill.engine.runs.control_loop import RunLoop
 from tidemill.engine.runs.durable_run import Begun, DurableRun, WorkEnd
-from tidemill.store.runs.run_turn import JobRow, NewRun, RunTurn
+from tidemill.store.runs.run_turn import JobChain, JobRow, NewRun, RunTurn, with_job_trace
 
 if TYPE_CHECKING:
     from tidemill.engine.runs.run_worker import RunWorker
 
 LONG_REST = 60.0
+BYTES_OF_A_NODE = 128  # in a snapshot, about, if it has ended with a small result
 _PROGRAMS_KEPT = 256
 
 
@@ -130,8 +132,10 @@ class DagRun(DurableRun):
         self._jobs = jobs
         self.loop = RunLoop(program, self, state)
         self.result = asyncio.get_running_loop().create_future()
+        self._handed: set[int] = set()  # pieces of work whose jobs have been stored by those before them
         self._asks = {name for name, node in state.nodes.items() if node.status == "waiting"} if stored else set()
         self.own(run_worker, number, stored=stored, new=new)
+        self.snapshot_size = BYTES_OF_A_NODE * len(state.nodes)
 
     @property
     def patience(self) -> float:
@@ -142,6 +146,37 @@ class DagRun(DurableRun):
         super().journal(loop, ticks, commands)
         if self.let_go:
             return
+        self._note_asks(commands)
+        self._note_handed(ticks)
+
+    def _note_handed(self, ticks: Sequence[Tick]) -> None:
+        """Say what follows the only piece of work in progress, if its job is stored now; take it back if need be."""
+        turn, state = self.turn(), self.loop.state
+        if self._handed:  # The reducer has decided otherwise: the node was cancelled.
+            turn.stops += self._handed
+            self._handed.clear()
+        if any(type(tick) is Received for tick in ticks):
+            turn.keeps_decisions = True
+            turn.jobs = [(work, (*job[:10], None, job[11])) for work, job in turn.jobs]
+        elif len(state.works) == 1 and not self._asks and turn.jobs and turn.jobs[-1][0] in state.works:
+            work, job = turn.jobs[-1]
+            if (following := self._following_jobs()) and job[11] is None:
+                turn.jobs[-1] = work, (*job[:10], JobChain(following, self.program.limits.result), None)
+
+    def _following_jobs(self) -> list[tuple[int, JobRow]]:
+        following: list[tuple[int, JobRow]] = []
+        for command in following_works(self.program, self.loop.state):
+            try:
+                job = self._job(command)
+            except TidemillError:  # It is an outcome of the node when it starts.
+                break
+            if job[11] is not None or (job[7] is not None and b'"required_model"' in job[7]):
+                break  # Others decide when it may run.
+            parent = self.trace_of_job(command)
+            following.append((command.work, job if parent is None else with_job_trace(job, parent)))
+        return following
+
+    def _note_asks(self, commands: Sequence[Command]) -> None:
         nodes = self.loop.state.nodes
         if self._asks:
             answered = {name for name in self._asks if nodes[name].status != "waiting"}
@@ -178,16 +213,24 @@ class DagRun(DurableRun):
             turn.note = storable(end.error.message)
 
     def job_for(self, command: RunWork) -> JobRow | None:
+        if command.work in self._handed:
+            self._handed.remove(command.work)
+            return None
         try:
-            row = self._jobs.row(self.number, self.program.plan.steps[command.name], command, self.priority)
-            fire = self.fire
-            return row if fire is None else (*row[:8], encode(fire), *row[9:])
+            return self._job(command)
         except TidemillError as error:  # The job cannot be created: the node fails before it starts.
             ended = NodeEnded("failed", error=NodeFailure("bad_args", storable(str(error))))
             self.loop.post(Completed(self._run_worker.clock.now(), command.work, ended))
             return None
 
+    def _job(self, command: RunWork) -> JobRow:
+        row = self._jobs.row(self.number, self.program.plan.steps[command.name], command, self.priority)
+        fire = self.fire
+        return row if fire is None else (*row[:8], encode(fire), *row[9:])
+
     def work_ended(self, work: int, end: WorkEnd) -> Sequence[Tick]:
+        if end.successor is not None:
+            self._handed.add(end.successor)
         error = None
         if end.error is not None:
             error = NodeFailure(*(str(end.error.get(name, "")) for name in ("kind", "message", "traceback")))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("tidemill.runs")
 
-SNAPSHOT_EVERY = 500
+SNAPSHOT_EVERY = 500  # ticks, or more if they are fewer bytes than the last snapshot
 IDLE_BEFORE_RELEASE = 0.3
 
 #: Pieces of work, and the name of each.
@@ -46,6 +46,8 @@ class WorkEnd(msgspec.Struct, omit_defaults=True):
     result: msgspec.Raw = msgspec.Raw(b"null")
     note: str | None = None
     error: dict[str, Any] | None = None
+    successor: int | None = None
+    """The piece of work whose job was stored by the statement that ended this one."""
 
 
 class StepHere(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ class DurableRun:
         self.number = number
         self.stored = stored
         self.snapshot_at = stored
+        self.snapshot_size = self._journaled = 0
         self.let_go = False
         self._run_worker = run_worker
         self._new = new
@@ -292,7 +295,8 @@ class DurableRun:
             turn.awake = not self.is_idle
             if turn.awake and not ((turn.cleared and self._run_worker.is_quarantine) or self._run_worker.gives_back):
                 turn.release = False  # Something has arrived since its release was planned.
-        if turn.state is None and (turn.trim or turn.release or turn.last - self.snapshot_at >= SNAPSHOT_EVERY):
+        self._journaled += sum(map(len, turn.ticks))
+        if turn.state is None and (turn.trim or turn.release or self._needs_snapshot(turn)):
             self._take_snapshot(turn)
         self.stored = turn.last
         return turn, after
@@ -347,10 +351,16 @@ class DurableRun:
         self.stop_all()
         self.loop.close()
 
+    def _needs_snapshot(self, turn: RunTurn) -> bool:
+        """Whether enough ticks have followed the last one: in bytes as many as it has, so that a large state is stored
+        less often."""
+        return turn.last - self.snapshot_at >= SNAPSHOT_EVERY and self._journaled >= self.snapshot_size
+
     def _take_snapshot(self, turn: RunTurn) -> None:
-        self.snapshot_at = turn.last
+        self.snapshot_at, self._journaled = turn.last, 0
         try:
             turn.snapshot = self.loop.program.snapshot(self.loop.state)
+            self.snapshot_size = len(turn.snapshot)
         except Exception as error:  # noqa: BLE001 - a step may have put anything into a list that it had stored before
             log.warning("no snapshot: something in the run's state has no JSON form", run=self.number, error=str(error))
 

@@ -42,6 +42,7 @@ from tidemill.engine.worker.outcome import (
     after_lost_machine,
     after_overrun,
     after_self_cancel,
+    after_success,
     describe_error,
     model_of,
     read_options,
@@ -337,8 +338,7 @@ class JobRunner:
                 result = encode_result(task.name, await task.run(**kwargs))
             else:
                 result = encode_result(task.name, await self._in_thread(slot, task, kwargs))
-            told = options.webhook is not None
-            ended = Finish(claim.id, claim.attempt, "succeeded", result, job.note, keyed=claim.keyed, calls_back=told)
+            ended = after_success(claim, result, job.note, calls_back=options.webhook is not None)
             is_written = job.writes is not None and await job.writes.commit(ended)
         except (asyncio.CancelledError, JobCancelled) as error:
             ended = self._after_cancel(claim, job, error)

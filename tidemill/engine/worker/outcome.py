@@ -95,6 +95,13 @@ def after_error(job: ClaimedJob, error: BaseException, *, at: float, worker: str
     )
 
 
+def after_success(job: ClaimedJob, result: bytes | None, note: str | None, *, calls_back: bool) -> Finish:
+    """After the task has returned."""
+    ended = Finish(job.id, job.attempt, "succeeded", result, note, keyed=job.keyed, calls_back=calls_back)
+    ended.hands_over = job.hands_over
+    return ended
+
+
 def after_cancel(job: ClaimedJob, reason: str, report: bytes | None = None) -> Finish:
     """After a cancel request: the job is cancelled."""
     return Finish(job.id, job.attempt, "cancelled", note=reason, error=report, keyed=job.keyed)

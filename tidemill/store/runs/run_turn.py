@@ -14,9 +14,29 @@ from tidemill.store.runs.log import NewStepLog
 Gate = tuple[str | None, int, str | None, str | None, float | None, float | None]
 
 
-#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its keys.
+class JobChain(msgspec.Struct, gc=False):
+    """The jobs that follow a job for certain, one after the other, if it succeeds; each with its piece of work.
+
+    A job with a larger result than `result_limit` bytes leaves the decision to its run."""
+
+    jobs: list[tuple[int, JobRow]]
+    result_limit: int
+
+
+#: A stored job of a run: queue, task, args, priority, at, delay, deadline, options, origin, tags; its chain; its keys.
 JobRow = tuple[
-    str, str, bytes, int, float | None, float, float | None, bytes | None, bytes | None, bytes | None, Gate | None
+    str,
+    str,
+    bytes,
+    int,
+    float | None,
+    float,
+    float | None,
+    bytes | None,
+    bytes | None,
+    bytes | None,
+    JobChain | None,
+    Gate | None,
 ]
 
 
@@ -84,6 +104,8 @@ class RunTurn(msgspec.Struct, gc=False):
     timers: dict[str, float | None] = {}
     jobs: list[tuple[int, JobRow]] = []
     stops: list[int] = []
+    keeps_decisions: bool = False
+    """Whether its jobs no longer store those that follow them."""
     asks: list[tuple[str, str, bytes | None, float | None]] = []
     """Nodes that wait for a person's input: the prompt, the schema of the answer, the deadline."""
     answered: list[str] = []
@@ -119,7 +141,7 @@ class RunTurn(msgspec.Struct, gc=False):
     def is_more_than_ticks(self) -> bool:
         """Whether the turn changes anything except the journal and the run's own row."""
         inbox, asked = self.used or self.postponed or self.timers, self.asks or self.answered or self.renamed
-        return bool(inbox or asked or self.jobs or self.stops)
+        return bool(inbox or asked or self.jobs or self.stops or self.keeps_decisions)
 
     @property
     def changes_head(self) -> bool:
@@ -147,8 +169,31 @@ def job_row(job: NewJob) -> JobRow:
         None if job.options is None else encode(job.options),
         None if job.origin is None else encode(job.origin),
         None if job.tags is None else encode(job.tags),
+        None,
         gate_of(job),
     )
+
+
+def successor_json(chain: JobChain, owner: int) -> bytes | None:
+    """The first job of a chain as it is stored with the job before it, the second one inside of it, and so on.
+
+    A job is followed by them only while `owner` has the run."""
+    following: bytes | None = None
+    for work, (queue, task, args, priority, _, _, _, options, origin, tags, *_) in reversed(chain.jobs):
+        raw = {"options": options, "origin": origin, "tags": tags, "successor": following}
+        following = encode(
+            {
+                "by": owner,
+                "limit": chain.result_limit,
+                "work": work,
+                "queue": queue,
+                "task": task,
+                "priority": priority,
+                "args": msgspec.Raw(args),
+                **{name: msgspec.Raw(value) for name, value in raw.items() if value is not None},
+            }
+        )
+    return following
 
 
 def gate_of(job: NewJob) -> Gate | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tidemill.core.encoding.sealing import PayloadCodec, seal_json, seal_members, seal_text
 from tidemill.store.database import Database
-from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.run_turn import JobChain, JobRow, RunTurn
 
 #: The members of ticks that are no payloads. What a step has done once is found by its name: only its result is sealed.
 _OPEN = frozenset({
@@ -41,7 +41,7 @@ def seal_turn(database: Database, turn: RunTurn) -> RunTurn:
         turn,
         ticks=[_seal_tick(codec, tick) for tick in turn.ticks],
         shown=[(tick, seal_json(codec, data)) for tick, data in turn.shown],
-        jobs=[(work, (*job[:2], seal_json(codec, job[2]), *job[3:])) for work, job in turn.jobs],
+        jobs=[(work, _seal_job(codec, job)) for work, job in turn.jobs],
         asks=[(node, seal_text(codec, prompt), schema, due) for node, prompt, schema, due in turn.asks],
         new=None if new is None else msgspec.structs.replace(new, input=seal_json(codec, new.input)),
         result=whole(turn.result),
@@ -54,6 +54,13 @@ def seal_turn(database: Database, turn: RunTurn) -> RunTurn:
 def seal_turns(database: Database, turns: Sequence[RunTurn]) -> Sequence[RunTurn]:
     """Turns as they are stored."""
     return turns if database.codec is None else [seal_turn(database, turn) for turn in turns]
+
+
+def _seal_job(codec: PayloadCodec, job: JobRow) -> JobRow:
+    chain = job[10]
+    if chain is not None:
+        chain = JobChain([(work, _seal_job(codec, each)) for work, each in chain.jobs], chain.result_limit)
+    return (*job[:2], seal_json(codec, job[2]), *job[3:10], chain, job[11])
 
 
 def _seal_tick(codec: PayloadCodec, tick: bytes) -> bytes:

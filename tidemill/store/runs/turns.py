@@ -18,7 +18,7 @@ from typing import Any
 from tidemill.store.database import Database, Executor, columns
 from tidemill.store.jobs.history.archive import NOTIFY_RUNS, archive_sql
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE
-from tidemill.store.runs.run_turn import RunTurn
+from tidemill.store.runs.run_turn import RunTurn, successor_json
 from tidemill.store.runs.sealing import seal_turns
 
 #: The reason for cancelling a job of a run that no longer needs it.
@@ -110,6 +110,7 @@ class _Turns:
 
     def __init__(self, owner: int, number: int, turns: Sequence[RunTurn]) -> None:
         self.turns = turns
+        self._owner = owner
         self.parameters: list[Any] = [owner, number]
         self.parts: list[str] = []
         self.news: list[str] = []
@@ -324,11 +325,16 @@ born AS (
 
     def _add_jobs(self, turns: Sequence[RunTurn]) -> None:
         jobs = [(turn.run_id, work, job) for turn in turns for work, job in turn.jobs]
-        if rows := [(run_id, work, *job[:-1]) for run_id, work, job in jobs if job[-1] is None]:
+        owner = self._owner
+        if rows := [
+            (run_id, work, *job[:-2], None if job[-2] is None else successor_json(job[-2], owner))
+            for run_id, work, job in jobs
+            if job[-1] is None
+        ]:
             self._add("jobs", rows, ("bigint", "bigint", *_JOB_TYPES), _INSERT_JOBS.format(**_OPEN))
             self.news.append(_NEW_JOBS)
         if len(rows) < len(jobs):
-            keyed = [(run_id, work, *job[:-1], *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
+            keyed = [(run_id, work, *job[:-2], None, *job[-1]) for run_id, work, job in jobs if job[-1] is not None]
             self._add(
                 "keyed",
                 keyed,
@@ -337,6 +343,7 @@ born AS (
             )
             self.news.append(_NEW_KEYED_JOBS)
             self.throttled_keys = sorted({row[-6] for row in keyed if row[-6] is not None})
+        self._add("kept", [(turn.run_id,) for turn in turns if turn.keeps_decisions], ("bigint",), _KEEP_DECISIONS)
         stops = [(turn.run_id, work) for turn in turns for work in turn.stops]
         if stops:
             self._add("stops", stops, ("bigint", "bigint"), _STOP_JOBS)
@@ -375,19 +382,27 @@ unasked AS (DELETE FROM tidemill.run_input WHERE run_id = ANY (ARRAY(SELECT id F
 left_over AS (
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE run_id = ANY (ARRAY(SELECT id FROM over)) AND cancel_reason IS NULL RETURNING id)"""
+#: Jobs that another transaction has stored in the place of one that ended, while a statement ended their run.
+_STOP_FOLLOWING = f"""
+WITH stopped AS (
+    UPDATE tidemill.job SET cancel_reason = '{UNWANTED}' WHERE run_id = ANY ($1) AND cancel_reason IS NULL RETURNING id)
+SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM stopped LIMIT 1) AS s
+"""
 _NEW_JOBS = "(SELECT count(pg_notify('tidemill_jobs', queue)) FROM (SELECT DISTINCT queue FROM jobs) AS queues)"
 _NEW_KEYED_JOBS = _NEW_JOBS.replace("FROM jobs", "FROM keyed")
 _STOPPED = "(SELECT count(pg_notify('tidemill_control', '')) FROM (SELECT FROM {0} LIMIT 1) AS s_{0})"
 
-_JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json")
+_JOB_TYPES = ("text", "text", "json", "smallint", "float8", "float8", "float8", "json", "json", "json", "json")
 _INSERT_JOBS = """
     INSERT INTO tidemill.job (run_id, work, queue, task, args, priority, due_at, deadline, options, origin,
-                              required_model, tags{into})
+                              required_model, tags, successor{into})
     SELECT run_id, work, queue, task, args, priority,
            coalesce(to_timestamp(at), now() + make_interval(secs => delay)), to_timestamp(deadline), options, origin,
            options ->> 'required_model',
-           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END{values}
-    FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags{gate})
+           CASE WHEN tags IS NOT NULL THEN ARRAY(SELECT json_array_elements_text(tags)) END,
+           coalesce(successor, '{{{{}}}}'){values}
+    FROM {{given}} AS j(run_id, work, queue, task, args, priority, at, delay, deadline, options, origin, tags,
+                        successor{gate})
     WHERE {{mine}} RETURNING {wake} AS queue"""
 _OPEN = {"into": "", "values": "", "gate": "", "wake": "queue"}
 _KEYED = {
@@ -398,6 +413,10 @@ _KEYED = {
     "gate": ", key, most, lane, rate_key, key_rate, key_burst",
     "wake": WAKE.format(""),
 }
+#: What follows from jobs in progress is decided by their runs again: a node that was to follow may have been cancelled.
+_KEEP_DECISIONS = """
+    UPDATE tidemill.job SET successor = '{{}}'
+    WHERE run_id = ANY (ARRAY(SELECT run_id FROM {given} AS k(run_id) WHERE {mine})) AND successor::text <> '{{}}'"""
 _STOP_JOBS = f"""
     UPDATE tidemill.job SET cancel_reason = '{UNWANTED}'
     WHERE cancel_reason IS NULL AND id = ANY (ARRAY(
@@ -436,6 +455,8 @@ async def commit_turn(
     turn = _Turns(owner, number, turns)
     ((found, *_),) = await connection.fetch(database.sql(turn.statement), *turn.parameters)
     mine = {each.run_id for each in turns} if found is None else set(found)
+    if stopped := [each.run_id for each in turns if each.stops and each.state is not None and each.run_id in mine]:
+        await connection.execute(database.sql(_STOP_FOLLOWING), stopped)
     if turn.throttled_keys:  # If the owner dies here, maintenance admits them.
         await connection.execute(database.sql(ADMIT_THROTTLED), turn.throttled_keys)
     return mine

@@ -24,6 +24,7 @@ from tidemill.core.codec import decode
 from tidemill.core.jobs.job import PRIORITIES, ClaimedJob, Finish, Requeue
 from tidemill.store.database import Connection, Database, Executor, columns
 from tidemill.store.jobs.batches.batch_end import end_batches
+from tidemill.store.jobs.claims import successors
 from tidemill.store.jobs.claims.suspects import CLAIM_SUSPECTS, FIND_SUSPECTS
 from tidemill.store.jobs.history.archive import ENDED_IN, NOTIFY_CALLED, NOTIFY_RUNS, archive_sql, end_callbacks
 from tidemill.store.jobs.insert import ADMIT_THROTTLED, WAKE, notify_queues
@@ -32,6 +33,7 @@ from tidemill.store.jobs.workers import NOTIFY_CONTROL, release_jobs
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _LEVELS = len(PRIORITIES)
+_PLAIN_COLUMNS = 15  # of a plain claim; a turn that hands over says in one more whether a job was handed over
 
 #: The order in which a claim reads the priorities of a queue.
 HIGHEST_FIRST, LOWEST_FIRST = "generate_series(9, 0, -1)", "generate_series(0, 9)"
@@ -117,6 +119,10 @@ SELECT id, concurrency_key, batch_id, {NOTIFY_RUNS}, {NOTIFY_CALLED} FROM archiv
 _GONE = "(id IN (SELECT id FROM gone)) IS TRUE"
 
 
+def _archive_succeeded(successor: str = "NULL") -> str:
+    return archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result", successor=successor)
+
+
 class ClaimStatements(NamedTuple):
     """A claim alone, and together with the results of jobs: the whole turn of a busy worker in one statement.
 
@@ -129,18 +135,22 @@ class ClaimStatements(NamedTuple):
     succeed_and_claim: str
     """For jobs that have all succeeded: most turns, with half the parameters."""
     finish_and_claim: str
+    hand_over_and_claim: str
+    """For jobs that have all succeeded, and of which some are followed by others: plain claims only."""
 
 
 def claim_statements(pick: str, *, parameters: int, more: Sequence[str] = (), before: str = "") -> ClaimStatements:
     """The statements that claim the jobs that `pick` selects by ctid; the last of its parameters is the worker's id.
 
-    A claim also returns the columns `more`. `before` are parts of the statement that `pick` refers to.
+    A claim also returns the columns `more`. `before` are parts of the statement that `pick` refers to. What hands over
+    needs a `pick` with the parameters of plain claims.
     """
     worker = f"${parameters}"
     claim = _CLAIM.format(pick=pick, worker=worker, more="".join(f", {name}" for name in more))
     given = [f"${parameters + n}" for n in range(1, 8)]
 
-    def finish_and(owned: str, archive: str, told: str = NOTIFY_RUNS) -> str:
+    def finish_and(owned: str, archive: str, told: str = NOTIFY_RUNS, handed: str = "") -> str:
+        more_columns = [*more, "false"] if handed else more
         return f"""
 WITH {before and f"{before}, "}owned AS MATERIALIZED ({owned}{_OWNED.format(worker=worker)}),
 gone AS (
@@ -148,27 +158,36 @@ gone AS (
     WHERE ctid = ANY (ARRAY(SELECT place FROM owned)) AND worker_id = {worker} AND state = 'running'
     RETURNING id),
 {archive},
-claimed AS ({claim})
-SELECT * FROM claimed
+claimed AS ({claim}){handed and f",{handed}"}
+SELECT *{handed and ", false"} FROM claimed
+{handed and f"UNION ALL {successors.CLAIMED}"}
 UNION ALL
 SELECT count(*), ({told})::int, NULL, NULL, {ENDED_IN}, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-{", NULL" * len(more)} FROM archived
+{", NULL" * len(more_columns)} FROM archived
 """
 
-    succeeded = archive_sql("owned", where=_GONE, state="'succeeded'", note="note", result="result")
     return ClaimStatements(
         f"WITH {before} {claim}" if before else claim,
-        finish_and(_SUCCEEDED.format(*given), succeeded),
+        finish_and(_SUCCEEDED.format(*given), _archive_succeeded()),
         finish_and(
             _ENDED.format(*given),
             f"{_archive_ended(_GONE)},{end_callbacks(_GONE)}",
             f"{NOTIFY_RUNS} + {NOTIFY_CALLED}",
         ),
+        ""
+        if successors.HANDS_OVER not in more
+        else finish_and(
+            successors.SUCCEEDED.format(*given),
+            _archive_succeeded(successors.FOLLOWED_BY),
+            f"{NOTIFY_RUNS} + {successors.NOTIFY_HANDED}",
+            successors.handed_sql(worker, _GONE),
+        ),
     )
 
 
 #: Claims up to `room` due jobs of each queue.
-CLAIM_JOBS, SUCCEED_AND_CLAIM, FINISH_AND_CLAIM = PLAIN_CLAIMS = claim_statements(_PICK, parameters=6)
+PLAIN_CLAIMS = claim_statements(_PICK, parameters=6, more=(successors.HANDS_OVER,))
+CLAIM_JOBS, SUCCEED_AND_CLAIM, FINISH_AND_CLAIM, _ = PLAIN_CLAIMS
 _LOWEST_FIRST = ClaimStatements(*(statement.replace(HIGHEST_FIRST, LOWEST_FIRST) for statement in PLAIN_CLAIMS))
 
 #: Puts jobs back to be claimed again; failures and losses are counted separately.
@@ -317,13 +336,17 @@ class Claims:
         claim = (queues, list(wanted.values()), *self._low_water.marks(queues, now), unknown, self.worker_id)
         from_front = self._low_water.from_front
         rows, refused = await self.finish_and_claim(finished, self._plain, *claim)
+        handed: list[Any] = []
+        if rows and len(rows[0]) > _PLAIN_COLUMNS:  # The marks stay below these, which are younger than all others.
+            handed = [row for row in rows if row[_PLAIN_COLUMNS]]
+            rows = [row for row in rows if not row[_PLAIN_COLUMNS]]
         rows = self._in_turn(rows)
         took = time.monotonic() - now
         last = {(row[2], row[11]): row for row in rows}.values()  # of each queue and priority: rows are in order
         self._low_water.claimed([(row[2], row[11], row[12], row[0]) for row in last], took=took, now=now)
         # A scan from the front that found nothing is not repeated before the next notification.
         again = math.inf if from_front and not rows else self._low_water.look_again_at
-        return Turn([claimed_job(row) for row in rows], refused, again)
+        return Turn([claimed_job(row, hands_over=bool(row[14])) for row in (*rows, *handed)], refused, again)
 
     async def finish_and_claim(
         self, finished: Sequence[Finish], statements: ClaimStatements, *claim: Any
@@ -335,7 +358,9 @@ class Claims:
         if all(job.state == "succeeded" and job.note is None and not job.calls_back for job in finished):
             seal = self._database.seal_value
             results = columns([(job.id, job.attempt, seal(job.result)) for job in finished], 3)
-            rows = await self.fetch(statements.succeed_and_claim, *claim, *results)
+            is_plain = statements is self._plain and any(job.hands_over for job in finished)
+            statement = statements.hand_over_and_claim if is_plain else statements.succeed_and_claim
+            rows = await self.fetch(statement, *claim, *results)
         else:
             rows = await self.fetch(statements.finish_and_claim, *claim, *_finish_columns(self._database, finished))
         last = rows.pop()
@@ -457,9 +482,10 @@ def _finish_columns(database: Database, finished: Sequence[Finish]) -> list[list
     return columns(rows, 7)
 
 
-def claimed_job(row: Any) -> ClaimedJob:
+def claimed_job(row: Any, *, hands_over: bool = False) -> ClaimedJob:
     """A row of a claim as a `ClaimedJob`."""
     id, attempt, queue, task, args, options, failures, losses, keyed, expired, why, level, due_at, origin = row[:14]
     return ClaimedJob(
-        id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin, level
+        *(id, attempt, queue, task, args, options, failures, losses, keyed, bool(expired), why, due_at, origin, level),
+        hands_over=hands_over,
     )

@@ -49,7 +49,7 @@ _PICK = f"""
 """
 
 #: Claims up to `$2` due jobs from lanes of a queue.
-CLAIM_FAIR_JOBS, SUCCEED_AND_CLAIM_FAIR, FINISH_AND_CLAIM_FAIR = FAIR_CLAIMS = claim_statements(
+CLAIM_FAIR_JOBS, SUCCEED_AND_CLAIM_FAIR, FINISH_AND_CLAIM_FAIR, _ = FAIR_CLAIMS = claim_statements(
     _PICK, parameters=9, more=("fair_key",)
 )
 
@@ -96,7 +96,7 @@ counted_in AS (
 """
 
 #: The same from lanes of which some have a rate key.
-CLAIM_RATED_JOBS, SUCCEED_AND_CLAIM_RATED, FINISH_AND_CLAIM_RATED = RATED_CLAIMS = claim_statements(
+CLAIM_RATED_JOBS, SUCCEED_AND_CLAIM_RATED, FINISH_AND_CLAIM_RATED, _ = RATED_CLAIMS = claim_statements(
     "SELECT place FROM found", parameters=11, more=("fair_key",), before=_PICK_RATED
 )
 

@@ -40,13 +40,14 @@ def archive_sql(
     failures: str = "failures",
     losses: str = "losses",
     errors: str = "errors",
+    successor: str = "NULL",
 ) -> str:
     """The parts `archived`, `delivered` and `counted` of a statement that stores rows of the hot table as finished.
 
     The arguments are SQL expressions over these rows. The statement must also select `NOTIFY_RUNS`. `ENDED_IN` selects
     the batches to end afterwards.
     """
-    end = {"job": "id", "state": state, "result": result, "note": note, "error": error}
+    end = {"job": "id", "state": state, "result": result, "note": note, "error": error, "successor": successor}
     said = ", ".join(f"'{name}', {value}" for name, value in end.items() if value != "NULL")
     ends = ", ".join(f"count(*) FILTER (WHERE {state} = '{each}')" for each in FINAL_STATES)
     return f"""
