@@ -123,7 +123,7 @@ def test_every_migration_has_a_way_down() -> None:
 
 def test_migrations_name_the_schema_of_everything_they_make() -> None:
     kinds = r"TABLE|FUNCTION|(?:UNIQUE )?INDEX(?: \w+ ON)?|TRIGGER [\w ]+ ON"
-    makes = re.compile(rf"^ *(?:CREATE(?: OR REPLACE)?|ALTER|DROP) (?:{kinds})\s+([\w.]+)", re.MULTILINE)
+    makes = re.compile(rf"^ *(?:CREATE(?: OR REPLACE)?|ALTER|DROP) (?:{kinds})(?: IF EXISTS)?\s+([\w.]+)", re.MULTILINE)
     for file in sorted(Path(OWN_CHAIN.folder).glob("*.sql")):
         made = makes.findall(file.read_text())
         assert made, file.name

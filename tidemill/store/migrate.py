@@ -8,6 +8,8 @@ the shared tables. A host application may have its own chain, in a schema that i
 
 The files of a host's chain run unchanged, with only that schema in the `search_path`.
 
+Indexes of tables that may be large are in `NNNN_name.online.sql`, and built afterwards while everything goes on.
+
 Only maintenance migrates. Workers wait for the version that their code needs. Older and newer code share a schema as
 long as the older one can: a migration says in its first line which code goes on with what it makes,
 
@@ -34,6 +36,7 @@ import structlog
 from tidemill.core.errors import ConfigError, SchemaError, StoreError
 from tidemill.store.database import LIST_APPLICATIONS, Database, Executor
 from tidemill.store.database_errors import CLASHES, NO_TABLE
+from tidemill.store.maintenance.online_indexes import build_online, build_small, read_indexes
 from tidemill.store.schemas import check_schema_name, in_schema, schema_of
 
 log = structlog.get_logger("tidemill.migrate")
@@ -79,7 +82,7 @@ class Chain(msgspec.Struct, frozen=True):
         for up in sorted(self.folder.glob("*.sql")):
             match = _FILE_NAME.match(up.name)
             if match is None:
-                if not up.name.endswith(".down.sql"):
+                if not up.name.endswith((".down.sql", ".online.sql") if self.folder == _OWN_FOLDER else ".down.sql"):
                     raise ConfigError(f"{up.name}: a migration is called NNNN_name.sql")
                 continue
             down = up.with_suffix(".down.sql")
@@ -236,6 +239,21 @@ async def _migrate_once(database: Database, chain: Chain, target: int, patience:
     return done
 
 
+async def build_indexes(database: Database) -> list[str]:
+    """Build what migrations have left to be built while everything goes on; returns the names of the indexes.
+
+    As with `migrate`, for the database's application or for every application if none is named.
+    """
+    name, known = database.application, database.applications or {}
+    places = {database.installation, *([known[name]] if name in known else () if name else known.values())}
+    built: list[str] = []
+    for place in sorted(places):
+        current = await applied_version(database, schema=place)
+        applied = [migration.up for migration in OWN_CHAIN.migrations() if migration.version <= current]
+        built += await build_online(database, await asyncio.to_thread(read_indexes, applied, place))
+    return built
+
+
 async def downgrade(database: Database, chain: Chain = OWN_CHAIN, *, to: int) -> list[Migration]:
     """Undo everything above version `to`, newest first; returns the migrations that were undone.
 
@@ -353,6 +371,7 @@ async def _up(connection: Executor, database: Database, chain: Chain, place: str
     await connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
     for migration in missing:
         await _execute(connection, database, chain, place, migration.up)
+        await build_small(connection, await asyncio.to_thread(read_indexes, [migration.up], place))
         needs = await asyncio.to_thread(migration.needs_at_least)
         await connection.execute(in_schema(ADD_VERSION, place), migration.version, migration.name, needs)
     await connection.execute("SET LOCAL lock_timeout = 0")

@@ -35,6 +35,7 @@ from tidemill.store.migrate import (
     OWN_CHAIN,
     Chain,
     ChainVersion,
+    build_indexes,
     chain_versions,
     downgrade as downgrade_schema,
     migrate as migrate_schema,
@@ -115,10 +116,12 @@ def migrate(
     """
     known = application(app, place) if app else None
     chains = (OWN_CHAIN, *(known.declarations.chains if known else ()))
-    applied = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
+    applied, built = asyncio.run(_migrate(known.settings if known else place.settings(), chains))
     for name in applied:
         out().print(f"applied {name}")
-    if not applied:
+    for name in built:
+        out().print(f"built index {name}")
+    if not applied and not built:
         out().print(f"nothing to do: the schema is at version {OWN_CHAIN.latest}")
 
 
@@ -257,9 +260,10 @@ async def _status(settings: Settings, chains: Sequence[Chain]) -> tuple[str, lis
         return database.where, await chain_versions(database, chains)
 
 
-async def _migrate(settings: Settings, chains: Sequence[Chain]) -> list[str]:
+async def _migrate(settings: Settings, chains: Sequence[Chain]) -> tuple[list[str], list[str]]:
     async with opened(settings, create=True, schema=False) as database:
-        return [Path(each.up).stem for chain in chains for each in await migrate_schema(database, chain)]
+        applied = [Path(each.up).stem for chain in chains for each in await migrate_schema(database, chain)]
+        return applied, await build_indexes(database)
 
 
 async def _downgrade(settings: Settings, chain: Chain, to: int) -> list[str]:

@@ -7,14 +7,16 @@ history's next partitions and drops the old ones. Several may run: every sweep i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+import asyncpg
 import msgspec
 import structlog
 
 from tidemill.core.clock import SYSTEM_CLOCK, Clock
-from tidemill.core.errors import ConfigError
+from tidemill.core.errors import ConfigError, TidemillError
 from tidemill.core.jobs.job import ClaimedJob, Finish, Requeue
 from tidemill.engine.roles.role import Life, Role
 from tidemill.engine.telemetry.meter import Meter, MeterReporter
@@ -26,7 +28,7 @@ from tidemill.store.jobs.batches.batches import forget_batches, sweep_batches
 from tidemill.store.jobs.history import partitions as history_partitions
 from tidemill.store.jobs.log import keep_job_log
 from tidemill.store.maintenance.retention_settings import read_retention
-from tidemill.store.migrate import OWN_CHAIN, Chain
+from tidemill.store.migrate import OWN_CHAIN, Chain, build_indexes
 from tidemill.store.runs.claims import free_runs
 from tidemill.store.runs.log import keep_run_log
 from tidemill.store.runs.runs import forget_runs
@@ -71,7 +73,24 @@ class Maintenance:
         self._clock = clock
 
     async def work(self, life: Life) -> None:
-        """Sweep until stopped."""
+        """Sweep until stopped, while indexes are built that the migrations have left."""
+        building = asyncio.create_task(self._build_indexes(), name="indexes")
+        try:
+            await self._sweep_until_stopped(life)
+        finally:
+            building.cancel()
+            await asyncio.wait([building])
+
+    async def _build_indexes(self) -> None:
+        while True:
+            try:
+                await build_indexes(self._database)
+                return
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TidemillError) as error:
+                log.warning("indexes cannot be built now: it is tried again", error=str(error))
+                await asyncio.sleep(self.settings.housekeeping_seconds)
+
+    async def _sweep_until_stopped(self, life: Life) -> None:
         housekeeping_at = 0.0
         while not life.is_stopping:
             try:

@@ -100,9 +100,10 @@ CHECKS = (
     Check(
         "indexes",
         "indexes that are not valid and not used",
-        "rebuild each: REINDEX INDEX CONCURRENTLY NAME",
+        "run `tidemill db migrate`, which builds again what a migration has left, or rebuild each: REINDEX INDEX "
+        "CONCURRENTLY NAME",
         """SELECT i.indexrelid::regclass::text FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-        WHERE NOT i.indisvalid AND c.relnamespace = (
+        WHERE NOT i.indisvalid AND NOT EXISTS (SELECT FROM pg_stat_progress_create_index) AND c.relnamespace = (
             SELECT relnamespace FROM pg_class WHERE oid = 'tidemill.job'::regclass)""",
     ),
     Check(
