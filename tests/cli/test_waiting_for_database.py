@@ -1,4 +1,4 @@
-"""Every role waits for a database that is away when it starts, says so, and serves once it is there."""
+"""Every role waits for a database that is away when it starts, says so, and serves once it is there; probes tell."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.support import eventually
 from tests.support.cli import Process, make_folder
 from tests.support.ports import free_port
 from tests.support.wire import Wire
+from tidemill.engine.application.load_app import load_app
 from tidemill.store.database import Database
 
 APP = """
@@ -145,6 +148,50 @@ async def test_the_probes_of_each_role_tell_the_start_an_outage_of_the_database_
         finally:
             for process in started.values():
                 await asyncio.to_thread(process.close)
+
+
+HOLDING = """
+import time
+from pathlib import Path
+
+from tidemill import App
+
+app = App("shop")
+here = Path(__file__).parent
+
+
+@app.task
+def hold() -> str:
+    (here / "begun").touch()
+    while not (here / "go").exists():
+        time.sleep(0.02)
+    return "held"
+"""
+
+
+@pytest.mark.parametrize("command", ["worker app.py --only jobs", "worker app.py"])
+async def test_a_worker_that_drains_is_alive_but_not_ready_and_its_job_ends(
+    database: Database, database_url: str, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(tmp_path / "shop", HOLDING, database_url)
+    monkeypatch.chdir(folder)
+    ports = {command: free_port()}
+    worker = Process(folder, *command.split(), TIDEMILL_METRICS=f"127.0.0.1:{ports[command]}")
+    try:
+        app = load_app(str(folder / "app.py"))
+        async with app:
+            job = await app.enqueue("hold")
+            await eventually((folder / "begun").exists)
+            await _answer(ports, "/readyz", 200)
+            worker.signal(signal.SIGTERM)
+            await _answer(ports, "/readyz", 503)
+            await _answer(ports, "/livez", 200)
+            (folder / "go").touch()
+            assert await job.result() == "held"
+        assert await asyncio.to_thread(worker.wait) == 0
+    finally:
+        (folder / "go").touch()
+        await asyncio.to_thread(worker.close)
 
 
 async def _answer(ports: dict[str, int], path: str, expected: int) -> None:
