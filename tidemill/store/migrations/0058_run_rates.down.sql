@@ -153,5 +153,5 @@ BEGIN
 END $$;
 
 UPDATE tidemill.run SET start_at = NULL, awake = true WHERE rate_key IS NOT NULL AND start_at <= now();
-DROP INDEX tidemill.run_rated;
+DROP INDEX IF EXISTS tidemill.run_rated;
 ALTER TABLE tidemill.run DROP COLUMN rate_key, DROP COLUMN key_rate, DROP COLUMN key_burst;

@@ -3,8 +3,6 @@
 -- `start_at`, until its rate lets it begin. Its bucket is in `rate_key`, under U+001F and its key.
 ALTER TABLE tidemill.run
     ADD COLUMN rate_key text COLLATE "C", ADD COLUMN key_rate float8, ADD COLUMN key_burst float8;
-CREATE INDEX run_rated ON tidemill.run (rate_key, coalesce(priority, 5::smallint) DESC, id)
-    WHERE rate_key IS NOT NULL AND start_at IS NOT NULL AND state = 'running';
 
 -- A key with `{argument}` filled in, or with the argument's default: the rule of `core.jobs.key_template`.
 CREATE OR REPLACE FUNCTION tidemill.fill_in(template text, task json, args jsonb) RETURNS text LANGUAGE plpgsql STABLE AS $$
