@@ -33,6 +33,7 @@ _COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 _RETRIED = (
     asyncpg.LockNotAvailableError,
     asyncpg.DuplicateTableError,
+    asyncpg.UniqueViolationError,  # of the name in the catalogue: another process has begun to build it
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedObjectError,
     *CLASHES,
