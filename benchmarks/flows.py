@@ -78,7 +78,7 @@ QUICK = Plan(
     waiting=2_000,
     widest=1_000,
     timeout_s=20.0,
-    budget_s=56.0,
+    budget_s=80.0,
 )
 FULL = Plan(
     rounds=5,

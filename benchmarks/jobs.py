@@ -96,7 +96,7 @@ QUICK = Plan(
     batch=50_000,
     idle_s=10.0,
     timeout_s=12.0,
-    budget_s=70.0,
+    budget_s=120.0,
     ours_beside_each=False,
 )
 FULL = Plan(
