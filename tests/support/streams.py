@@ -115,7 +115,7 @@ class StreamProcess:
         return "stream is running" in self.said
 
     def children(self, *, recursive: bool = False) -> list[psutil.Process]:
-        """The engines, or the dispatcher where there is a supervisor: those that live."""
+        """The processes that it has started, of those that live: its dispatcher too, where it is a supervisor."""
         return [each for each in psutil.Process(self.process.pid).children(recursive=recursive) if lives(each)]
 
     def engines(self) -> list[psutil.Process]:

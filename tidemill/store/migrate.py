@@ -82,7 +82,7 @@ class Chain(msgspec.Struct, frozen=True):
         for up in sorted(self.folder.glob("*.sql")):
             match = _FILE_NAME.match(up.name)
             if match is None:
-                if not up.name.endswith((".down.sql", ".online.sql") if self.folder == _OWN_FOLDER else ".down.sql"):
+                if not up.name.endswith((".down.sql", ".online.sql") if self.schema is None else ".down.sql"):
                     raise ConfigError(f"{up.name}: a migration is called NNNN_name.sql")
                 continue
             down = up.with_suffix(".down.sql")

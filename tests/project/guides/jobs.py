@@ -1,4 +1,4 @@
-"""What docs/jobs.md takes for granted: a connection of the program's own, and a table."""
+"""What docs/jobs.md takes for granted: a connection and a table of the program's own, a workflow and a dag."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import Any
 import asyncpg
 
 from tests.support.guide import database_url
+from tidemill.dags import Dag, node
+from tidemill.flows import StartEvent, StopEvent, Workflow, step
 
 chunks = ["a", "b"]
 pages = [[1, 2], [3]]
+nightly = Dag("nightly", [node("send", "send")])
+
+
+class Report(Workflow):
+    @step
+    async def write(self, event: StartEvent) -> StopEvent:
+        return StopEvent(event.tenant)
 
 
 async def a_connection(names: dict[str, Any]) -> None:
