@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, CDPSession, expect
+from playwright.sync_api import Browser, CDPSession, Route, expect
 
 from tests.support.console import (
     ROOT,
@@ -247,6 +247,32 @@ def test_a_list_of_twenty_thousand_jobs_is_read_narrowed_and_cancelled(browser: 
         page.get_by_role("button", name="Cancel all matching").click()
         page.get_by_role("dialog").get_by_role("button", name="Cancel 15,000 jobs").click()
         expect(page.get_by_text("15,000 jobs cancelled", exact=False)).to_be_visible()
+
+
+@pytest.mark.long
+def test_more_rows_are_loaded_although_a_change_comes_while_they_are_read(browser: Browser, shop: Harbour) -> None:
+    job = {"task": LONG_NAME, "count": 120, "delay": "1d", "tags": ["pages"]}
+    shop.api("/jobs/copies", job)
+    held: list[Route] = []
+
+    def hold_first(route: Route) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with watched_page(browser, shop.url) as watched:
+        page = watched.open("/jobs?tag=pages", "Jobs")
+        rows = page.locator("main tbody tr")
+        expect(rows).to_have_count(50)
+        page.route(re.compile(r"/jobs\?.*cursor=[^&]"), hold_first)
+        with page.expect_request(re.compile(r"/jobs\?.*cursor=[^&]")):
+            page.get_by_role("button", name="Load more").click()
+        with page.expect_request(re.compile(r"/jobs\?(?!.*cursor=[^&]).*tag=pages")):
+            shop.api("/jobs/copies", job | {"count": 1})
+        expect(rows).to_have_count(100)
+        held[0].continue_()
+    shop.api("/jobs/cancel", {"filter": {"tag": "pages"}})
 
 
 @pytest.fixture
