@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 APP = """
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -235,3 +237,49 @@ async def test_the_tasks_of_a_killed_worker_end_and_another_worker_runs_their_jo
         for each in (first, second, maintenance):
             if each is not None:
                 each.close()
+
+
+async def test_short_jobs_share_the_processes_of_the_cluster(
+    cluster: Any, app: App, worker: Process, database: Database
+) -> None:
+    async with app:
+        jobs = await app.enqueue_many("square", [{"n": n} for n in range(200)])
+        results = [await job.result() for job in jobs]
+        assert [each["square"] for each in results] == [n * n for n in range(200)]
+        assert len({each["pid"] for each in results}) <= 16  # of 8 processors, and each slot is placed once or twice
+        # A slot without a job is given back: the whole cluster is free again.
+        import ray
+
+        ray.init(address=cluster.address, logging_level=logging.ERROR, ignore_reinit_error=True)
+        try:
+            whole = ray.cluster_resources()["CPU"]
+            await eventually(lambda: ray.available_resources().get("CPU") == whole, what="all processors are free")
+        finally:
+            ray.shutdown()
+
+
+async def test_no_job_is_placed_on_a_node_that_was_lost(cluster: Any) -> None:
+    import ray
+    from ray.exceptions import NodeDiedError
+
+    from tidemill.engine.worker.isolation import MachineLost
+    from tidemill.integrations.ray.lost_nodes import LostNodes
+
+    ray.init(address=cluster.address, logging_level=logging.ERROR, ignore_reinit_error=True)
+    try:
+        where: Any = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(
+            lambda: ray.get_runtime_context().get_node_id()
+        )
+        lost, node = LostNodes(), cluster.second.node_id
+
+        def nodes() -> set[str]:
+            return set(ray.get([where.options(**lost.elsewhere()).remote() for _ in range(8)]))
+
+        assert node in nodes()
+        try:
+            raise MachineLost("lost") from NodeDiedError(f"Task failed: node ID: {node}, is dead")
+        except MachineLost as error:
+            lost.note(error)
+        assert nodes() == {each["NodeID"] for each in ray.nodes() if each["Alive"]} - {node}
+    finally:
+        ray.shutdown()

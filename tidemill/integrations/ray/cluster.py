@@ -1,7 +1,7 @@
 """Runs the jobs of a worker as tasks of a Ray cluster.
 
 The worker keeps the claims, leases and outcomes; the cluster only runs functions. If the worker dies, Ray ends the
-tasks that it has started, and another worker claims their jobs. Ray retries nothing: every attempt is one of ours.
+slots that it has started, and another worker claims their jobs. Ray retries nothing: every attempt is one of ours.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
-import time
 from pathlib import Path
 from typing import Any
 
-from tidemill.core.codec import decode, encode
+from tidemill.core.codec import encode
 from tidemill.core.errors import ConfigError
 from tidemill.core.limits.resources import Resources
 from tidemill.engine.jobs.task import Task
@@ -27,33 +25,12 @@ try:
 except ImportError as error:
     raise ConfigError("jobs on a Ray cluster need the extra of that name: pip install 'tidemill[ray]'") from error
 
-from tidemill.integrations.ray.mailbox import MailboxReader
-from tidemill.integrations.ray.remote_job import RemoteEnd, run_remote_job
+from tidemill.integrations.ray.lost_nodes import LostNodes
+from tidemill.integrations.ray.remote_slot import run_slot
+from tidemill.integrations.ray.slots import ClusterSlots, SlotJob
 
 NOT_SHIPPED = [".git", ".venv", "venv", ".tidemill", "node_modules", "__pycache__"]
-AVOIDED_S = 120.0
-_NODE_ID = re.compile(r"node ID: ([0-9a-f]{56})")
 WAITS_AFTER = 2.0  # Seconds after which a job says that it waits for room in the cluster.
-
-
-class LostNodes:
-    """The nodes that jobs were lost with: Ray goes on to place tasks there until it has missed enough heartbeats."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-
-    def note(self, error: BaseException) -> None:
-        """Note the node that an error of a lost job names, if it does."""
-        if isinstance(error, MachineLost) and (found := _NODE_ID.search(str(error.__cause__))) is not None:
-            self._until[found[1]] = time.monotonic() + AVOIDED_S
-
-    def elsewhere(self) -> dict[str, Any]:
-        """The options of a task that runs on no such node."""
-        now = time.monotonic()
-        self._until = {node: until for node, until in self._until.items() if until > now}
-        if not self._until:
-            return {}
-        return {"label_selector": {"ray.io/node-id": f"!in({','.join(self._until)})"}}
 
 
 class RayCluster:
@@ -62,9 +39,9 @@ class RayCluster:
     def __init__(self, most: int | None, app: str) -> None:
         self._most = most
         self._app = app
-        self._remote: Any = ray.remote(max_retries=0)(run_remote_job)
-        self._mailbox = MailboxReader()
+        self._remote: Any = ray.remote(max_retries=0)(run_slot)
         self._lost = LostNodes()
+        self._slots = ClusterSlots(self._start_slot, _own_address)
 
     def capacity(self) -> int:
         """How many jobs the cluster has room for now; a cluster may grow and shrink."""
@@ -73,41 +50,53 @@ class RayCluster:
     async def run(self, task: Task[Any, Any], args: bytes, job: RunningJob) -> bytes | None:
         """Run one job in the cluster and return its result; its process is killed on cancellation."""
         needs = task.options.resources or Resources()
-        # Waiting for room in the cluster does not count against the task's limits.
-        limits, job.budget, job.stall = (job.budget, job.stall), None, None
-        key = job.id, job.attempt
+        # Waiting for room in the cluster, and for the application's lifespan there, does not count against its limits.
+        (budget, stall), job.budget, job.stall = (job.budget, job.stall), None, None
 
-        def tell(data: bytes) -> None:
-            nonlocal limits
-            if limits is not None:
-                (job.budget, job.stall), limits = limits, None
-                job.started = time.monotonic()
+        def tell(report: ChildReport) -> None:
+            report.tell(job)
+            if report.begun:
+                job.budget, job.stall = budget, stall
                 job.beat()
-            decode(data, ChildReport).tell(job)
 
-        reports = self._mailbox.open(key, tell)
-        running = self._remote.options(
-            name=f"{task.name}, job {job.id}, attempt {job.attempt}", **_needs(needs), **self._lost.elsewhere()
-        ).remote(self._app, encode(order_of(task, args, job)), self._mailbox.name)
-        waits = asyncio.get_running_loop().call_later(WAITS_AFTER, lambda: limits and _say_waiting(job, needs))
+        work = SlotJob(encode(order_of(task, args, job)), tell)
+        waits = asyncio.get_running_loop().call_later(WAITS_AFTER, _say_waiting, job, work, needs)
+        await self._slots.open()
+        self._slots.submit(needs, work)
         try:
-            end = decode(await _returned(running), RemoteEnd)
-            await reports.wait_for(end.sent)
-        except BaseException as error:
-            self._lost.note(error)
-            ray.cancel(running, force=True)
+            return result_of(await work.outcome)
+        except asyncio.CancelledError:
+            self._slots.cancel(needs, work)
             raise
         finally:
             waits.cancel()
-            self._mailbox.close(key)
-        for report in end.reports[:-1]:
-            report.tell(job)
-        return result_of(end.reports[-1])
 
     async def close(self) -> None:
         """Leave the cluster, which ends the tasks that are still running."""
-        await self._mailbox.stop()
+        await self._slots.close()
         await asyncio.to_thread(ray.shutdown)
+
+    def _start_slot(self, needs: Resources, address: tuple[str, int], hello: bytes) -> RaySlot:
+        options = {"name": f"jobs of {self._app}: {needs}", **_needs(needs), **self._lost.elsewhere()}
+        return RaySlot(self._remote.options(**options).remote(self._app, address, hello), self._lost)
+
+
+class RaySlot:
+    """The Ray task of a slot."""
+
+    def __init__(self, running: Any, lost: LostNodes) -> None:
+        self._running = running
+        self._lost = lost
+
+    async def ended(self) -> None:
+        try:
+            await _ended(self._running)
+        except MachineLost as error:
+            self._lost.note(error)
+            raise
+
+    def kill(self) -> None:
+        ray.cancel(self._running, force=True)
 
 
 def connect(address: str, source: str | None, *, most: int | None = None) -> RayCluster:
@@ -115,6 +104,10 @@ def connect(address: str, source: str | None, *, most: int | None = None) -> Ray
     if source is None:
         raise ConfigError("jobs on a Ray cluster need an application in a file or module that its machines can load")
     folder, app = _code(source)
+    if address.startswith("ray://"):
+        raise ConfigError(
+            f"{address} is an address for Ray's client: run the worker on a machine of the cluster, with --ray auto"
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(
@@ -146,14 +139,21 @@ def _needs(resources: Resources) -> dict[str, Any]:
     }
 
 
-def _say_waiting(job: RunningJob, needs: Resources) -> None:
-    job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
+def _say_waiting(job: RunningJob, work: SlotJob, needs: Resources) -> None:
+    if work.slot is None:
+        job.report(None, f"waits for room in the Ray cluster: it needs {needs}")
 
 
-async def _returned(running: Any) -> bytes:
-    """What the task of a job returns; losses and crashes there in our own words."""
+def _own_address() -> str:
+    """The address under which the nodes of the cluster know this machine."""
+    mine = ray.get_runtime_context().get_node_id()
+    return next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == mine)
+
+
+async def _ended(running: Any) -> None:
+    """Wait for the Ray task of a slot; losses and crashes there in our own words."""
     try:
-        return await running
+        await running
     except (exceptions.NodeDiedError, exceptions.OwnerDiedError) as error:
         raise MachineLost("the machine of the Ray cluster that ran it was lost") from error
     except exceptions.WorkerCrashedError as error:
